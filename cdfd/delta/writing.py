@@ -57,6 +57,13 @@ _REFUSED_RULES = {
 }
 """Writer feature -> the key in a column's metadata that makes it a rule, which an append does not honour."""
 _MAX_READER, _MAX_WRITER = 3, 7
+_COMPRESSION = "delta.parquet.compression.codec"
+_CODECS = {
+    **{name: name for name in ("snappy", "zstd", "gzip", "brotli", "none")},
+    **dict.fromkeys(("lz4", "lz4raw", "lz4_raw"), "lz4"),
+    "uncompressed": "none",
+}
+"""The spellings of deployed writers -> pyarrow's name. Its `lz4` is the one that replaced Hadoop's in Parquet."""
 
 
 def protocol_fields(protocol: Protocol) -> dict[str, Any]:
@@ -140,6 +147,20 @@ def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
         if (text := child.metadata.get(_INVARIANTS)) is not None:
             found[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
     return found
+
+
+def compression(metadata: Metadata) -> str | None:
+    """The codec that new data files of the table have, as pyarrow names it; None if the table does not say.
+
+    Raises:
+        UnsupportedError: cdfd does not know it.
+    """
+    name = metadata.configuration.get(_COMPRESSION)
+    if name is None:
+        return None
+    if (codec := _CODECS.get(name.lower())) is None:
+        raise UnsupportedError(f"rows cannot be appended to the table: it has {_COMPRESSION}={name!r:.80}", hint=REMOVE)
+    return codec
 
 
 def _invariant(child: StructField, text: object) -> str:

@@ -38,7 +38,7 @@ class DataFileWriter:
 
     Args:
         schema: of the rows.
-        compression: `snappy`, `zstd` or `none`.
+        compression: a codec that pyarrow knows, or `none`.
         hidden: columns without statistics, because they are no columns of the table.
     """
 

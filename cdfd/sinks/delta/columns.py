@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from cdfd.delta.datatypes import ArrayType, MapType, StructField, StructType
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.schema import ColumnMappingMode, mapping_mode, physical_name
 from cdfd.delta.schema_merge import merge, nullable
-from cdfd.delta.writing import check_appendable, conditions
+from cdfd.delta.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.progress.txn_state import TxnState
 from cdfd.sinks.delta.conditions import check_conditions
@@ -34,6 +34,7 @@ class Columns:
         highest_id: the highest id that a column has or had.
         conditions: that each row must fulfil, as (name for messages, SQL).
         materialized: whether data files have the partition columns too.
+        compression: of data files, as a property of the table says; None if there is none. Files with another one are still of the table.
     """
 
     struct: StructType
@@ -42,6 +43,7 @@ class Columns:
     highest_id: int = 0
     conditions: tuple[tuple[str, str], ...] = ()
     materialized: bool = False
+    compression: str | None = field(default=None, compare=False)
 
     @property
     def stored(self) -> pa.Schema:
@@ -86,7 +88,7 @@ def columns_of(state: TxnState) -> Columns:
     """The columns of a table.
 
     Raises:
-        UnsupportedError: it has a rule that an append of rows does not honour.
+        UnsupportedError: it has a rule or a property that an append of rows does not honour.
     """
     metadata, struct = state.metadata, parsed(state.metadata.schema_string)
     check_appendable(state.protocol, struct)
@@ -96,7 +98,7 @@ def columns_of(state: TxnState) -> Columns:
     check_conditions(found, struct)
     partition_by = tuple(metadata.partition_columns)
     materialized = "materializePartitionColumns" in writer_features(state.protocol)
-    return Columns(struct, partition_by, mapping, highest, found, materialized)
+    return Columns(struct, partition_by, mapping, highest, found, materialized, compression(metadata))
 
 
 @lru_cache(maxsize=64)

@@ -41,7 +41,7 @@ class Compaction:
     """How small files are compacted.
 
     Attributes:
-        compression: of the new files.
+        compression: of the new files, unless the table says another one.
         file_bytes: a new file ends at about this size.
     """
 
@@ -102,21 +102,22 @@ class Compactor:
         fields = [
             field for field in columns.stored if field.name not in partitions and not pa.types.is_null(field.type)
         ]
-        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids)
+        codec = columns.compression or self._how.compression
+        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids, codec)
         if not written.rows:
             return []
-        path = new_path(self._how.compression)
+        path = new_path(codec)
         await self._storage.put(path, memoryview(written.data))
         values = files[0].partition_values
         partition = tuple(values.get(name) for name in columns.stored_partitions)
         return [NewFile(path, partition, written.data.size, written.stats, written.rows)]
 
     def _merge(
-        self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None
+        self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None, codec: str
     ) -> DataFile:
         hidden = () if ids is None else _id_names(ids)
         stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
-        writer = DataFileWriter(stored, self._how.compression, hidden)
+        writer = DataFileWriter(stored, codec, hidden)
         pending: list[pa.Table] = []
         for file in files:
             for rows in self._batches(file, schema, mapping, ids):

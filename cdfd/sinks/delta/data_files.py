@@ -84,7 +84,7 @@ class DataFiles:
     Args:
         columns: of the table. The rows have all or some of them, with names that may differ in case.
         rows: the schema of the rows.
-        compression: of the files.
+        compression: of the files, unless the table says another one.
         file_bytes: a file ends at about this size. All open files and their rows have twice as many bytes in memory, at most.
     """
 
@@ -104,7 +104,7 @@ class DataFiles:
         left_out = () if columns.materialized else columns.partition_by
         self._logical = [field.name for field in fields if field.name not in left_out]
         self._stored = _stored(columns, self._schema, self._logical)
-        self._compression = compression
+        self._compression = columns.compression or compression
         self._file_bytes = file_bytes
         self._open: dict[PartitionKey, _OpenFile] = {}
         self._pending: dict[PartitionKey, list[pa.Table]] = {}

@@ -39,7 +39,7 @@ class DeltaSettings(SinkSettings):
     mapping; `stop` stops the table. With `mirror`, `keep` loads the target again from a snapshot."""
 
     compression: Literal["snappy", "zstd", "none"] = "snappy"
-    """Compression of data files."""
+    """Compression of data files, unless the target has the property `delta.parquet.compression.codec`."""
 
     file_size: Size = 64 << 20
     """A data file ends at about this size. The daemon holds three times as much in memory at most."""

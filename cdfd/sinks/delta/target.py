@@ -8,7 +8,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -316,7 +316,7 @@ class Target:
         if delivered if control is None else control == known and found.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
-        self._columns = columns
+        self._columns = columns = replace(columns, compression=table.compression)
         now = self.clock.now_ms()
         mode = self._layout.mode
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()

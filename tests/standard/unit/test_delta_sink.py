@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -96,6 +97,15 @@ async def test_full_files_are_stored_before_the_commit(tmp_path: Path) -> None:
     assert list(tmp_path.glob("part-*"))
     await delivery.commit(at(1))
     assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1_800_000
+
+
+def set_properties(folder: Path, properties: dict[str, str]) -> None:
+    """Another writer does."""
+    log = sorted((folder / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for entry in log for line in entry.read_text().splitlines()]
+    metadata = [each for each in actions if "metaData" in each][-1]
+    metadata["metaData"]["configuration"].update(properties)
+    (log[-1].parent / f"{int(log[-1].stem) + 1:020}.json").write_text(json.dumps(metadata))
 
 
 class TestFaults:
@@ -272,6 +282,49 @@ def adds(folder: Path) -> Iterator[dict[str, Any]]:
         for line in path.read_text().splitlines():
             if "add" in (action := json.loads(line)):
                 yield action
+
+
+class TestCompression:
+    """A property of the table decides, as for deployed writers, and else the settings of the sink."""
+
+    @staticmethod
+    def codecs(folder: Path) -> list[str]:
+        """Of the data files, from the oldest to the newest."""
+        files = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+        return [pq.read_metadata(path).row_group(0).column(0).compression for path in files]
+
+    async def test_it_may_change_between_any_two_versions(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path), owner=7)
+        written = {None: "SNAPPY", "ZSTD": "ZSTD", "gzip": "GZIP", "uncompressed": "UNCOMPRESSED", "lz4raw": "LZ4"}
+        for version, codec in enumerate(written):
+            if codec is not None:
+                set_properties(tmp_path, {"delta.parquet.compression.codec": codec})
+            # It counts from the second delivery on: the first one may have begun before.
+            for number in (0, 1):
+                await deliver(sink, 2 * version + number, batch(n=[2 * version + number]))
+        assert self.codecs(tmp_path)[1::2] == list(written.values())
+        again = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(again, 10, batch(n=[10]))
+        assert self.codecs(tmp_path)[-1] == "LZ4"
+        assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist()) == list(range(11))
+
+    async def test_files_that_are_compacted(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=10, compaction=Compaction("snappy", 1 << 20))
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        await deliver(sink, 0, batch(n=[0]))
+        set_properties(tmp_path, {"delta.parquet.compression.codec": "zstd"})
+        for version in range(1, 9):
+            await deliver(sink, version, batch(n=[version]))
+        assert DeltaTable(tmp_path).history(1)[0]["operation"] == "OPTIMIZE"
+        assert self.codecs(tmp_path)[2:] == ["ZSTD"] * 8
+
+    async def test_a_codec_that_cdfd_does_not_know(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(sink, 0, batch(n=[0]))
+        set_properties(tmp_path, {"delta.parquet.compression.codec": "lzo"})
+        with pytest.raises(SinkError, match=r"it has delta\.parquet\.compression\.codec='lzo'") as error:
+            await opened(LocalStorage(tmp_path), owner=7)
+        assert error.value.table == str(tmp_path)
 
 
 class TestSchema:
