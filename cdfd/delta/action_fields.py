@@ -57,8 +57,8 @@ def _tags(value: object) -> Mapping[str, str | None] | None:
     return {name: _note(text) for name, text in value.items()} if isinstance(value, dict) else None
 
 
-def remove(fields: Json) -> Remove:
-    """A `remove` action's fields as a value. A `remove` without `dataChange` changes data, as in the oldest draft."""
+def remove(fields: Json, with_stats: bool = False) -> Remove:
+    """A `remove` action's fields as a value; see `add`. A `remove` without `dataChange` changes data, as in the oldest draft."""
     values = fields.get("partitionValues")
     return Remove(
         path=paths.decode(_text(fields, "remove", "path")),
@@ -69,6 +69,7 @@ def remove(fields: Json) -> Remove:
         deletion_vector=deletion_vector(fields.get("deletionVector")),
         base_row_id=_integer_or_none(fields.get("baseRowId")),
         default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),
+        tags=_tags(fields.get("tags")) if with_stats else None,
     )
 
 

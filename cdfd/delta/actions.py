@@ -86,6 +86,7 @@ class Remove:
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
+    tags: Mapping[str, str | None] | None = field(default=None, compare=False)
 
     @property
     def key(self) -> FileKey:

@@ -137,8 +137,9 @@ class Reader:
         self.version = version
         self.with_stats = with_stats
         self.size = 0
-        self.adds: FileList[Add] = FileList(Add, ALL_FIELDS if with_stats else COMMITTED)
-        self.removes: FileList[Remove] = FileList(Remove)
+        schema = ALL_FIELDS if with_stats else COMMITTED
+        self.adds: FileList[Add] = FileList(Add, schema)
+        self.removes: FileList[Remove] = FileList(Remove, schema)
         self.cdcs: FileList[Cdc] = FileList(Cdc)
         self.single: dict[str, Any] = {}
         self.txns: dict[str, Txn] = {}
@@ -146,7 +147,7 @@ class Reader:
         self.sidecars: list[Sidecar] = []
         self.takers: Mapping[str, Callable[[Json], None]] = {
             "add": lambda fields: self.adds.append(action_fields.add(fields, self.with_stats)),
-            "remove": lambda fields: self.removes.append(action_fields.remove(fields)),
+            "remove": lambda fields: self.removes.append(action_fields.remove(fields, self.with_stats)),
             "cdc": lambda fields: self.cdcs.append(action_fields.cdc(fields)),
             "metaData": lambda fields: self.once("metaData", action_fields.metadata(fields)),
             "protocol": lambda fields: self.once("protocol", action_fields.protocol(fields)),

@@ -25,14 +25,19 @@ def removals(files: Sequence[Add], now_ms: int, *, data_change: bool = True) -> 
     ]
 
 
-def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor]], now_ms: int) -> list[Action]:
+def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor, int]], now_ms: int) -> list[Action]:
     """For each file, the `remove` with its present deletion vector, and the `add` with another one.
 
-    Bounds in statistics are wide from then on: the rows that have the smallest and largest values may be deleted.
+    Bounds in statistics are wide from then on: the rows that have the smallest and largest values may be deleted. The number of rows is there
+    even if the writer of the file left it out, because the protocol demands it with a deletion vector.
+
+    Args:
+        files: with their new deletion vector, and how many rows they have, with deleted ones.
+        now_ms: the time.
     """
-    adds = [add for add, _ in files]
+    adds = [add for add, *_ in files]
     actions: list[Action] = []
-    for (add, vector), path in zip(files, _encoded(adds), strict=True):
+    for (add, vector, rows), path in zip(files, _encoded(adds), strict=True):
         fields: dict[str, Any] = {
             "path": path,
             "partitionValues": dict(add.partition_values),
@@ -40,9 +45,8 @@ def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor]], now_ms: 
             "modificationTime": add.modification_time,
             "dataChange": True,
             "deletionVector": _vector(vector),
+            "stats": _wide(add.stats, rows),
         }
-        if add.stats is not None:
-            fields["stats"] = _wide(add.stats)
         if add.clustering_provider is not None:
             fields["clusteringProvider"] = add.clustering_provider
         if add.tags is not None:
@@ -59,6 +63,7 @@ def _removed(add: Add, path: str, now_ms: int) -> dict[str, Any]:
         "extendedFileMetadata": True,
         "partitionValues": dict(add.partition_values),
         "size": add.size,
+        "tags": dict(add.tags or {}),
     }
     if add.deletion_vector is not None:
         fields["deletionVector"] = _vector(add.deletion_vector)
@@ -80,15 +85,16 @@ def _vector(vector: DeletionVectorDescriptor) -> dict[str, Any]:
     return fields if vector.offset is None else fields | {"offset": vector.offset}
 
 
-def _wide(stats: str) -> str:
+def _wide(stats: str | None, rows: int) -> str:
+    certain = {"numRecords": rows, "tightBounds": False}
     try:
         # Numbers stay as they are written: decimals may have more digits than a float or a long.
-        document = json.loads(stats, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
-        if not isinstance(document, dict) or document.get("tightBounds") is False:
-            return stats
-        return orjson.dumps(document | {"tightBounds": False}).decode()
+        document = json.loads(stats or "{}", parse_float=orjson.Fragment, parse_int=orjson.Fragment)
+        if isinstance(document, dict):
+            return orjson.dumps({"numRecords": rows} | document | certain).decode()
     except (ValueError, RecursionError, orjson.JSONEncodeError):
-        return stats
+        pass
+    return orjson.dumps(certain).decode()
 
 
 def _encoded(files: Sequence[Add]) -> list[str]:

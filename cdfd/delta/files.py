@@ -204,7 +204,8 @@ def _row(value: FileAction) -> tuple[Any, ...]:
     if isinstance(value, Remove):
         dv = _descriptor_row(value.deletion_vector)
         ids = value.base_row_id, value.default_row_commit_version
-        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids, None, None
+        tags = None if value.tags is None else list(value.tags.items())
+        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids, None, tags
     return value.path, values, value.size, None, False, *[None] * 6
 
 
@@ -253,6 +254,7 @@ def _remove(row: Mapping[str, Any]) -> Remove:
         _descriptor(row["deletion_vector"]),
         row.get("base_row_id"),
         row.get("default_row_commit_version"),
+        None if row.get("tags") is None else dict(row["tags"]),
     )
 
 

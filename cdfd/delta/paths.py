@@ -11,7 +11,7 @@ read, under which root it lies, and refuses what lies under none: what the log s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal
@@ -124,6 +124,9 @@ _SAFE = "/:=@!$&'()*+,;~-._"
 _PLAIN = r"^[A-Za-z0-9/:=@!$&'()*+,;~._-]*$"
 """Characters that a URI reference has as they are."""
 
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_PLAIN_FOLDER = re.compile(r"(?=.{0,255}$)([A-Za-z0-9._-]+=[A-Za-z0-9._-]+/)+")
+
 _HEX = np.full(256, 255, dtype=np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
 _HEX[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = np.arange(10, 16, dtype=np.uint8)
@@ -207,6 +210,16 @@ def encode_column(column: pa.Array[Any]) -> pa.Array[Any]:
     special = pc.invert(plain)
     encoded = pa.array(map(quote, column.filter(special).to_pylist(), repeat(_SAFE)), column.type)
     return pc.replace_with_mask(column, special, encoded)
+
+
+def partition_folder(values: Mapping[str, str | None]) -> str:
+    """The folder of a partition as deployed writers name it, with a slash at its end: `day=2026-01-01/kind=a/`.
+
+    Empty without partition columns, where it would be longer than some disks and stores allow, and where it would have escapes, which
+    delta-rs does not decode in paths of change data files. The log has the values anyway.
+    """
+    folder = "".join(f"{name}={value or _NO_VALUE}/" for name, value in values.items())
+    return folder if _PLAIN_FOLDER.fullmatch(folder) else ""
 
 
 def _unquote(column: Any) -> pa.Array[Any]:

@@ -184,6 +184,7 @@ class TableWriter:
             "extendedFileMetadata": True,
             "partitionValues": {},
             "size": file.size,
+            "tags": {},
             **_vector(file.descriptor),
         }
 

@@ -285,7 +285,7 @@ class MirrorDelivery:
         following: Position,
         written: Written,
         emptied: Sequence[Add],
-        changed: Sequence[tuple[Add, DeletionVectorDescriptor]],
+        changed: Sequence[tuple[Add, DeletionVectorDescriptor, int]],
     ) -> None:
         """Commit the version after `version`, or raise `MovedError` if there is another one."""
         sink = self._sink

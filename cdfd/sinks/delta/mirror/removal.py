@@ -110,32 +110,32 @@ class Vectors:
 
     Attributes:
         emptied: files without a row that is left.
-        changed: the other files, with their vector.
+        changed: the other files, with their vector and how many rows they have, with deleted ones.
         rows: the rows of each vector, by its id.
         path, data: the file; no bytes if no vector is in it.
     """
 
     def __init__(self, removal: Removal) -> None:
         self.emptied: list[Add] = []
-        self.changed: list[tuple[Add, DeletionVectorDescriptor]] = []
+        self.changed: list[tuple[Add, DeletionVectorDescriptor, int]] = []
         self.rows: dict[str, RowSet] = {}
-        stored: list[tuple[Add, RowSet]] = []
+        stored: list[tuple[LiveFile, RowSet]] = []
         for file, deleted in removal.vectors():
             if deleted is None:
                 self.emptied.append(file.add)
                 continue
             inline = deletion_vector.inline(deleted) if len(deleted) < INLINE_BYTES else None
             if inline is None or inline.size_in_bytes > INLINE_BYTES:
-                stored.append((file.add, deleted))
+                stored.append((file, deleted))
             else:
-                self._change(file.add, inline, deleted)
+                self._change(file, inline, deleted)
         uuid = uuid4()
         content, places = deletion_vector.store([deleted for _, deleted in stored])
-        for (add, deleted), (offset, size) in zip(stored, places, strict=True):
-            self._change(add, deletion_vector.describe(uuid, "", offset, size, len(deleted)), deleted)
+        for (file, deleted), (offset, size) in zip(stored, places, strict=True):
+            self._change(file, deletion_vector.describe(uuid, "", offset, size, len(deleted)), deleted)
         self.path = f"deletion_vector_{uuid}.bin"
         self.data = content if stored else b""
 
-    def _change(self, add: Add, vector: DeletionVectorDescriptor, deleted: RowSet) -> None:
-        self.changed.append((add, vector))
+    def _change(self, file: LiveFile, vector: DeletionVectorDescriptor, deleted: RowSet) -> None:
+        self.changed.append((file.add, vector, file.rows))
         self.rows[vector.unique_id] = deleted

@@ -109,7 +109,7 @@ class MirrorTable:
     async def live_adds(self) -> Sequence[Add]:
         """The live files of the last version. `follow` comes first."""
         with translated("read the target", self._target.uri):
-            return (await self._log.snapshot(self.version)).live()
+            return (await self._log.snapshot(self.version, with_stats=True, all_fields=True)).live()
 
     def forget(self) -> None:
         """Forget all rows; the next `load` reads them again."""

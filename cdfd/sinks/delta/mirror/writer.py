@@ -15,6 +15,7 @@ from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add
 from cdfd.delta.datatypes import Primitive, StructField, StructType
+from cdfd.delta.paths import partition_folder
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile, no_other_root
 from cdfd.sinks.delta.mirror.sorted_run import Hashes
@@ -127,7 +128,8 @@ class MirrorWriter:
 
     def _fed(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
         for file, data in files:
-            named = replace(file, path=f"_change_data/cdc-{file.path.removeprefix('part-')}")
+            folder = partition_folder(dict(zip(self._partition_by, file.partition, strict=True)))
+            named = replace(file, path=f"_change_data/{folder}cdc-{file.path.removeprefix('part-')}")
             self.written.changes.append(named)
             yield named, data
 
