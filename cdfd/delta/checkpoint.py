@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 
 from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
+from cdfd.delta.checkpoint_structs import documents
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.delta.statistics import counts_only
 from cdfd.errors import LogError
 
+_PARSED = "stats_parsed"
 HEADER = ("protocol", "metaData")
 STATE = (*HEADER, "txn", "domainMetadata", "sidecar")
 
@@ -55,12 +57,14 @@ _TYPES: dict[str, list[tuple[str, pa.DataType]]] = {
 }
 _TYPES["remove"] = [("deletionTimestamp" if name == "modificationTime" else name, kind) for name, kind in _TYPES["add"]]
 """The fields of each action to read, in the order of `FILES` for files. Writers only differ in widths, dictionaries and views."""
-_ROW_IDS = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
-_ALL_TYPES = {
-    "add": [*_TYPES["add"], *_ROW_IDS, ("clusteringProvider", TEXT), ("tags", _PAIRS)],
-    "remove": [*_TYPES["remove"], *_ROW_IDS],
-}
-"""The same for files in the order of `ALL_FIELDS`, as far as an action has its fields."""
+_MORE = [
+    ("baseRowId", pa.int64()),
+    ("defaultRowCommitVersion", pa.int64()),
+    ("clusteringProvider", TEXT),
+    ("tags", _PAIRS),
+]
+_ALL_TYPES = {action: [*_TYPES[action], *_MORE] for action in ("add", "remove")}
+"""The same for files in the order of `ALL_FIELDS`. No `remove` has a `clusteringProvider`."""
 
 
 @dataclass(slots=True)
@@ -106,6 +110,8 @@ def leaves(
         if action in schema.names:
             present = {child.name for child in schema.field(action).type} - left_out
             wanted += [f"{action}.{name}" for name, _ in _types(action, all_fields=all_fields) if name in present]
+            if action == "add" and all_fields and _PARSED in present:
+                wanted.append(f"add.{_PARSED}")
     return wanted
 
 
@@ -234,8 +240,11 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
     if column.type.get_field_index("path") < 0:
         raise LogError(f"a checkpoint without {action}.path")
     typed = _typed(column, action, all_fields=all_fields)
-    chosen = typed.filter(pc.is_valid(pc.struct_field(typed, "path")))
+    rows = pc.is_valid(pc.struct_field(typed, "path"))
+    chosen = typed.filter(rows)
     path, values, size, time, data_change, stats, vector, *more = chosen.flatten()
+    if all_fields and action == "add" and column.type.get_field_index(_PARSED) >= 0:
+        stats = _with_parsed(stats, pc.struct_field(column, _PARSED).filter(rows))
     _refuse_negative(f"{action}.size", size)
     columns = [
         paths.decode_column(path),
@@ -249,6 +258,21 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
     ]
     columns += [pa.nulls(len(chosen), kind) for kind in schema.types[len(columns) :]]
     return pa.record_batch(columns, schema=schema)
+
+
+def _with_parsed(stats: pa.Array, parsed: pa.Array) -> pa.Array:
+    """Statistics as text, of files too that have them as structs alone: a writer of a checkpoint must not lose them.
+
+    Readers do without: the writer of a struct computed it as it liked.
+    """
+    if not stats.null_count:
+        return stats
+    missing = stats.is_null()
+    try:
+        parsed.validate(full=True)
+        return pc.replace_with_mask(stats, missing, documents(parsed.filter(missing)))
+    except pa.ArrowException as error:
+        raise LogError(f"the checkpoint's add.{_PARSED} column has values that are none: {error}") from None
 
 
 def _vectors(vector: pa.StructArray) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.checkpoint_structs import parsed_partitions, parsed_statistics
 from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
@@ -84,11 +85,13 @@ def checkpoint(
     adds, removes = state.live().table, state.tombstones(now_ms).table
     if not state.metadata.partition_columns:
         adds, removes = _unpartitioned(adds), _unpartitioned(removes)
+    structs = _structs(state, adds)
+    layout = _layout(state.metadata, structs)
     table = pa.concat_tables(
         [
-            pa.Table.from_pylist(rows, schema=_LAYOUT),
-            _files("add", adds, {"modificationTime": "time", **_OF_ADDS}, pa.repeat(True, len(adds))),
-            _files("remove", removes, {"deletionTimestamp": "time", **_OF_REMOVES}, pa.repeat(False, len(removes))),
+            pa.Table.from_pylist(rows, schema=layout),
+            _files("add", adds, {"modificationTime": "time", **_OF_ADDS}, layout, structs),
+            _files("remove", removes, {"deletionTimestamp": "time", **_OF_REMOVES}, layout, {}),
         ]
     )
     if v2_name is not None:
@@ -110,28 +113,56 @@ def _with_version(table: pa.Table, version: int) -> pa.Table:
     return pa.concat_tables([rows, table], promote_options="default")
 
 
-def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.Array) -> pa.Table:
+def _structs(state: Snapshot, adds: pa.Table) -> dict[str, pa.Array]:
+    """The columns of typed statistics and partition values, if the table has them."""
+    if state.metadata.configuration.get("delta.checkpoint.writeStatsAsStruct", "false").lower() != "true":
+        return {}
+    schema = state.header.schema
+    stats = parsed_statistics(_flat(adds.column("stats")), schema, state.metadata.configuration)
+    if not schema.partition_columns:
+        return {"stats_parsed": stats}
+    return {
+        "partitionValues_parsed": parsed_partitions(_flat(adds.column("partition_values")), schema),
+        "stats_parsed": stats,
+    }
+
+
+def _layout(metadata: Metadata, structs: Mapping[str, pa.Array]) -> pa.Schema:
+    """The columns of a checkpoint of the table. `structs`: those of `add` that are typed as the columns of the table."""
+    left_out = metadata.configuration.get("delta.checkpoint.writeStatsAsJson", "true").lower() == "false"
+    adds = [(name, kind) for name, kind in _COLUMNS["add"] if not (left_out and name == "stats")]
+    columns = {**_COLUMNS, "add": [*adds, *((name, array.type) for name, array in structs.items())]}
+    return pa.schema([(name, pa.struct(fields)) for name, fields in columns.items()])
+
+
+def _files(
+    kind: str, files: pa.Table, more: Mapping[str, str], layout: pa.Schema, structs: Mapping[str, pa.Array]
+) -> pa.Table:
     """File actions as rows of a checkpoint. They have no `dataChange` of their own commit: that of a checkpoint is without effect."""
     own = {"partitionValues": "partition_values", "size": "size", **more}
     flat = files.combine_chunks()
-    columns = []
-    for name, type_ in _COLUMNS[kind]:
-        if name == "path":
+    columns, fields = [], list(layout.field(kind).type)
+    for name, type_ in ((field.name, field.type) for field in fields):
+        if name in structs:
+            columns.append(structs[name])
+        elif name == "path":
             columns.append(paths.encode_column(_flat(flat.column("path"))).cast(type_))
+        elif name == "tags" and kind == "remove":
+            # A `remove` with the fields of its file has this one too.
+            columns.append(pc.coalesce(_flat(flat.column("tags")).cast(type_), pa.scalar([], type_)))
         elif name in own and own[name] in flat.schema.names:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":
-            columns.append(data_change)
+            columns.append(pa.repeat(kind == "add", len(flat)))
         elif name == "deletionVector":
             columns.append(_vectors(_flat(flat.column("deletion_vector"))))
         elif name == "extendedFileMetadata":
-            columns.append(pa.repeat(True, len(flat)))
+            known = [_flat(flat.column(part)).is_valid() for part in ("partition_values", "size")]
+            columns.append(pc.and_(*known))
         else:
             columns.append(pa.nulls(len(flat), type_))
-    rows = pa.StructArray.from_arrays(columns, fields=[pa.field(name, type_) for name, type_ in _COLUMNS[kind]])
-    return pa.table(
-        [rows if name == kind else pa.nulls(len(flat), _LAYOUT.field(name).type) for name in _COLUMNS], _LAYOUT
-    )
+    rows = pa.StructArray.from_arrays(columns, fields=fields)
+    return pa.table([rows if each.name == kind else pa.nulls(len(flat), each.type) for each in layout], layout)
 
 
 def _unpartitioned(files: pa.Table) -> pa.Table:
@@ -183,8 +214,12 @@ _VECTOR: Sequence[tuple[str, pa.DataType]] = [
     ("maxRowIndex", pa.int64()),
 ]
 _ROW_IDS: Sequence[tuple[str, pa.DataType]] = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
-_OF_REMOVES = {"baseRowId": "base_row_id", "defaultRowCommitVersion": "default_row_commit_version"}
-_OF_ADDS = {"stats": "stats", "clusteringProvider": "clustering_provider", "tags": "tags", **_OF_REMOVES}
+_OF_REMOVES = {
+    "baseRowId": "base_row_id",
+    "defaultRowCommitVersion": "default_row_commit_version",
+    "tags": "tags",
+}
+_OF_ADDS = {"stats": "stats", "clusteringProvider": "clustering_provider", **_OF_REMOVES}
 _COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
     "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
     "add": [
@@ -206,6 +241,7 @@ _COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
         ("extendedFileMetadata", pa.bool_()),
         ("partitionValues", _PAIRS),
         ("size", pa.int64()),
+        ("tags", _PAIRS),
         ("deletionVector", pa.struct(_VECTOR)),
         *_ROW_IDS,
     ],
@@ -227,4 +263,3 @@ _COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
     ],
     "domainMetadata": [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())],
 }
-_LAYOUT = pa.schema([(name, pa.struct(fields)) for name, fields in _COLUMNS.items()])

@@ -170,7 +170,7 @@ class FileStatistics:
 
     def null_count(self, path: Path) -> int | None:
         """The number of nulls. Without tight bounds, it is known only if all rows of the file are null, or none."""
-        count = _whole(self._entry(self.null_counts, path))
+        count = whole(self._entry(self.null_counts, path))
         if count is None or self.tight_bounds or count in (0, self.num_records):
             return count
         return None
@@ -184,7 +184,7 @@ class FileStatistics:
 
     def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
         child = self.schema.find(path)
-        return None if child is None else _typed(self._entry(tree, path), child.type)
+        return None if child is None else typed(self._entry(tree, path), child.type)
 
     def _entry(self, tree: Mapping[str, Any], path: Path) -> object:
         """The entry under the physical names of a path."""
@@ -202,7 +202,7 @@ def parse(stats: str | None, schema: TableSchema) -> FileStatistics:
     document = _document(stats)
     return FileStatistics(
         schema,
-        _whole(document.get("numRecords")),
+        whole(document.get("numRecords")),
         document.get("tightBounds") is not False,
         _object(document.get("minValues")),
         _object(document.get("maxValues")),
@@ -224,14 +224,15 @@ def _object(entry: object) -> Mapping[str, Any]:
     return entry if isinstance(entry, dict) else NO_VALUES
 
 
-def _whole(entry: object) -> int | None:
+def whole(entry: object) -> int | None:
+    """A number of rows; None if it is none."""
     if not isinstance(entry, decimal.Decimal) or not 0 <= entry < 2**63:
         return None
     number = int(entry)
     return number if number == entry else None
 
 
-def _typed(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
+def typed(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
     """A JSON value as one of the column's type, None if it is not."""
     if kind == Primitive("string"):
         return pa.scalar(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None

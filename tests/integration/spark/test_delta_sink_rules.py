@@ -257,12 +257,15 @@ async def test_names_of_the_source_are_followed(spark: SparkSession, sql: Sql, f
     assert await rows("SELECT id FROM COPY WHERE date = 'x'") == [(0,)]
 
 
+@pytest.mark.parametrize("structs", [False, True])
 @pytest.mark.parametrize("policy", ["classic", "v2"])
 async def test_checkpoints_and_the_clean_up_of_the_log(
-    policy: str, spark: SparkSession, sql: Sql, folder: Path
+    policy: str, structs: bool, spark: SparkSession, sql: Sql, folder: Path
 ) -> None:
-    mapping = "'delta.columnMapping.mode' = 'name'"
-    await sql(create(f"'delta.checkpointPolicy' = '{policy}', {mapping}", more="PARTITIONED BY (day)"))
+    properties = f"'delta.checkpointPolicy' = '{policy}', 'delta.columnMapping.mode' = 'name'"
+    if structs:
+        properties += ", 'delta.checkpoint.writeStatsAsStruct' = 'true', 'delta.checkpoint.writeStatsAsJson' = 'false'"
+    await sql(create(properties, more="PARTITIONED BY (day)"))
     sink = await opened(folder, Layout(checkpoint_interval=2))
     for version in range(3):
         await deliver(sink, version, batch(version))
@@ -272,9 +275,13 @@ async def test_checkpoints_and_the_clean_up_of_the_log(
         await deliver(sink, version, batch(version))
     entries = sorted(path.name for path in (folder / "_delta_log").glob("*.json"))
     assert entries[0] > f"{0:020}.json"
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
     assert [n for (n,) in await sql("SELECT n FROM TARGET ORDER BY n")] == list(range(18))
     assert await sql("SELECT n FROM TARGET WHERE day IS NULL AND n > 14") == [(16,)]
+    files = log.forTable(spark._jsparkSession, str(folder)).unsafeVolatileSnapshot().allFiles()
+    stats = [json.loads(json.loads(text)["stats"]) for text in files.toDF().toJSON().collectAsList()]
+    assert sorted(value for each in stats for value in each["minValues"].values()) == list(range(18))
     await sql("DELETE FROM TARGET WHERE n = 0")
     await sql("OPTIMIZE TARGET")
     await deliver(await opened(folder), 6, batch(6))

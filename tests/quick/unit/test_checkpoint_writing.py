@@ -4,13 +4,16 @@ import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cdfd.delta import last_checkpoint, paths
+from cdfd.delta import last_checkpoint, paths, statistics
 from cdfd.delta.actions import (
     Add,
     DeletionVectorDescriptor,
@@ -23,6 +26,7 @@ from cdfd.delta.actions import (
 )
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.delta.commit import Commit
+from cdfd.delta.schema import TableSchema
 from cdfd.delta.snapshot import Snapshot, first
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.log import DeltaLog
@@ -75,8 +79,8 @@ def everything() -> Snapshot:
                 Add("c", {"p": None}, 11, 6, False),
             ),
             removes=(
-                Remove("p=1/a b", 1_000, True, {"p": "1"}, 10),
-                Remove("gone", 2_000, False, {"p": None}, 12, vector, 8, 4),
+                Remove("p=1/a b", 1_000, True, {"p": "1"}, 10, tags={"k": "v"}),
+                Remove("gone", 2_000, False, {"p": None}, 12, vector, 8, 4, {}),
             ),
             protocol=Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors", "domainMetadata"})),
             metadata=Metadata("i", schema, ("p",), {"k": "v"}, Format("parquet", {"o": "p"}), "name", "text", 9),
@@ -127,6 +131,29 @@ async def test_an_empty_table(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
+async def test_a_tombstone_says_what_is_known_of_its_file(tmp_path: Path) -> None:
+    """`extendedFileMetadata` promises the partition values, the size and the tags."""
+    state = everything()
+    removes = (
+        Remove("tagged", 1_000, True, {"p": "1"}, 10, tags={"k": "v"}),
+        Remove("plain", 1_000, True, {"p": "1"}, 10),
+        Remove("short", 1_000, True),
+    )
+    state = state.apply(Commit(1, removes=removes))
+    storage = LocalStorage(tmp_path)
+    for _ in range(2):
+        await storage.put(log_path(paths.checkpoint_name(1)), checkpoint(state)[0])
+        state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
+    rows = pq.read_table(tmp_path / log_path(paths.checkpoint_name(1)), columns=["remove"])["remove"].to_pylist()
+    found = {row["path"]: row for row in rows if row is not None and row["path"] is not None}
+    wanted = ("extendedFileMetadata", "partitionValues", "size", "tags")
+    assert {path: [found[path][name] for name in wanted] for path in ("tagged", "plain", "short")} == {
+        "tagged": [True, [("p", "1")], 10, [("k", "v")]],
+        "plain": [True, [("p", "1")], 10, []],
+        "short": [False, None, None, []],
+    }
+
+
 @pytest.mark.parametrize("v2", [False, True])
 async def test_row_ids_clusters_and_tags_of_files(tmp_path: Path, v2: bool) -> None:
     write_deltalake(tmp_path, pa.table({"n": [1]}))
@@ -163,6 +190,114 @@ async def test_row_ids_clusters_and_tags_of_files(tmp_path: Path, v2: bool) -> N
     assert found["b"].clustering_provider is found["b"].tags is None
     plain = await DeltaLog(storage).snapshot(with_stats=True)
     assert {each.path: each.tags for each in plain.live()}["a"] is None
+
+
+STATISTICS = {
+    "numRecords": 3,
+    "tightBounds": False,
+    "minValues": {
+        "l": -(2**63),
+        "f": -0.5,
+        "d": "-Infinity",
+        "day": "0001-01-01",
+        "at": "1969-12-31T23:59:59.999Z",
+        "wall": "+12026-01-01T00:00:00",
+        "price": orjson.Fragment("-1234567890123456789012345678901234567"),
+        "s": 'a"\u00fc',
+        "in": {"a b": False},
+    },
+    "maxValues": {
+        "l": 2**63 - 1,
+        "f": 1e20,
+        "d": 0.1,
+        "day": "9999-12-31",
+        "at": "2026-01-01T00:00:00.123456Z",
+        "wall": "2026-01-01T00:00:00.5",
+        "price": orjson.Fragment("0.5"),
+        "s": "",
+        "in": {"a b": True},
+    },
+    "nullCount": {"l": 0, "bytes": 2, "list": 1, "in": {"a b": 3}},
+}
+
+
+def typed_state(properties: dict[str, str], adds: tuple[Add, ...]) -> Snapshot:
+    """A state of a table with columns of many types, which files have by other names."""
+    kinds = {"l": "long", "f": "float", "d": "double", "day": "date", "at": "timestamp", "wall": "timestamp_ntz"}
+    kinds |= {"price": "decimal(38,1)", "s": "string", "bytes": "binary", "kind": "integer", "since": "timestamp"}
+    fields: list[tuple[str, object]] = [
+        *kinds.items(),
+        ("list", {"type": "array", "elementType": "string", "containsNull": True}),
+        ("in", {"type": "struct", "fields": [described("a b", "boolean", 21)]}),
+    ]
+    columns = [described(name, kind, number) for number, (name, kind) in enumerate(fields, 1)]
+    schema = json.dumps({"type": "struct", "fields": columns})
+    partitions = ("logical kind", "logical since")
+    metadata = Metadata("i", schema, partitions, {"delta.columnMapping.mode": "name", **properties})
+    features = frozenset({"columnMapping", "timestampNtz"})
+    return first(Commit(0, adds=adds, protocol=Protocol(3, 7, features, features), metadata=metadata), all_fields=True)
+
+
+def described(name: str, kind: object, number: int) -> dict[str, object]:
+    mapping = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}
+    return {"name": f"logical {name}".replace("a b", "c"), "type": kind, "nullable": True, "metadata": mapping}
+
+
+@pytest.mark.parametrize("as_json", [None, "true", "false"])
+@pytest.mark.parametrize("as_struct", [None, "true", "false"])
+@pytest.mark.parametrize("v2", [False, True])
+async def test_statistics_in_the_forms_that_the_table_wants(
+    tmp_path: Path, as_json: str | None, as_struct: str | None, v2: bool
+) -> None:
+    given = {"delta.checkpoint.writeStatsAsJson": as_json, "delta.checkpoint.writeStatsAsStruct": as_struct}
+    properties = {name: value for name, value in given.items() if value is not None}
+    text = orjson.dumps(STATISTICS).decode()
+    known = {"kind": "7", "since": "2026-01-01T00:00:00.5Z"}
+    adds = (
+        Add("a", known, 1, 2, True, text),
+        Add("b", {"kind": None, "since": None}, 1, 2, True),
+        Add("c", {"kind": "-1"}, 1, 2, True, '{"numRecords":1,"minValues":{"l":"x","day":7}}'),
+    )
+    state = typed_state(properties, adds)
+    storage = LocalStorage(tmp_path)
+    for again in range(2):
+        name = f"{0:020}.checkpoint.{uuid.UUID(int=again)}.parquet" if v2 else paths.checkpoint_name(0)
+        data, hint = checkpoint(state, v2_name=name if v2 else None)
+        await storage.put(log_path(name), data)
+        await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+        # A writer of the next checkpoint loses nothing.
+        state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
+        stats = {each.path: each.stats for each in state.live()}
+        if as_json == "false" and as_struct != "true":
+            assert stats == {"a": None, "b": None, "c": None}
+        else:
+            assert stats["b"] is None
+            assert meant(stats["a"], state.header.schema) == meant(text, state.header.schema)
+            assert json.loads(stats["c"] or "")["numRecords"] == 1
+        rows = pq.read_table(tmp_path / log_path(name), columns=["add"])["add"]
+        assert (rows.type.get_field_index("stats") < 0) == (as_json == "false")
+        assert (rows.type.get_field_index("stats_parsed") < 0) == (as_struct != "true")
+        assert (rows.type.get_field_index("partitionValues_parsed") < 0) == (as_struct != "true")
+    if as_struct == "true":
+        added = pa.table(rows.combine_chunks().flatten(), [each.name for each in rows.type])
+        added = added.filter(added["path"].is_valid()).sort_by("path")
+        at = datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC)
+        assert added["partitionValues_parsed"].to_pylist() == [
+            {"kind": 7, "since": at},
+            {"kind": None, "since": None},
+            {"kind": -1, "since": None},
+        ]
+        assert added["stats_parsed"].is_valid().to_pylist() == [True, False, True]
+        wrong = added["stats_parsed"][2]
+        assert (wrong["numRecords"].as_py(), wrong["minValues"].as_py(), wrong["nullCount"].as_py()) == (1, None, None)
+
+
+def meant(stats: str | None, schema: TableSchema) -> list[object]:
+    """What statistics say, whatever their spelling."""
+    known = statistics.parse(stats, schema)
+    columns = [[field.name] for field in schema.struct if field.name != "logical in"] + [["logical in", "logical c"]]
+    bounds = [(known.min(path), known.max(path)) for path in columns]
+    return [known.num_records, known.tight_bounds, known.null_counts, *bounds]
 
 
 @pytest.mark.parametrize("feature", ["of the future"])

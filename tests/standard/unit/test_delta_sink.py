@@ -722,6 +722,31 @@ class TestCheckpoints:
             (adds[0]["path"], now)
         ]
 
+    async def test_statistics_as_structs_alone(self, tmp_path: Path) -> None:
+        """Each checkpoint keeps the statistics that the one before has as structs, and delta-rs reads them."""
+        sink = await opened(LocalStorage(tmp_path), Layout(("p",), checkpoint_interval=3), owner=7)
+        await deliver(sink, 0, batch(n=[0], p=["2026 a"]))
+        names = ("delta.checkpoint.writeStatsAsJson", "delta.checkpoint.writeStatsAsStruct")
+        set_properties(tmp_path, dict(zip(names, ("false", "true"), strict=True)))
+        for version in range(1, 8):
+            day = pa.array(["2026 a" if version % 2 else None], pa.string())
+            await deliver(sink, version, batch(n=[version], p=day))
+        log = tmp_path / "_delta_log"
+        newest = max(log.glob("*.checkpoint.parquet"))
+        assert newest.name[:20] == f"{9:020}"
+        added = pq.read_table(newest, columns=["add"])["add"].combine_chunks()
+        assert added.type.get_field_index("stats") < 0
+        rows = [row for row in added.to_pylist() if row is not None and row["path"] is not None]
+        found_rows = sorted((row["stats_parsed"]["minValues"]["n"], row["partitionValues_parsed"]["p"]) for row in rows)
+        assert found_rows == [(n, "2026 a" if n % 2 or not n else None) for n in range(8)]
+        for version in range(9):
+            (log / f"{version:020}.json").unlink()
+        table = DeltaTable(tmp_path)
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(8))
+        assert sorted(table.to_pyarrow_table(filters=[("p", "=", "2026 a")])["n"].to_pylist()) == [0, 1, 3, 5, 7]
+        assert sorted(pa.table(table.get_add_actions(flatten=True))["min.n"].to_pylist()) == list(range(8))
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(8))
+
     async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
         for version in range(4):
