@@ -149,7 +149,8 @@ def _files(
             columns.append(paths.encode_column(_flat(flat.column("path"))).cast(type_))
         elif name == "tags" and kind == "remove":
             # A `remove` with the fields of its file has this one too.
-            columns.append(pc.coalesce(_flat(flat.column("tags")).cast(type_), pa.scalar([], type_)))
+            known = _flat(flat.column(name)).cast(type_) if name in flat.schema.names else pa.nulls(len(flat), type_)
+            columns.append(pc.coalesce(known, pa.scalar([], type_)))
         elif name in own and own[name] in flat.schema.names:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":
@@ -157,8 +158,7 @@ def _files(
         elif name == "deletionVector":
             columns.append(_vectors(_flat(flat.column("deletion_vector"))))
         elif name == "extendedFileMetadata":
-            known = [_flat(flat.column(part)).is_valid() for part in ("partition_values", "size")]
-            columns.append(pc.and_(*known))
+            columns.append(pc.and_(*(_flat(flat.column(part)).is_valid() for part in ("partition_values", "size"))))
         else:
             columns.append(pa.nulls(len(flat), type_))
     rows = pa.StructArray.from_arrays(columns, fields=fields)
