@@ -323,7 +323,7 @@ CHECKPOINTS = {
 def test_a_checkpoint_of_a_few_bytes_does_not_fill_memory(name: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / "t", CHECKPOINTS[name]())
     said = outcome(tmp_path / "t", SNAPSHOT)
-    assert said.startswith("LogError")
+    assert said.startswith("CheckpointError")
     assert f"{0:020}.checkpoint.parquet" in said
 
 
