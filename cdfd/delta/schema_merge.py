@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdfd.delta.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.schema_change import widens
 from cdfd.errors import SchemaChangedError
 
@@ -34,7 +34,7 @@ class Merged:
 
 
 def nullable(struct: StructType) -> StructType:
-    """The struct with all values nullable, and of the metadata of fields only comments and `SOURCE`."""
+    """The struct as a target has it: all values nullable, a variant as text, and of the metadata of fields only comments and `SOURCE`."""
     fields = (StructField(child.name, _nullable(child.type), True, _kept(child)) for child in struct)
     return StructType(tuple(fields))
 
@@ -156,6 +156,8 @@ def _nullable(kind: DataType) -> DataType:
             return ArrayType(_nullable(element))
         case MapType(key, value):
             return MapType(_nullable(key), _nullable(value))
+        case Primitive("variant"):
+            return Primitive("string")
     return kind
 
 
