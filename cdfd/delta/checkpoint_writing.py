@@ -35,13 +35,19 @@ _COMPLETE = frozenset(
         "generatedColumns",
         "identityColumns",
         "inCommitTimestamp",
+        "inCommitTimestamp-preview",
         "invariants",
         "materializePartitionColumns",
         "rowTracking",
         "timestampNtz",
         "typeWidening",
+        "typeWidening-preview",
         V2,
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
 """Features whose state a `Snapshot` with all fields of files has completely."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cdfd.delta.actions import Metadata, Protocol
-from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, PrimitiveName, StructField, StructType
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.row_tracking import gives_ids
 from cdfd.errors import UnsupportedError
@@ -105,8 +105,12 @@ def with_features(protocol: Protocol, readers: frozenset[str], writers: frozense
 
 def features_of(struct: StructType) -> frozenset[str]:
     """The reader features that the types of a schema need."""
-    names = {kind.name for kind in _leaves(struct) if isinstance(kind, Primitive)}
-    return frozenset({TIMESTAMP_NTZ} if "timestamp_ntz" in names else ())
+    return frozenset({TIMESTAMP_NTZ} if has_type(struct, "timestamp_ntz") else ())
+
+
+def has_type(struct: StructType, name: PrimitiveName) -> bool:
+    """Whether a column, or a value in one, has a type."""
+    return Primitive(name) in _leaves(struct)
 
 
 def check_appendable(protocol: Protocol, struct: StructType) -> None:

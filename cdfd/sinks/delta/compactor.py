@@ -22,6 +22,7 @@ from cdfd.delta.row_tracking import PRESERVED, keeps_ids
 from cdfd.delta.schema import ColumnMappingMode
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count
+from cdfd.delta.writing import has_type
 from cdfd.errors import CdfdError, DataError
 from cdfd.parquet.reader import opened
 from cdfd.parquet.writer import DataFile, DataFileWriter
@@ -83,7 +84,8 @@ class Compactor:
             if found is None or found.version != state.version:
                 return
             columns = columns_of(found)
-            if columns.mapping is ColumnMappingMode.ID:
+            # cdfd reads a variant as text, and would write it as such.
+            if columns.mapping is ColumnMappingMode.ID or has_type(columns.struct, "variant"):
                 return
             removed, files = list[Action](), list[NewFile]()
             for group in groups:

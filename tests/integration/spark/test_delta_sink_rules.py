@@ -288,6 +288,22 @@ async def test_checkpoints_and_the_clean_up_of_the_log(
     assert await sql("SELECT count(*) FROM TARGET") == [(20,)]
 
 
+async def test_checkpoints_of_a_table_with_variants(spark: SparkSession, sql: Sql, folder: Path) -> None:
+    await sql(create(columns="n INT, day STRING, s STRUCT<a: INT>, v VARIANT"))
+    await sql("INSERT INTO TARGET SELECT 100, 'spark', NULL, parse_json('{\"a\": 7}')")
+    sink = await opened(folder, Layout(checkpoint_interval=2, compaction=Compaction("snappy", 1 << 20)))
+    for version in range(10):
+        await deliver(sink, version, batch(version))
+    log = sorted((folder / "_delta_log").iterdir())
+    newest = max(path.name[:20] for path in log if "checkpoint.parquet" in path.name)
+    for path in log:
+        if path.suffix == ".json" and path.name[:20] < newest:
+            path.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert await sql("SELECT n, variant_get(v, '$.a', 'int') FROM TARGET WHERE v IS NOT NULL") == [(100, 7)]
+    assert await sql("SELECT count(*) FROM TARGET") == [(31,)]
+
+
 async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> None:
     await sql(create("'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true'"))
     await sql("INSERT INTO TARGET VALUES (100, 'spark', struct(1)), (101, NULL, NULL)")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.checkpoint_writing import can_checkpoint
 from cdfd.delta.column_mapping import highest_id
 from cdfd.delta.datatypes import ArrayType, Primitive, StructField, StructType
 from cdfd.delta.protocol import WRITER_FEATURES
@@ -79,6 +80,8 @@ def test_each_writer_feature_that_is_known_is_honoured_or_refused(feature: str) 
             check_appendable(protocol, PLAIN)
     else:
         check_appendable(protocol, PLAIN)
+        # Without checkpoints, the log of a target that cdfd writes would grow for ever.
+        assert can_checkpoint(protocol)
 
 
 def test_features_are_added_to_any_protocol() -> None:

@@ -27,6 +27,7 @@ from cdfd.changes.stream import Version
 from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta import housekeeping
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
@@ -786,7 +787,10 @@ class TestCheckpoints:
             await deliver(sink, version, batch(n=[version]))
         assert sorted(DeltaTable(tmp_path / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(6))
 
-    async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
+    async def test_a_target_that_gets_none_is_not_read_at_each_commit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "can_checkpoint", lambda _: False)
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
         features = ["inCommitTimestamp-preview"]
@@ -965,6 +969,20 @@ class TestCompaction:
         newest = max((folder / "_delta_log").glob("*.json"))
         text = "\n".join(map(json.dumps, [protocol, *actions]))
         (folder / "_delta_log" / f"{int(newest.stem) + 1:020d}.json").write_text(text)
+
+    async def test_files_of_a_table_with_variants_stay(self, tmp_path: Path) -> None:
+        """cdfd reads a variant as text, and would write it as such. Checkpoints are written."""
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 10)
+        entries = sorted((tmp_path / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for path in entries for line in path.read_text().splitlines()]
+        metadata = [each["metaData"] for each in actions if "metaData" in each][-1]
+        schema = json.loads(metadata["schemaString"])
+        schema["fields"].append({"name": "v", "type": "variant", "nullable": True, "metadata": {}})
+        self.extend(tmp_path, ["variantType"], {"metaData": {**metadata, "schemaString": json.dumps(schema)}})
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 11)
+        assert len((await DeltaLog(LocalStorage(tmp_path)).snapshot()).live()) == 11
+        assert list((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
 
     async def test_clustered_files_stay(self, tmp_path: Path) -> None:
         await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 10)
