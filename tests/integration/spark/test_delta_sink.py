@@ -8,10 +8,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cdfd.changes.columns import VersionColumns, change_schema, constant_type
 from cdfd.changes.position import Position
+from cdfd.changes.spill import SpillSpace
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
@@ -110,3 +114,27 @@ async def test_names_that_need_column_mapping_in_the_source(spark: SparkSession,
         lambda: spark.sql(f"SELECT `unit price (€)`, s.`a b` FROM delta.`{tmp_path}/t`").collect()
     )
     assert [tuple(row) for row in found] == [(1, 1)]
+
+
+async def test_spark_reads_the_change_feed_of_a_partitioned_mirror(spark: SparkSession, tmp_path: Path) -> None:
+    """Change data files are in folders of partitions, or, for names with escapes, in none."""
+    mode = mirror_mode(change_feed=True)
+    target = Target(LocalStorage(tmp_path), "cdfd/shop/orders", Layout(("day",), mode=mode), SystemClock())
+    files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+    sink = await MirrorSink.open(target, files, MirrorOptions(("id",), True, SpillSpace()))
+    days = ["2026-01-01", None, "a b/%"]
+    schema = pa.schema({"id": pa.int64(), "day": pa.string()})
+    for version, kind in enumerate(("insert", "delete")):
+        columns = [pa.array([0, 1, 2]), pa.array(days), constant_type(kind, 3)]
+        typed = pa.RecordBatch.from_arrays(columns, schema=pa.schema([*schema, change_schema(schema)[len(schema)]]))
+        delivery = await sink.begin(Position("T", version))
+        await delivery.write(VersionColumns(version, 0).complete(typed, 0))
+        await delivery.commit(Position("T", version + 1))
+    folders = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.glob("_change_data/**/*.parquet")}
+    wanted = {"_change_data/day=2026-01-01", "_change_data/day=__HIVE_DEFAULT_PARTITION__", "_change_data"}
+    assert folders == wanted
+    reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+    feed = await asyncio.to_thread(lambda: reader.load(str(tmp_path)).select("_change_type", "id", "day").collect())
+    expected = [(kind, number, day) for kind in ("delete", "insert") for number, day in enumerate(days)]
+    assert sorted(map(tuple, feed), key=lambda row: row[:2]) == expected
+    assert await asyncio.to_thread(spark.read.format("delta").load(str(tmp_path)).count) == 0
