@@ -55,12 +55,7 @@ _COMPLETE = frozenset(
 
 def can_checkpoint(protocol: Protocol) -> bool:
     """Whether `checkpoint` is complete for tables of this protocol: no feature has state that a `Snapshot` leaves out."""
-    return not without_checkpoint(protocol)
-
-
-def without_checkpoint(protocol: Protocol) -> frozenset[str]:
-    """The features because of which a table gets no checkpoints."""
-    return (reader_features(protocol) | writer_features(protocol)) - _COMPLETE
+    return reader_features(protocol) | writer_features(protocol) <= _COMPLETE
 
 
 def takes_v2(protocol: Protocol, metadata: Metadata) -> bool:

@@ -9,7 +9,6 @@ from functools import partial
 from cdfd.changes.position import Position
 from cdfd.changes.spill import spill_space
 from cdfd.config.settings import Settings, Table
-from cdfd.delta.checkpoint_writing import without_checkpoint
 from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Write, unmeasured
@@ -68,13 +67,7 @@ class DeltaConnector(Connector):
     async def check(self, table: Table) -> str:
         """Check that the target is that of this table, or that there is none; see the port."""
         self._check_table(table)
-        protocol = await self._target(table).protocol_of()
-        if protocol is None:
-            return "ok, the target will be created"
-        features = without_checkpoint(protocol)
-        if not (features and self._sink.checkpoint_interval):
-            return "ok"
-        return f"ok, but the target gets no checkpoints, because of {', '.join(sorted(features)):.200}"
+        return "ok" if await self._target(table).exists() else "ok, the target will be created"
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the target; see the port."""

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
-from cdfd.delta.actions import Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
@@ -101,14 +100,14 @@ class Target:
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
 
-    async def protocol_of(self) -> Protocol | None:
-        """The protocol of the table, to which this changelog can be appended; None if there is no table yet. Changes nothing."""
+    async def exists(self) -> bool:
+        """Whether there is a table, to which this changelog can be appended. Changes nothing."""
         with translated("open the target", self.uri):
             state = await self._log.state()
             if state is not None:
                 self._check(state)
                 self._stored(state)
-            return None if state is None else state.protocol
+            return state is not None
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""
