@@ -60,7 +60,7 @@ class Execution:
         shape: of the rows. `select` chooses the columns that it needs.
         space: local disk, for rows of refined versions.
         keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
-            in a header. Otherwise it is a delete and an insert.
+            in a header. Otherwise it is a delete and an insert, which `shape` may exclude.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
     """
 

@@ -175,6 +175,10 @@ class RefinedVersion:
             pairs = [np.where(side >= 0, LONE_IMAGE, side) for side in pairs]
         before, after = (np.flatnonzero(side >= 0) for side in pairs)
         lone = np.flatnonzero(pairs[0] == LONE_IMAGE), np.flatnonzero(pairs[1] == LONE_IMAGE)
+        if len(lone[0]) == len(lone[1]) == 1:
+            # An update has both. So the only ones belong together, wherever the writer put them.
+            before, after = np.concatenate([before, lone[0]]), np.concatenate([after, lone[1]])
+            lone = lone[0][:0], lone[1][:0]
         gone, come = (np.ones(len(side), np.bool_) for side in pairs)
         return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
 

@@ -6,11 +6,12 @@ As Debezium's connectors do where a primary key changes, the update becomes a de
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
-from cdfd.encoding.debezium import DebeziumEncoder
+from cdfd.encoding.debezium import DebeziumEncoder, Events
 from cdfd.encoding.headers import RowHeaders
-from cdfd.encoding.images import DELETE, KeyedBatches, KeyedRows
+from cdfd.encoding.images import DELETE, PRE_IMAGE, KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.records import Layout, Origin, Records, with_tombstones
 
@@ -44,26 +45,33 @@ class EnvelopeRecords:
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        found = (self._records(rows, snapshot) for rows in self._batches.rows(batch))
-        return [records for records in found if len(records)]
+        return [records for rows in self._batches.rows(batch) for records in self._records(rows, snapshot)]
 
     def flush(self) -> list[Records]:
         """As `RecordEncoder.flush`."""
-        found = [self._records(rows, snapshot=False) for rows in self._batches.flush()]
-        # Only rows without keys are held back here.
+        found = [records for rows in self._batches.flush() for records in self._records(rows, snapshot=False)]
+        # With a key nothing is left here: `_records` has flushed it.
         held = self._encoder.flush()
         return [*found, Records(None, held.values)] if len(held.values) else found
 
-    def _records(self, rows: KeyedRows, snapshot: bool) -> Records:
-        events = self._encoder.events(rows.batch, snapshot=snapshot)
+    def _records(self, rows: KeyedRows, snapshot: bool) -> list[Records]:
+        lots = [self._encoder.events(rows.batch, snapshot=snapshot)]
         if rows.keys is None:
-            return Records(None, events.values)
-        taken = pa.array(events.rows)
+            return [Records(None, events.values) for events in lots if len(events.values)]
+        if rows.codes[-1] == PRE_IMAGE:
+            # Rows with keys end so only where nothing follows that would go with it.
+            lots.append(self._encoder.flush())
+        return [self._keyed(rows, rows.keys, events) for events in lots if len(events.values)]
+
+    def _keyed(self, rows: KeyedRows, keys: pa.Array, events: Events) -> Records:
+        # A pre-image that was held back is the last row, which -1 stands for.
+        places = events.rows % len(rows.codes)
+        taken = pa.array(places)
         columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         headers = tuple((name, column.take(taken)) for name, column in columns)
-        found = Records(rows.keys.take(taken), events.values, header_columns=headers)
+        found = Records(keys.take(taken), events.values, header_columns=headers)
         if not self._tombstones:
             return found
-        return with_tombstones(found, Layout.of(rows.codes[events.rows] == DELETE))
+        return with_tombstones(found, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))

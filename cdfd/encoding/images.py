@@ -2,7 +2,7 @@
 
 Images are a pair where the post-image directly follows the pre-image, in one version and in `_change_ordinal`. Where
 their keys differ, the pre-image becomes a delete and the post-image an insert: under its old key there is no such row
-any more. So do images without the other one: nothing says that a row with their key goes on.
+any more.
 
     update_preimage  {"id":1}        delete {"id":1}
     update_postimage {"id":2}   ->   insert {"id":2}
@@ -107,17 +107,15 @@ class KeyedBatches:
 
     def _keyed(self, batch: pa.RecordBatch, codes: npt.NDArray[np.int8], make_keys: Rows) -> KeyedRows:
         keys = make_keys(batch)
-        images = (codes == PRE_IMAGE) | (codes == POST_IMAGE)
-        if not images.any():
-            return KeyedRows(batch, codes, keys)
         pairs = _pairs(batch, codes)
-        differs = pc.not_equal(keys.take(pa.array(pairs)), keys.take(pa.array(pairs + 1))).to_numpy(False)
-        stays, moved = pairs[~differs], pairs[differs]
-        images[stays] = images[stays + 1] = False
-        if not images.any():
+        if len(pairs):
+            differs = pc.not_equal(keys.take(pa.array(pairs)), keys.take(pa.array(pairs + 1)))
+            pairs = pairs[differs.to_numpy(zero_copy_only=False)]
+        if not len(pairs):
             return KeyedRows(batch, codes, keys)
-        codes = np.where(images, np.where(codes == PRE_IMAGE, DELETE, INSERT), codes).astype(np.int8)
-        return KeyedRows(_with_codes(batch, codes), codes, keys, moved)
+        codes = codes.copy()
+        codes[pairs], codes[pairs + 1] = DELETE, INSERT
+        return KeyedRows(_with_codes(batch, codes), codes, keys, pairs)
 
 
 def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:

@@ -83,7 +83,7 @@ def execution_of(
         drop_unchanged=options.drop_unchanged,
         shape=AS_IT_IS if target is None else target.shape,
         # Packed rows are for record formats.
-        keeps_moves=options.packed,
+        keeps_moves=options.packed and not options.shape.excluded,
         refined=refined_versions(options.path),
     )
 

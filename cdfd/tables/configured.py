@@ -57,7 +57,7 @@ def execution(config: Settings, opened: Table, table: settings.Table, workers: i
         shape=shape,
         space=spill_space(config.spill.path, config.spill.max_bytes),
         refined=refined_versions(table.uri, table.name),
-        keeps_moves=config.sink is not None and config.sink.has_topics,
+        keeps_moves=config.sink is not None and config.sink.has_topics and not shape.excluded,
     )
 
 

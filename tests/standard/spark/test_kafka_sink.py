@@ -131,14 +131,19 @@ def test_the_records_of_the_embedded_engine(
         seen = embedded
         for packed in (False, True):
             rows = read.option("packed", packed).load(rich)
-            # Updates of keys are told as such where their images are side by side.
             rows.coalesce(1).write.format("cdfd-kafka").option("config", str(config)).mode("append").save()
             everything = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=len(seen) + len(embedded))
             places = {(record.partition, record.offset) for record in seen}
             on_spark = [record for record in everything if (record.partition, record.offset) not in places]
-            assert contents(on_spark) == contents(embedded)
-            assert in_order(on_spark) == in_order(embedded)
+            # A changed key is a delete and an insert. Only packed rows tell that they are one update.
+            expected = embedded if packed else [without_keys(record) for record in embedded]
+            assert contents(on_spark) == contents(expected)
+            assert in_order(on_spark) == in_order(expected)
             seen = everything
+
+
+def without_keys(record: Record) -> Record:
+    return record._replace(headers=tuple(each for each in record.headers if not each[0].endswith("key")))
 
 
 @pytest.mark.parametrize("form", ["flat", "debezium"])

@@ -335,6 +335,9 @@ class TestKeys:
             ([">2>1<1<2"], "d1d2 i2i1", "<1>1<2>2"),
             ([">1>2", "<2<1"], "d2d1 i1i2", "<2>2<1>1"),
             (["<1<2>1>3"], "d1d2 i1i3", "<1>1d2i3"),
+            # An update has both images: the only ones belong together.
+            ([">9<1"], "d1 i9", "<1>9"),
+            ([">9", "d9<1"], "d9d1 i9", "d9<1>9"),
             # A key that is there twice: nothing says which images belong together.
             (["<1<1>1>1"], "d1d1 i1i1", "d1d1i1i1"),
             (["<1>2<2>2<2>3"], "d1<2>2d2 i2i3", "d1<2>2<2>2i3"),

@@ -137,7 +137,8 @@ class TestFileList:
         rest = [add(f"rest{number}") for number in range(extra)]
         vector = DeletionVectorDescriptor("i", "x", None, 1, 1)
         assert len(self.gathered(add("a"), *rest, add("a"))) == extra + 1
-        assert len(self.gathered(add("a"), *rest, add("a", deletion_vector=vector))) == extra + 2
+        with pytest.raises(LogError, match="two actions of one kind"):
+            self.gathered(add("a"), *rest, add("a", deletion_vector=vector))
         with pytest.raises(LogError, match="two different add actions") as caught:
             self.gathered(add("a"), *rest, Add("a", {}, 1, 3, True))
         assert caught.value.path == "a"
