@@ -50,7 +50,7 @@ lint: $(MARK)  ## ruff, mypy, import walls, words
 quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundred simulated lives (3 minutes)
 	$(PYTEST) tests/quick
 
-test: lint prepared-test  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (15 minutes)
+test: lint prepared-test  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (16 minutes)
 	$(PYTEST) tests/quick tests/standard
 
 integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|docs|image|browser|telemetry|trevni|helm
