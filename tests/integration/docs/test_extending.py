@@ -103,7 +103,7 @@ def test_check_knows_the_sink_and_its_keys(tmp_path: Path) -> None:
     path = tmp_path / "shop.yaml"
     text = path.read_text()
     for wrong, told in (
-        ("sqlit", 'sink.kind: expected one of kafka, files, delta, sqlite, found "sqlit"'),
+        ("sqlit", 'sink.kind: expected one of kafka, files, delta, sqlite (did you mean sqlite?), found "sqlit"'),
         ("sqlite\n  pth: x", 'sink.pth: unknown key, did you mean "path"?'),
     ):
         path.write_text(text.replace("kind: sqlite", f"kind: {wrong}"))
