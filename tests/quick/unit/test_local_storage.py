@@ -3,11 +3,10 @@
 import asyncio
 import errno
 import os
-import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from cdfd.errors import CdfdError, ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_name
 from cdfd.storage.local import LocalStorage
+from tests.support.full_disk import largest_file
 from tests.support.privileges import unprivileged
 
 
@@ -27,17 +27,6 @@ async def paths(store: LocalStorage, prefix: str) -> list[str]:
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Writes beyond `size` fail, as they do on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def test_root_may_come_later_and_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,9 @@ import errno
 import fcntl
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +25,7 @@ from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.files.trevni import Trevni
 from cdfd.trevni import read_table
 from tests.support import sink_crashes
+from tests.support.full_disk import largest_file
 
 LINES = JsonLines(lambda batch: b"".join(b"%d\n" % n for n in batch["n"].to_pylist()))
 
@@ -61,17 +59,6 @@ async def position(folder: Path) -> Position | None:
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Writes beyond `size` fail, as they do on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="module")
