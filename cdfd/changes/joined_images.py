@@ -77,8 +77,10 @@ class ImageOrders:
     @property
     def by_key(self) -> bool:
         """The same, and no pair changes the key."""
-        moves = any(images.moves for images in self.joined) if self.paired else True
-        return not moves and not any(order.moves for each in self.of_files.values() if (order := each.result()))
+        if not self.paired or any(images.moves for images in self.joined):
+            return False
+        orders = [order.result() for order in self.of_files.values()]
+        return all(order is None or order.by_key for order in orders)
 
 
 def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, JoinedImages]) -> ImageOrders:

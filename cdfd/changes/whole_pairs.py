@@ -34,13 +34,12 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
 
 def without_lone_images(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
     """The same rows. Images that are in no pair become deletes and inserts. No pair may be cut by the end of `batches`."""
-    for found in whole_pairs(batches):
-        rows = found.rows
+    for batch in whole_pairs(batches):
+        rows = batch.rows
         codes = codes_of_rows(rows)
         if ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
-            pairs = pairs_of(rows, codes)
-            found = replace(found, rows=with_codes(rows, codes_in_pairs(codes, pairs)))
-        yield found
+            rows = with_codes(rows, codes_in_pairs(codes, pairs_of(rows, codes)))
+        yield replace(batch, rows=rows)
 
 
 def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
@@ -54,7 +53,7 @@ def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
     """The rows with other change types, as positions in `CHANGE_TYPES`."""
     place = rows.schema.get_field_index(CHANGE_TYPE)
     types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
-    return rows.set_column(place, rows.schema.field(place), types)
+    return rows.set_column(place, rows.schema.field(place), types.cast(rows.schema.field(place).type))
 
 
 def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:

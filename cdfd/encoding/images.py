@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.changes.whole_pairs import with_codes
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.numbers import raw_values
 from cdfd.encoding.pieces import Integers
@@ -115,7 +116,7 @@ class KeyedBatches:
             return KeyedRows(batch, codes, keys)
         codes = codes.copy()
         codes[pairs], codes[pairs + 1] = DELETE, INSERT
-        return KeyedRows(_with_codes(batch, codes), codes, keys, pairs)
+        return KeyedRows(with_codes(batch, codes), codes, keys, pairs)
 
 
 def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:
@@ -142,12 +143,6 @@ def change_codes(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
         types = types_from_file(types)
     codes: npt.NDArray[np.int8] = types.indices.to_numpy().astype(np.int8, copy=False)
     return codes
-
-
-def _with_codes(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> pa.RecordBatch:
-    position = batch.num_columns - len(_CHANGE_NAMES)
-    types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
-    return batch.set_column(position, batch.schema.field(position), types.cast(batch.schema.field(position).type))
 
 
 def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:
