@@ -17,7 +17,7 @@ from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.jobs.assignment import Engine
 from cdfd.sinks.base import connector
 from cdfd.tail.clock import SystemClock
-from tests.support.kafka.reading import Record, read_topic
+from tests.support.kafka.reading import Record, read_topic, wait_for_markers
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Delivering:
         await connector(config).move(config.tables[0], None)
 
     def records(self) -> list[Record]:
+        wait_for_markers(self.servers, self.topic)
         return read_topic(self.servers, self.topic)
 
     def since(self, before: Sequence[Record]) -> list[Record]:
