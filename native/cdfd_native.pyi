@@ -1,0 +1,3 @@
+"""Decoding and encoding for cdfd in memory-safe machine code."""
+
+__version__: str
