@@ -1,5 +1,7 @@
 //! Decoding and encoding for cdfd. Arrays come and go as pyarrow's, without a copy.
 
+mod parquet;
+
 use pyo3::prelude::*;
 
 /// Decoding and encoding for cdfd in memory-safe machine code.
@@ -7,8 +9,13 @@ use pyo3::prelude::*;
 mod cdfd_native {
     use super::*;
 
+    #[pymodule_export]
+    use super::parquet::parquet_module;
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // What panics becomes an error of Python, which says all of it.
+        std::panic::set_hook(Box::new(|_| {}));
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,0 +1,235 @@
+//! Batches of rows, from columns that are decoded in one thread or in several.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{Fields, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::RowSelector;
+
+use super::columns::{Columns, Group};
+use super::failure::{Result, damaged};
+use super::file::OpenFile;
+
+/// Rows in order, of one file or of several.
+pub struct Batches {
+    columns: Vec<Columns>,
+    /// For each column of a batch, the thread that decodes it, and its place there.
+    places: Vec<(usize, usize)>,
+    schema: SchemaRef,
+    /// Rows to return without columns, if no column is wanted.
+    counted: usize,
+    rows: usize,
+}
+
+/// What to read.
+pub struct Request<'a> {
+    pub groups: Arc<[Group]>,
+    pub names: &'a [String],
+    pub dictionaries: &'a [String],
+    pub selection: Option<Arc<[RowSelector]>>,
+    pub rows: usize,
+    pub threads: usize,
+    pub views: bool,
+}
+
+impl Batches {
+    pub fn new(request: Request<'_>) -> Result<Self> {
+        let Request {
+            groups,
+            names,
+            dictionaries,
+            selection,
+            rows,
+            threads,
+            views,
+        } = request;
+        let all = groups.iter().map(|(file, group)| file.rows(*group)).sum();
+        let total = selection.as_ref().map_or(all, |runs| {
+            runs.iter()
+                .filter(|run| !run.skip)
+                .map(|run| run.row_count)
+                .sum()
+        });
+        let empty = Self {
+            columns: vec![],
+            places: vec![],
+            schema: Arc::new(Schema::empty()),
+            counted: total,
+            rows,
+        };
+        let Some((file, _)) = groups.first() else {
+            return Ok(empty);
+        };
+        let leaves = file.leaves_of(names);
+        if leaves.is_empty() {
+            return Ok(empty);
+        }
+        check_files(&groups, &leaves)?;
+        let fields = file.fields(dictionaries)?;
+        let mut columns = Vec::new();
+        let mut places = BTreeMap::new();
+        for (thread, some) in shared(&groups, &leaves, threads).iter().enumerate() {
+            let some = some.concat();
+            let tops = tops_of(file, &some);
+            places.extend(
+                tops.into_iter()
+                    .enumerate()
+                    .map(|(place, top)| (top, (thread, place))),
+            );
+            columns.push(Columns::new(
+                Arc::clone(&groups),
+                &some,
+                &fields,
+                selection.clone(),
+                total,
+                rows,
+                views,
+            )?);
+        }
+        let places = places.into_values().collect::<Vec<_>>();
+        let fields = places
+            .iter()
+            .map(|(thread, place)| Arc::clone(&columns[*thread].fields()[*place]));
+        let schema = Arc::new(Schema::new(fields.collect::<Fields>()));
+        Ok(Self {
+            columns,
+            places,
+            schema,
+            counted: 0,
+            rows,
+        })
+    }
+
+    /// The columns of batches.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    /// The next rows; None at the end. A panic of a decoder is a damaged file.
+    pub fn next(&mut self) -> Result<Option<RecordBatch>> {
+        catch_unwind(AssertUnwindSafe(|| self.read()))
+            .unwrap_or_else(|reason| Err(damaged!("decoding failed: {}", text_of(reason.as_ref()))))
+    }
+
+    fn read(&mut self) -> Result<Option<RecordBatch>> {
+        if self.columns.is_empty() {
+            let rows = self.counted.min(self.rows);
+            self.counted -= rows;
+            return if rows == 0 {
+                Ok(None)
+            } else {
+                self.batch(vec![], rows).map(Some)
+            };
+        }
+        let (first, others) = self.columns.split_at_mut(1);
+        let counts = std::thread::scope(|scope| {
+            let others = others
+                .iter_mut()
+                .map(|columns| scope.spawn(|| columns.fill()))
+                .collect::<Vec<_>>();
+            let mut counts = vec![first[0].fill()];
+            counts.extend(others.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|reason| {
+                    Err(damaged!("decoding failed: {}", text_of(reason.as_ref())))
+                })
+            }));
+            counts.into_iter().collect::<Result<Vec<_>>>()
+        })?;
+        let rows = counts.iter().copied().min().unwrap_or(0);
+        if rows == 0 {
+            // All of them have as many rows as the footer says, or had failed.
+            return Ok(None);
+        }
+        let parts = self
+            .columns
+            .iter_mut()
+            .map(|columns| columns.take(rows))
+            .collect::<Option<Vec<_>>>();
+        let parts = parts.ok_or_else(|| damaged!("columns of different lengths"))?;
+        let columns = self
+            .places
+            .iter()
+            .map(|(thread, place)| Arc::clone(parts[*thread].column(*place)))
+            .collect();
+        self.batch(columns, rows).map(Some)
+    }
+
+    fn batch(&self, columns: Vec<arrow_array::ArrayRef>, rows: usize) -> Result<RecordBatch> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(
+            self.schema(),
+            columns,
+            &options,
+        )?)
+    }
+}
+
+/// Files are read one after the other if their schemas are the same, and no row has several values: those of one file cannot count for another.
+fn check_files(groups: &[Group], leaves: &[usize]) -> Result<()> {
+    let first = &groups[0].0;
+    let several = groups.iter().any(|(file, _)| !Arc::ptr_eq(file, first));
+    if several && leaves.iter().any(|leaf| first.leaves[*leaf].is_repeated()) {
+        return Err(damaged!("files with lists are not read together"));
+    }
+    let schema = first.metadata.file_metadata().schema_descr().root_schema();
+    for (file, _) in groups {
+        if !Arc::ptr_eq(file, first)
+            && file.metadata.file_metadata().schema_descr().root_schema() != schema
+        {
+            return Err(damaged!("files of different schemas are not read together"));
+        }
+    }
+    Ok(())
+}
+
+/// The top-level columns of leaves, by number.
+fn tops_of(file: &OpenFile, leaves: &[usize]) -> Vec<usize> {
+    let schema = file.metadata.file_metadata().schema_descr();
+    let mut tops = leaves
+        .iter()
+        .map(|leaf| schema.get_column_root_idx(*leaf))
+        .collect::<Vec<_>>();
+    tops.dedup();
+    tops
+}
+
+/// The leaves of top-level columns, shared out among threads by their stored bytes.
+fn shared(groups: &[Group], leaves: &[usize], threads: usize) -> Vec<Vec<Vec<usize>>> {
+    let schema = groups[0].0.metadata.file_metadata().schema_descr();
+    let mut columns = BTreeMap::<usize, (i64, Vec<usize>)>::new();
+    for leaf in leaves {
+        let stored = groups.iter().map(|(file, group)| {
+            file.metadata
+                .row_group(*group)
+                .column(*leaf)
+                .compressed_size()
+        });
+        let (size, some) = columns
+            .entry(schema.get_column_root_idx(*leaf))
+            .or_default();
+        *size = size.saturating_add(stored.fold(0, i64::saturating_add));
+        some.push(*leaf);
+    }
+    let mut columns = columns.into_values().collect::<Vec<_>>();
+    columns.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    let mut shares = vec![(0i64, Vec::new()); threads.clamp(1, columns.len())];
+    for (size, some) in columns {
+        if let Some((sum, share)) = shares.iter_mut().min_by_key(|(sum, _)| *sum) {
+            *sum = sum.saturating_add(size.max(1));
+            share.push(some);
+        }
+    }
+    for (_, share) in &mut shares {
+        share.sort();
+    }
+    shares.into_iter().map(|(_, share)| share).collect()
+}
+
+/// What a panic says.
+fn text_of(reason: &(dyn std::any::Any + Send)) -> String {
+    let text = reason.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| reason.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic".to_owned())
+}

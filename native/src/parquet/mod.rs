@@ -1,0 +1,273 @@
+//! A reader of Parquet files that nobody has to trust, over the crate `parquet`.
+//!
+//! | module    | what                                                             |
+//! |-----------|------------------------------------------------------------------|
+//! | `source`  | the bytes of a file                                              |
+//! | `thrift`  | page headers, and the sizes in a footer                          |
+//! | `file`    | the footer: schema, and where columns are                        |
+//! | `codecs`  | decompression into as many bytes as a header promises            |
+//! | `delta`   | how long the strings of a page are                               |
+//! | `charge`  | what pages and batches take                                      |
+//! | `pages`   | the pages of a column, checked                                   |
+//! | `columns` | columns that are decoded together                                |
+//! | `strings` | strings for consumers without views                              |
+//! | `batches` | rows, from one file or several, by one thread or several         |
+
+mod batches;
+mod charge;
+mod codecs;
+mod columns;
+mod delta;
+mod failure;
+mod file;
+mod pages;
+mod source;
+mod strings;
+mod thrift;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use arrow_pyarrow::{IntoPyArrow, ToPyArrow};
+use parquet::arrow::arrow_reader::RowSelector;
+use parquet::basic::ColumnOrder;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+pub use failure::{DamagedError, TooLargeError};
+
+use batches::Request;
+use charge::lock;
+use failure::{Result, damaged};
+use file::OpenFile;
+use source::Source;
+
+/// Run what decodes, without the interpreter's lock. A panic is a damaged file.
+fn guarded<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let done = py.detach(|| {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged!("decoding failed")))
+    });
+    Ok(done?)
+}
+
+/// An open Parquet file.
+///
+/// Args:
+///     source: the bytes of the file as a `pyarrow.UInt8Array`, or an object with `read_range(at, count, most)`, which returns so.
+///     size: bytes of the file.
+///
+/// Raises:
+///     DamagedError, TooLargeError: the footer.
+#[pyclass(frozen, module = "cdfd_native.parquet")]
+pub struct ParquetFile {
+    file: Arc<OpenFile>,
+}
+
+#[pymethods]
+impl ParquetFile {
+    #[new]
+    fn new(py: Python<'_>, source: Bound<'_, PyAny>, size: u64) -> PyResult<Self> {
+        let source = match source::bytes_of(&source) {
+            Ok(bytes) => Source::Memory(bytes),
+            Err(_) => Source::Object {
+                object: source.unbind(),
+                size,
+            },
+        };
+        Ok(Self {
+            file: Arc::new(guarded(py, || OpenFile::open(source))?),
+        })
+    }
+
+    /// The columns, with those of `dictionaries` as dictionaries.
+    fn schema<'py>(
+        &self,
+        py: Python<'py>,
+        dictionaries: Vec<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        guarded(py, || self.file.schema(&dictionaries))?.to_pyarrow(py)
+    }
+
+    /// For each row group, its rows and the bytes of its columns once decoded, as the footer says.
+    #[getter]
+    fn row_groups(&self) -> Vec<(i64, i64)> {
+        self.file
+            .metadata
+            .row_groups()
+            .iter()
+            .map(|group| (group.num_rows(), group.total_byte_size()))
+            .collect()
+    }
+
+    /// For each leaf column, its names with dots, its physical type, and whether a row can have several values.
+    #[getter]
+    fn leaves(&self) -> Vec<(String, String, bool)> {
+        let leaves = self.file.leaves.iter();
+        leaves
+            .map(|leaf| {
+                (
+                    leaf.path.clone(),
+                    leaf.physical.to_string(),
+                    leaf.is_repeated(),
+                )
+            })
+            .collect()
+    }
+
+    /// The program that wrote the file, as the footer names it.
+    #[getter]
+    fn created_by(&self) -> &str {
+        self.file
+            .metadata
+            .file_metadata()
+            .created_by()
+            .unwrap_or_default()
+    }
+
+    /// Where columns are, in the order of row groups: (row group, start, end).
+    fn ranges(&self, py: Python<'_>, columns: Vec<String>) -> PyResult<Vec<(usize, u64, u64)>> {
+        guarded(py, || {
+            let leaves = self.file.leaves_of(&columns);
+            let groups = 0..self.file.metadata.num_row_groups();
+            let places = groups.flat_map(|group| leaves.iter().map(move |leaf| (group, *leaf)));
+            places
+                .map(|(group, leaf)| {
+                    self.file
+                        .chunk(group, leaf)
+                        .map(|chunk| (group, chunk.start, chunk.end))
+                })
+                .collect()
+        })
+    }
+
+    /// For each row group and column that is no list, the statistics: (lowest, highest, nulls, values), each of which may be unknown.
+    fn statistics<'py>(
+        &self,
+        py: Python<'py>,
+        columns: Vec<String>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let leaves = self.file.leaves_of(&columns);
+        let metadata = guarded(py, || self.file.with_statistics(&leaves))?;
+        let mut groups = Vec::with_capacity(metadata.num_row_groups());
+        for group in metadata.row_groups() {
+            let found = PyDict::new(py);
+            for leaf in leaves
+                .iter()
+                .filter(|leaf| !self.file.leaves[**leaf].is_repeated())
+            {
+                let column = group.column(*leaf);
+                let known = column.statistics();
+                let ordered = matches!(
+                    metadata.file_metadata().column_order(*leaf),
+                    ColumnOrder::TYPE_DEFINED_ORDER(_)
+                );
+                let bounds = known.filter(|known| ordered && !known.is_min_max_deprecated());
+                let low = bounds.and_then(|known| known.min_bytes_opt());
+                let high = bounds.and_then(|known| known.max_bytes_opt());
+                let nulls = known.and_then(|known| known.null_count_opt());
+                found.set_item(
+                    &self.file.leaves[*leaf].path,
+                    (low, high, nulls, column.num_values()),
+                )?;
+            }
+            groups.push(found);
+        }
+        Ok(groups)
+    }
+}
+
+/// Rows of Parquet files in order. Batches have bounded memory, whatever the files say.
+#[pyclass(frozen, module = "cdfd_native.parquet")]
+pub struct Batches {
+    batches: Mutex<batches::Batches>,
+}
+
+#[pymethods]
+impl Batches {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let batch = guarded(py, || lock(&self.batches).next())?;
+        batch.map(|batch| batch.into_pyarrow(py)).transpose()
+    }
+
+    /// The columns of batches.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        lock(&self.batches).schema().to_pyarrow(py)
+    }
+}
+
+/// Rows of files that have one schema, one after the other.
+///
+/// Args:
+///     files: to read.
+///     groups: for each file, the numbers of the row groups to read.
+///     columns: top-level names, or dotted names within them.
+///     dictionaries: top-level string columns to return as dictionaries.
+///     rows: of a batch, at most.
+///     threads: that decode columns, at most.
+///     views: whether strings are views.
+///     selection: lengths of runs of rows, of which every second one is read, beginning with the second; None for all rows.
+///
+/// Raises:
+///     DamagedError: a file is damaged, or the files cannot be read together. Reading raises it, too.
+#[pyfunction]
+#[pyo3(signature = (files, groups, columns, *, rows, dictionaries = vec![], threads = 1, views = false, selection = None))]
+#[allow(clippy::too_many_arguments)]
+fn read(
+    py: Python<'_>,
+    files: Vec<Bound<'_, ParquetFile>>,
+    groups: Vec<Vec<usize>>,
+    columns: Vec<String>,
+    rows: usize,
+    dictionaries: Vec<String>,
+    threads: usize,
+    views: bool,
+    selection: Option<Vec<usize>>,
+) -> PyResult<Batches> {
+    let mut wanted = Vec::new();
+    for (file, numbers) in files.iter().zip(groups) {
+        let file = &file.get().file;
+        for number in numbers {
+            if number >= file.metadata.num_row_groups() {
+                return Err(damaged!("there is no row group {number}").into());
+            }
+            wanted.push((Arc::clone(file), number));
+        }
+    }
+    let selection = selection.map(|runs| {
+        let runs = runs.into_iter().enumerate();
+        let selectors = runs.map(|(place, count)| {
+            if place % 2 == 0 {
+                RowSelector::skip(count)
+            } else {
+                RowSelector::select(count)
+            }
+        });
+        selectors.collect::<Vec<_>>().into()
+    });
+    let batches = guarded(py, || {
+        batches::Batches::new(Request {
+            groups: wanted.into(),
+            names: &columns,
+            dictionaries: &dictionaries,
+            selection,
+            rows,
+            threads,
+            views,
+        })
+    })?;
+    Ok(Batches {
+        batches: Mutex::new(batches),
+    })
+}
+
+/// Parquet files, read without trusting them.
+#[pymodule(submodule, name = "parquet")]
+pub mod parquet_module {
+    #[pymodule_export]
+    use super::{Batches, DamagedError, ParquetFile, TooLargeError, read};
+}

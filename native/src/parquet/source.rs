@@ -1,0 +1,135 @@
+//! The bytes of a file: all of them in memory, or those that a Python object reads.
+
+use arrow_array::{Array, UInt8Array};
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use arrow_pyarrow::FromPyArrow;
+use bytes::Bytes;
+use pyo3::prelude::*;
+
+use super::failure::{Failure, Result, damaged};
+
+/// Bytes that are read at a time, at least, of a column of a file that is not in memory.
+const WINDOW: usize = 256 << 10;
+
+/// A file's bytes.
+pub enum Source {
+    Memory(Bytes),
+    /// An object whose `read_range(at, count, most)` returns from `count` to `most` bytes as a `pyarrow.UInt8Array`.
+    Object {
+        object: Py<PyAny>,
+        size: u64,
+    },
+}
+
+/// Arrow's buffer as the owner of bytes.
+struct Owner(Buffer);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The bytes of an array of `uint8`, without a copy.
+pub fn bytes_of(array: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    let array = UInt8Array::from(ArrayData::from_pyarrow_bound(array)?);
+    if array.null_count() > 0 {
+        return Err(damaged!("bytes that are null").into());
+    }
+    Ok(Bytes::from_owner(Owner(array.values().inner().clone())))
+}
+
+impl Source {
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::Object { size, .. } => *size,
+        }
+    }
+
+    /// At least `count` bytes from `at` on, and up to `most` if they come without another request.
+    pub fn read(&self, at: u64, count: usize, most: usize) -> Result<Bytes> {
+        let end = at
+            .checked_add(count as u64)
+            .filter(|end| *end <= self.size());
+        if end.is_none() {
+            return Err(damaged!(
+                "bytes {at} to {} of a file that has {}",
+                at.saturating_add(count as u64),
+                self.size()
+            ));
+        }
+        match self {
+            Self::Memory(bytes) => {
+                let at = at as usize;
+                Ok(bytes.slice(at..bytes.len().min(at + most.max(count))))
+            }
+            Self::Object { object, size } => {
+                let most = most.max(count).min((size - at) as usize);
+                let read = Python::attach(|py| {
+                    bytes_of(
+                        &object
+                            .bind(py)
+                            .call_method1("read_range", (at, count, most))?,
+                    )
+                });
+                let bytes = read.map_err(Failure::Source)?;
+                if bytes.len() < count {
+                    return Err(damaged!(
+                        "the file ends at byte {}, and not at {size}",
+                        at + bytes.len() as u64
+                    ));
+                }
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+/// A part of a file that is read from its beginning to its end.
+pub struct Window {
+    at: u64,
+    end: u64,
+    buffered: Bytes,
+}
+
+impl Window {
+    pub fn new(at: u64, end: u64) -> Self {
+        Self {
+            at,
+            end,
+            buffered: Bytes::new(),
+        }
+    }
+
+    /// How many bytes are left.
+    pub fn left(&self) -> usize {
+        (self.end - self.at) as usize
+    }
+
+    /// The next bytes, which stay: `count` of them at least.
+    pub fn peek(&mut self, source: &Source, count: usize) -> Result<&[u8]> {
+        if self.buffered.len() < count {
+            self.buffered = source.read(self.at, count, WINDOW.min(self.left()))?;
+        }
+        Ok(&self.buffered)
+    }
+
+    /// The next `count` bytes.
+    pub fn take(&mut self, source: &Source, count: usize) -> Result<Bytes> {
+        self.peek(source, count)?;
+        self.at += count as u64;
+        Ok(self.buffered.split_to(count))
+    }
+
+    /// Pass the next `count` bytes without reading them.
+    pub fn skip(&mut self, count: usize) {
+        self.at += count as u64;
+        self.buffered = if count < self.buffered.len() {
+            self.buffered.split_off(count)
+        } else {
+            Bytes::new()
+        };
+    }
+}
