@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
-from cdfd.changes.data_files import DataFile, is_parquet
-from cdfd.changes.layout import Layouts
+from cdfd.changes.data_files import DataFile
 from cdfd.changes.plan import FileScan
 from cdfd.changes.shape.predicate import Predicate
-from cdfd.delta.schema import TableSchema
 from cdfd.storage.base import ColumnPrefetch
 
 
 def prefetch_columns(
-    source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: DataFile, where: Predicate | None
+    source: Any, file: DataFile, columns: Sequence[str], groups: Collection[int] | None = None
 ) -> None:
-    """Let a remote file prefetch the columns to read. A scan of some row groups does not know yet which ones."""
-    if not may_skip_groups(scan, where) and is_parquet(scan.path) and can_prefetch(source.__class__):
-        source.prefetch_columns(layouts.of(schema, file.schema_arrow).names(scan.change_type))
+    """Let a remote file prefetch the columns to read, of some row groups or of all. Files of some formats do not say where columns are."""
+    if can_prefetch(source.__class__) and (ranges := getattr(file, "ranges", None)) is not None:
+        source.prefetch_columns(ranges(columns, groups))
 
 
 def may_skip_groups(scan: FileScan, where: Predicate | None) -> bool:

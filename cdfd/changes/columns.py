@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.errors import DataError, UnsupportedError
-from cdfd.parquet.kernels import allocated, native
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -111,20 +110,11 @@ def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Arr
     if meanings is not None:
         codes = pc.take(meanings, codes)
     if pa.types.is_dictionary(column.type):
-        codes = _looked_up(codes, column.indices)
+        codes = pc.take(codes, column.indices)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
     return codes
-
-
-def _looked_up(codes: pa.Int8Array, indices: Any) -> pa.Int8Array:
-    """The codes of a dictionary's values, for each of its indices."""
-    if native is not None and indices.type == pa.int32() and not (indices.null_count or codes.null_count):
-        found = np.empty(len(indices), np.int8)
-        if native.looked_up(indices.to_numpy(), codes.to_numpy(), found):
-            return array_of(found)
-    return pc.take(codes, indices)
 
 
 def _most(codes: pa.Int8Array) -> int:
@@ -146,7 +136,7 @@ def _ordinals(first: int, count: int) -> pa.Int64Array:
 
 def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa.Array:
     """An array of `count` integers of 64 bits, which `fill` writes."""
-    buffer = allocated(8 * count)
+    buffer = pa.allocate_buffer(8 * count)
     fill(np.frombuffer(buffer, np.int64, count))
     return pa.Array.from_buffers(kind, count, [None, buffer])
 

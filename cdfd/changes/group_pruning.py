@@ -16,7 +16,7 @@ from cdfd.changes.shape.pruning import possible
 from cdfd.changes.skipping import Range
 from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
-from cdfd.parquet.group_statistics import ChunkStatistics
+from cdfd.parquet.statistics import ChunkStatistics
 
 if TYPE_CHECKING:
     from cdfd.changes.projection import Projection

@@ -1,4 +1,4 @@
-"""Reads small data files together: consecutive files of one schema are joined in memory (`cdfd.parquet.joining`), and decoded as one.
+"""Reads small data files together: consecutive files of one schema are decoded as if they were one (`cdfd.parquet.together`).
 
 They may be of several versions: in catch-up, most versions have one small file. The rows are the same, in the same order, but a batch has
 rows of several files. Each file that does not fit, is gone or is damaged is read by itself, which gives its rows or the error.
@@ -6,7 +6,7 @@ rows of several files. Each file that does not fit, is gone or is damaged is rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ from cdfd.changes.table_files import TableFiles
 from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
-from cdfd.parquet.dictionaries import taken
-from cdfd.parquet.joining import FEW, Joined, joined
-from cdfd.parquet.reader import opened
+from cdfd.parquet.together import FilesTogether
 
+FEW = 4
+"""Files, at least, to read them together."""
 FILE_BYTES = 1 << 20
 """Bytes of a file, at most, to join it with others. Opening a larger one is a small part of reading it."""
 JOINED_BYTES = 2 << 20
@@ -129,7 +129,7 @@ def read_joined(
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
     found = JoinedFiles.of([each.scan for each in group], files)
-    rows, row = _Rows(group, found.joined.rows), 0
+    rows, row = _Rows(group, found.together.rows), 0
     for batch in found.batches(schema, files, batch_rows, rows.types):
         yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
         row += batch.num_rows
@@ -166,20 +166,20 @@ class JoinedFiles(NamedTuple):
     """Files that are joined.
 
     Attributes:
-        joined: the joined file.
+        together: the files.
         scans: of these files.
     """
 
-    joined: Joined
+    together: FilesTogether
     scans: Sequence[FileScan]
 
     @classmethod
-    def of(cls, scans: Sequence[FileScan], files: TableFiles) -> JoinedFiles:
-        """The files of scans as one file. Raises what `read_joined` does."""
+    def of(cls, scans: Sequence[FileScan], files: TableFiles, dictionaries: Collection[str] = ()) -> JoinedFiles:
+        """The files of scans, with some columns as dictionaries. Raises what `read_joined` does."""
         found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
-        together = None if found is None else joined(found)
-        if together is None:
-            raise DataError("the files differ")
+        if found is None:
+            raise DataError("the store does not read files together")
+        together = FilesTogether(found, dictionaries)
         if any(scan.num_records not in (None, rows) for scan, rows in zip(scans, together.rows, strict=True)):
             raise DataError("a file has other rows than the log says")
         return cls(together, scans)
@@ -188,26 +188,16 @@ class JoinedFiles(NamedTuple):
         self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
     ) -> Iterator[pa.RecordBatch]:
         """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
-        found, row = self.joined, 0
+        found, row = self.together, 0
         total = sum(found.rows)
         constants = Constants(self.scans, found.rows, schema)
         most = max(1, min(batch_rows, BATCH_BYTES * total // max(found.size, 1)))
-        with opened(pa.BufferReader(found.data)) as file:
-            layout = files.layouts.of(schema, file.schema_arrow)
-            waiting: pa.RecordBatch | None = None
-            for batch in file.batches(list(layout.projection.columns), rows=most):
-                if row + batch.num_rows > total:
-                    raise DataError(f"more rows than {total} were read")
-                if waiting is not None:
-                    yield waiting
-                columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
-                columns = [*columns, types(row, batch.num_rows)]
-                waiting = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
-                row += batch.num_rows
-        # Before the last batch is handed out, it is certain that there is no other row.
-        if row != total or waiting is None:
-            raise DataError(f"{row} rows were read of {total}")
-        yield waiting
+        layout = files.layouts.of(schema, found.schema_arrow)
+        for batch in found.batches(list(layout.projection.columns), rows=most):
+            columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
+            columns = [*columns, types(row, batch.num_rows)]
+            yield pa.RecordBatch.from_arrays(columns, schema=layout.schema)
+            row += batch.num_rows
 
 
 class Constants:
@@ -232,4 +222,4 @@ class Constants:
             return self._same
         ends = np.clip(self._starts, row, row + count)
         numbers = pa.array(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
-        return {name: taken(column, numbers) for name, column in self._each.items()}
+        return {name: column.take(numbers) for name, column in self._each.items()}

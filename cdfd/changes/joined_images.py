@@ -37,7 +37,6 @@ from cdfd.changes.read import BATCH_ROWS, RowBatch, check_change_type, read_imag
 from cdfd.changes.table_files import READ_ERRORS, TableFiles
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
-from cdfd.parquet.reader import opened
 
 
 def joined_images(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles) -> Mapping[str, JoinedImages]:
@@ -203,7 +202,7 @@ class JoinedImages:
         self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
     ) -> Iterator[tuple[int, list[pa.RecordBatch], list[RowBatch]]]:
         """For each batch the number of its first row, its early rows and its late rows."""
-        files = JoinedFiles.of(self.scans, self._files)
+        files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
         found = self._codes_of(files) if codes is None else codes
         order, row = self._order(found), 0
         written = np.concatenate(found)
@@ -220,11 +219,11 @@ class JoinedImages:
         return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
 
     def _read_codes(self) -> list[Codes]:
-        return self._codes_of(JoinedFiles.of(self.scans, self._files))
+        return self._codes_of(JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE]))
 
     def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""
-        rows = files.joined.rows
+        rows = files.together.rows
         if sum(rows) > KEPT_CODES:
             raise DataError("the files have too many rows to be read together")
         starts = [0, *accumulate(rows)]
@@ -234,26 +233,25 @@ class JoinedImages:
         return np.split(codes, starts[1:-1])
 
     def _read_types(self, files: JoinedFiles, starts: Sequence[int]) -> Iterator[Codes]:
-        key, joined = self._key, files.joined
-        with opened(pa.BufferReader(joined.data), [CHANGE_TYPE]) as file:
-            check_change_type(file)
-            if key is None:
-                for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS):
-                    yield _types(batch).indices.to_numpy()
-                return
-            layout = self._files.layouts.of(key, file.schema_arrow)
-            constants = Constants(files.scans, joined.rows, key)
+        key, together = self._key, files.together
+        check_change_type(together)
+        if key is None:
+            for batch in together.batches([CHANGE_TYPE], rows=BATCH_ROWS):
+                yield _types(batch).indices.to_numpy()
+            return
+        layout = self._files.layouts.of(key, together.schema_arrow)
+        constants = Constants(files.scans, together.rows, key)
 
-            def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:
-                row = 0
-                for batch in file.batches(layout.names(None), rows=BATCH_ROWS):
-                    for number, start, count in _files_of(row, batch.num_rows, starts):
-                        some = batch.slice(start - row, count)
-                        yield number, (_types(some), layout.projection.apply(some, constants.of(start, count)))
-                    row += batch.num_rows
+        def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:
+            row = 0
+            for batch in together.batches(layout.names(None), rows=BATCH_ROWS):
+                for number, start, count in _files_of(row, batch.num_rows, starts):
+                    some = batch.slice(start - row, count)
+                    yield number, (_types(some), layout.projection.apply(some, constants.of(start, count)))
+                row += batch.num_rows
 
-            for _, found in groupby(columns(), key=lambda each: each[0]):
-                yield from codes_with_keys(each for _, each in found)
+        for _, found in groupby(columns(), key=lambda each: each[0]):
+            yield from codes_with_keys(each for _, each in found)
 
 
 def _types(batch: pa.RecordBatch) -> pa.DictionaryArray:

@@ -11,9 +11,9 @@ from typing import NamedTuple, cast
 
 import pyarrow as pa
 
-from cdfd.changes.column_prefetch import can_prefetch, may_skip_groups, prefetch_columns
+from cdfd.changes.column_prefetch import may_skip_groups, prefetch_columns
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.data_files import ColumnSizes, DataFile, Footer, has_column_sizes, is_parquet, opened
+from cdfd.changes.data_files import ColumnSizes, DataFile, Footer, has_column_sizes, opened
 from cdfd.changes.group_pruning import excluded_groups, kept_batches
 from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.changes.layout import Layout
@@ -26,6 +26,7 @@ from cdfd.delta import values
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import DataError
+from cdfd.parquet.together import FilesTogether
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes of a batch, about: so a batch takes the same memory for rows of any width."""
@@ -72,7 +73,7 @@ def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema |
     )
 
 
-def check_change_type(file: DataFile) -> None:
+def check_change_type(file: DataFile | FilesTogether) -> None:
     """DataError unless a change data file has one column of change types."""
     found = file.schema_arrow.names.count(CHANGE_TYPE)
     if found != 1:
@@ -130,14 +131,16 @@ def read(
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
-        prefetch_columns(source, schema, scan, files.layouts, file, where)
+        skips = may_skip_groups(scan, where)
+        if not skips:
+            prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
         reader = FileReader.prepare(file, schema, scan, files)
         excluded = frozenset[int]()
         if where is not None and scan.change_type is not None:
             excluded = excluded_groups(reader, schema, where)
-        if may_skip_groups(scan, where) and is_parquet(scan.path) and can_prefetch(source.__class__):
+        if skips:
             wanted = {group for _, groups in reader.row_groups() for group in groups}
-            source.prefetch_columns(reader.names, wanted - excluded)
+            prefetch_columns(source, file, reader.names, wanted - excluded)
         if scan.change_type is None and scan.image_phase != "as_written":
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
             if buffer.order is None:

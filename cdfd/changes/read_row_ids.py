@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cdfd.changes.column_prefetch import can_prefetch
-from cdfd.changes.data_files import is_parquet, opened
+from cdfd.changes.column_prefetch import prefetch_columns
+from cdfd.changes.data_files import opened
 from cdfd.changes.equality import Integers
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import BATCH_ROWS, FileReader, selection_of
@@ -82,6 +82,5 @@ def read_with_ids(
         assert scan.row_ids is not None
         found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=found)
-        if is_parquet(scan.path) and can_prefetch(source.__class__):
-            source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
+        prefetch_columns(source, file, reader.names, {group for _, groups in reader.row_groups() for group in groups})
         yield from reader.batches(BATCH_ROWS, use_threads)

@@ -1,18 +1,25 @@
-"""Kernels in machine code, from Cython, for loops that neither numpy nor Arrow has: values whose place depends on the value before.
+"""Machine code for loops that neither numpy nor Arrow has: the distribution `cdfd-native`, which is written in Rust.
 
-They read and write buffers and nothing else. Each has a counterpart in numpy or Arrow that gives the same. That one is used where the kernels
-were not built: on platforms without a wheel and without a compiler. A kernel that finds its input damaged says so, and leaves the error to
-its counterpart, so errors do not depend on the platform either.
+Its functions read and write arrays of a caller, and check each offset. Where it is missing, or of another version than cdfd, cdfd does the
+same by pyarrow, numpy and plain Python, more slowly. The environment variable `CDFD_NATIVE` with the value `0` makes cdfd do so, too.
 """
 
+import os
+from typing import Final
+
+VERSION: Final = "0.1.0"
+"""The version of `cdfd-native` that this cdfd works with: its own."""
+
 built: bool
-"""Whether the kernels are there. Without them, the modules of this package cannot be used."""
+"""Whether the functions are there. Without them, the modules that this package has cannot be used."""
 
 try:
+    import cdfd_native
+
     from cdfd.native import json_rows, kafka_records, trevni_decoding, trevni_encoding
 except ImportError:
     built = False
 else:
-    built = True
+    built = os.environ.get("CDFD_NATIVE") != "0" and cdfd_native.__version__ == VERSION
 
-__all__ = ["built", "json_rows", "kafka_records", "trevni_decoding", "trevni_encoding"]
+__all__ = ["VERSION", "built", "json_rows", "kafka_records", "trevni_decoding", "trevni_encoding"]

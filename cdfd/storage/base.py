@@ -149,8 +149,8 @@ class LinkedFiles(Protocol):
 class ColumnPrefetch(Protocol):
     """A file from `open_input_file` that prefetches the columns that its reader announces."""
 
-    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
-        """Announce that these columns, with their children, are read next: of these row groups, or of all."""
+    def prefetch_columns(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """Announce which columns are read next, each as its row group, start and end in bytes."""
 
 
 @runtime_checkable

@@ -3,13 +3,6 @@
 import ctypes
 import gc
 import os
-from types import ModuleType
-
-parquet_pages: ModuleType | None
-try:
-    from cdfd.native import parquet_pages
-except ImportError:
-    parquet_pages = None
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
 _USUAL = 700, 10, 10
@@ -52,8 +45,6 @@ def settle() -> None:
 
 def release() -> None:
     """Return memory that is not in use to the system. By itself, glibc's malloc returns the end of an arena only."""
-    if parquet_pages is not None:
-        parquet_pages.release()
     if (libc := _glibc()) is not None:
         libc.malloc_trim(0)
 

@@ -22,7 +22,7 @@ from cdfd.delta.files import ALL_FIELDS, FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
-from cdfd.parquet.reader import ParquetReader, opened
+from cdfd.parquet.reader import AnyReader, opened
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
 from cdfd.tail.segment import Checkpoint
@@ -75,7 +75,7 @@ class _MemoryBudget:
 
     left: int = MEMORY_BYTES
 
-    def allow(self, file: ParquetReader) -> None:
+    def allow(self, file: AnyReader) -> None:
         """Add the budget of one more file."""
         self.left += MEMORY_RATIO * file.size
 
@@ -177,7 +177,7 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
     return state
 
 
-def _read_action(file: ParquetReader, name: str, state: State, budget: _MemoryBudget) -> None:
+def _read_action(file: AnyReader, name: str, state: State, budget: _MemoryBudget) -> None:
     """All rows of an action that is not a file. It stops at the first row of an action that occurs once."""
     if not state.has(name):
         for group in _groups_with(file, name):
@@ -267,13 +267,13 @@ def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool =
 
 
 @contextlib.contextmanager
-def _open(storage: Storage, path: str, size: int) -> Iterator[ParquetReader]:
+def _open(storage: Storage, path: str, size: int) -> Iterator[AnyReader]:
     with storage.open_input_file(path, size) as source, opened(source) as file:
         checkpoints.check_schema(file.schema_arrow)
         yield file
 
 
-def _groups_with(file: ParquetReader, name: str) -> Iterator[int]:
+def _groups_with(file: AnyReader, name: str) -> Iterator[int]:
     """Row groups with a row of an action: a checkpoint has few rows that are not files.
 
     They are found by reading a column that every such row has. Statistics would be faster, but pyarrow crashes if they are damaged (seen in
@@ -287,7 +287,7 @@ def _groups_with(file: ParquetReader, name: str) -> Iterator[int]:
                 yield group
 
 
-def _batches(file: ParquetReader, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(file: AnyReader, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if columns:
         yield from file.batches(columns, rows=BATCH_ROWS)
 

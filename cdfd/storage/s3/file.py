@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -69,6 +69,6 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         """At least `count` bytes from a position on, and at most `most`: as many as were fetched together, which are not copied then."""
         return memoryview(self._ranges.range(at, at + count, at + most)).cast("B")
 
-    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
-        """Announce that these columns, with their children, are read next: of these row groups, or of all."""
-        self._ranges.prefetch_columns(columns, groups)
+    def prefetch_columns(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """Announce which columns are read next, each as its row group, start and end in bytes."""
+        self._ranges.prefetch_columns(ranges)

@@ -10,20 +10,18 @@ time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fet
 
 from __future__ import annotations
 
-import struct
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import StorageError
-from cdfd.parquet.kernels import allocated
-from cdfd.parquet.layout import ChunkLocation, chunks
 from cdfd.parquet.readable import Readable
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
@@ -39,8 +37,14 @@ MAX_GAP_BYTES = 64 << 10
 """Unneeded bytes between two ranges that are fetched, to save a request."""
 MIN_GET_BYTES = 512 << 10
 """Bytes of a GET, at least, without announced columns: the smallest columns of a checkpoint are neighbours."""
-MAX_FOOTER_BYTES = 8 << 20
-"""Bytes of a footer, at most, to parse it for the locations of columns."""
+
+
+class Chunk(NamedTuple):
+    """A column of a row group, and where it is."""
+
+    group: int
+    start: int
+    end: int
 
 
 @dataclass(slots=True, eq=False)
@@ -108,12 +112,9 @@ class RangeBuffer(Readable):
         insort(self._pieces, Piece(start, end, end - start, future), key=_start)
         self._buffered += end - start
 
-    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None) -> None:
+    def prefetch_columns(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """See `RangeFile.prefetch_columns`."""
-        try:
-            found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
-        except ValueError:
-            return  # pyarrow reports a damaged footer with more detail
+        chunks = [Chunk(group, min(start, self._size), min(end, self._size)) for group, start, end in ranges]
         with self._lock:
             self._planned.clear()
             self._pieces = [piece for piece in self._pieces if piece.future is not None]
@@ -121,23 +122,12 @@ class RangeBuffer(Readable):
                 # A reader that begins again reads them again.
                 if piece is not self._known:
                     piece.left = piece.end - piece.start
-            for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
+            for start, end in _in_order(chunks):
                 for free_start, free_end in self._free(start, end):
                     piece = Piece(free_start, free_end, free_end - free_start)
                     insort(self._pieces, piece, key=_start)
                     self._planned.append(piece)
             self._prefetch()
-
-    def _clipped(self, chunk: ChunkLocation) -> ChunkLocation:
-        return chunk._replace(start=min(chunk.start, self._size), end=min(chunk.end, self._size))
-
-    def _chunks(self) -> list[ChunkLocation]:
-        if self._size < 12:
-            return []
-        (length,) = struct.unpack("<I", self.range(self._size - 8, self._size - 4).to_pybytes())
-        if length > min(MAX_FOOTER_BYTES, self._size - 8):
-            return []
-        return chunks(self.range(self._size - 8 - length, self._size - 8).to_pybytes())
 
     def range(self, start: int, end: int, most: int = 0) -> pa.Buffer:
         """The bytes `[start, end)`, and more of them up to `most`, if they are in one piece."""
@@ -256,7 +246,7 @@ class RangeBuffer(Readable):
 
 def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
     """One buffer. The interpreter's lock is not held while bytes are copied."""
-    found = allocated(sum(part.size for part in parts))
+    found = pa.allocate_buffer(sum(part.size for part in parts))
     if parts:
         np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(found, np.uint8))
     return found
@@ -266,18 +256,12 @@ def _start(piece: Piece) -> int:
     return piece.start
 
 
-def _is_in(path: str, columns: Collection[str]) -> bool:
-    if path in columns:
-        return True
-    return any(path.startswith(f"{column}.") for column in columns) if "." in path else False
-
-
-def _in_order(wanted: Iterable[ChunkLocation]) -> Iterator[tuple[int, int]]:
+def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:
     """Ranges of at most `MAX_GET_BYTES` bytes that contain the chunks, in the order in which the reader needs them.
 
     Within a row group, the reader reads all columns in parallel. So the first ranges of two large columns come before the second ones.
     """
-    groups: dict[int, list[ChunkLocation]] = {}
+    groups: dict[int, list[Chunk]] = {}
     for chunk in wanted:
         groups.setdefault(chunk.group, []).append(chunk)
     for group in sorted(groups):

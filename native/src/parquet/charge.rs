@@ -53,9 +53,9 @@ impl Charge {
     fn use_more(&self, bytes: u64) -> Result<()> {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match self.rows() {
-            0 | 1 if used > OPEN_BYTES => {
-                Err(too_large!("a row takes more than {OPEN_BYTES} bytes"))
-            }
+            0 | 1 if used > OPEN_BYTES => Err(too_large!(
+                "a row of its lists or maps takes too many bytes; at most {OPEN_BYTES} are read"
+            )),
             0 | 1 => Ok(()),
             _ if used > BATCH_BYTES => Err(Failure::FewerRows),
             _ => Ok(()),

@@ -1,6 +1,5 @@
 //! Columns that are decoded together, in one thread.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -14,13 +13,16 @@ use parquet::errors::Result as ParquetResult;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::charge::{Charge, ColumnCharge};
-use super::failure::{Failure, Result, damaged};
+use super::checks::{check_values, is_checked, not_text};
+use super::failure::{Failure, Result, damaged, too_large};
 use super::file::OpenFile;
 use super::pages::Chunks;
-use super::strings::{plain_batches, plain_fields};
+use super::strings::{plain_batch, plain_fields};
 
 /// Bytes of a batch's values of fixed width, about, at most.
 const BATCH_BYTES: u64 = 32 << 20;
+/// Bytes of the values of fixed width of a row, at most.
+const ROW_BYTES: u64 = 256 << 20;
 
 /// A row group of a file.
 pub type Group = (Arc<OpenFile>, usize);
@@ -40,21 +42,26 @@ pub struct Columns {
     reader: Option<ParquetRecordBatchReader>,
     fields: Fields,
     views: bool,
-    /// What was read and not returned yet.
-    ready: VecDeque<RecordBatch>,
+    /// What was read and not returned yet: as it is returned, and the rows after these as they were decoded.
+    ready: Option<RecordBatch>,
+    waiting: Option<RecordBatch>,
+    /// Leaf columns, and all columns as they are decoded.
+    leaves: Vec<usize>,
+    hints: Fields,
+    checked: bool,
 }
 
 impl Columns {
     /// # Arguments
     /// * `leaves` - numbers of the leaf columns
-    /// * `fields` - all columns of the files, as they are decoded
+    /// * `hints` - all columns of the files, as they are decoded
     /// * `total` - rows of the selection
     /// * `rows` - of a batch, at most
     /// * `views` - whether strings remain views
     pub fn new(
         groups: Arc<[Group]>,
         leaves: &[usize],
-        fields: &Fields,
+        hints: &Fields,
         selection: Option<Arc<[RowSelector]>>,
         total: usize,
         rows: usize,
@@ -63,11 +70,16 @@ impl Columns {
         let file = &groups[0].0;
         let schema = file.metadata.file_metadata().schema_descr();
         let mask = ProjectionMask::leaves(schema, leaves.iter().copied());
-        let levels = parquet_to_arrow_field_levels(schema, mask, Some(fields))?;
+        let levels = parquet_to_arrow_field_levels(schema, mask, Some(hints))?;
         let width = leaves
             .iter()
             .map(|leaf| file.leaves[*leaf].width())
             .fold(1, u64::saturating_add);
+        if width > ROW_BYTES {
+            return Err(too_large!(
+                "a row has {width} bytes; at most {ROW_BYTES} are read"
+            ));
+        }
         let rows = rows.clamp(1, usize::try_from(BATCH_BYTES / width).unwrap_or(1).max(1));
         let charge = Arc::default();
         let reader = begin(
@@ -78,6 +90,10 @@ impl Columns {
             rows,
         )?;
         let fields = reader.schema().fields().clone();
+        let json = leaves.iter().any(|leaf| groups[0].0.leaves[*leaf].is_json);
+        let checked = fields
+            .iter()
+            .any(|field| is_checked(field.data_type(), json));
         Ok(Self {
             groups,
             levels,
@@ -89,7 +105,11 @@ impl Columns {
             reader: Some(reader),
             fields: if views { fields } else { plain_fields(&fields) },
             views,
-            ready: VecDeque::new(),
+            ready: None,
+            waiting: None,
+            leaves: leaves.to_vec(),
+            hints: hints.clone(),
+            checked,
         })
     }
 
@@ -98,30 +118,66 @@ impl Columns {
         &self.fields
     }
 
-    /// Rows that can be taken from `front`, after reading more if there are none; 0 at the end.
+    /// How many rows `take` can return, after reading more if there are none; 0 at the end.
     pub fn fill(&mut self) -> Result<usize> {
-        while self.ready.is_empty() {
-            let Some(batch) = self.read()? else {
-                return Ok(0);
+        if self.ready.is_none() {
+            let views = match self.waiting.take() {
+                Some(views) => views,
+                None => match self.read()? {
+                    Some(views) => views,
+                    None => return Ok(0),
+                },
             };
-            if self.views {
-                self.ready.push_back(batch);
+            let (ready, waiting) = if self.views {
+                (views, None)
             } else {
-                plain_batches(&batch, &mut self.ready)?;
-            }
+                plain_batch(&views)?
+            };
+            (self.ready, self.waiting) = (Some(ready), waiting);
         }
-        Ok(self.ready[0].num_rows())
+        Ok(self.ready.as_ref().map_or(0, RecordBatch::num_rows))
     }
 
     /// The next `rows` rows, no more than `fill` has said.
     pub fn take(&mut self, rows: usize) -> Option<RecordBatch> {
-        let front = self.ready.pop_front()?;
-        if front.num_rows() > rows {
-            self.ready
-                .push_front(front.slice(rows, front.num_rows() - rows));
-            return Some(front.slice(0, rows));
+        let ready = self.ready.take()?;
+        if ready.num_rows() == rows {
+            return Some(ready);
         }
-        Some(front)
+        self.ready = Some(ready.slice(rows, ready.num_rows() - rows));
+        Some(ready.slice(0, rows))
+    }
+
+    /// The error for the column whose text is not UTF-8: the first that cannot be read alone.
+    fn name_text(&self) -> Option<Failure> {
+        let schema = self.groups[0].0.metadata.file_metadata().schema_descr();
+        let root = |leaf: &usize| schema.get_column_root_idx(*leaf);
+        let columns = self
+            .leaves
+            .chunk_by(|one, other| root(one) == root(other))
+            .collect::<Vec<_>>();
+        if let [column] = columns[..] {
+            return Some(not_text(schema.get_column_root(column[0]).name()));
+        }
+        columns.into_iter().find_map(|column| {
+            let groups = Arc::clone(&self.groups);
+            let alone = Self::new(
+                groups,
+                column,
+                &self.hints,
+                self.selection.clone(),
+                self.total,
+                self.rows,
+                true,
+            );
+            let failure = alone.and_then(|mut alone| {
+                while alone.read()?.is_some() {}
+                Ok(())
+            });
+            failure
+                .err()
+                .filter(|failure| matches!(failure, Failure::NotText(_)))
+        })
     }
 
     fn read(&mut self) -> Result<Option<RecordBatch>> {
@@ -143,6 +199,9 @@ impl Columns {
                     if self.done > self.total {
                         return Err(damaged!("more rows than the {} of the footer", self.total));
                     }
+                    if self.checked {
+                        check_values(&batch)?;
+                    }
                     return Ok(Some(batch));
                 }
                 Some(Err(error)) => self.charge.take_failure().unwrap_or_else(|| error.into()),
@@ -152,6 +211,9 @@ impl Columns {
                 _ => return Ok(None),
             };
             match failure {
+                Failure::Damaged(what) if is_not_text(&what) => {
+                    return Err(self.name_text().unwrap_or(Failure::Damaged(what)));
+                }
                 Failure::FewerRows if self.rows > 1 => self.rows = (self.rows / 4).max(1),
                 failure => return Err(failure),
             }
@@ -159,6 +221,11 @@ impl Columns {
             self.charge = Arc::default();
         }
     }
+}
+
+/// Whether the crate `parquet` has found text that is not UTF-8. It does not say where.
+fn is_not_text(what: &str) -> bool {
+    what.contains("non UTF-8")
 }
 
 fn begin(

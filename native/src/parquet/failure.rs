@@ -15,6 +15,12 @@ create_exception!(
 );
 create_exception!(
     cdfd_native,
+    NotTextError,
+    PyValueError,
+    "A text column of a Parquet file has bytes that are not UTF-8."
+);
+create_exception!(
+    cdfd_native,
     TooLargeError,
     PyValueError,
     "A page, a row or the footer of a Parquet file needs more memory than is allowed."
@@ -27,6 +33,8 @@ pub enum Failure {
     Damaged(String),
     /// It needs more memory than is allowed.
     TooLarge(String),
+    /// Text that is not UTF-8.
+    NotText(String),
     /// The batch would become too large. It is read again with fewer rows.
     FewerRows,
     /// The source of its bytes raised this.
@@ -38,7 +46,9 @@ pub type Result<T> = std::result::Result<T, Failure>;
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Damaged(what) | Self::TooLarge(what) => formatter.write_str(what),
+            Self::Damaged(what) | Self::TooLarge(what) | Self::NotText(what) => {
+                formatter.write_str(what)
+            }
             Self::FewerRows => formatter.write_str("the batch has too many rows"),
             Self::Source(error) => error.fmt(formatter),
         }
@@ -87,6 +97,7 @@ impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Damaged(what) => DamagedError::new_err(what),
+            Failure::NotText(what) => NotTextError::new_err(what),
             Failure::TooLarge(what) => TooLargeError::new_err(what),
             Failure::FewerRows => TooLargeError::new_err("a row has too many values"),
             Failure::Source(error) => error,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_schema_by_columns};
-use parquet::basic::{Compression, Type};
+use parquet::basic::{Compression, ConvertedType, Type};
 use parquet::file::metadata::{
     ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
 };
@@ -30,6 +30,8 @@ pub struct Leaf {
     pub length: usize,
     pub definition: i16,
     pub repetition: i16,
+    /// Whether it is text that the crate `parquet` does not check.
+    pub is_json: bool,
 }
 
 impl Leaf {
@@ -83,6 +85,7 @@ impl OpenFile {
                 length: usize::try_from(column.type_length()).unwrap_or(0),
                 definition: column.max_def_level(),
                 repetition: column.max_rep_level(),
+                is_json: column.converted_type() == ConvertedType::JSON,
             })
         });
         let leaves = leaves.collect::<Vec<_>>();
@@ -148,13 +151,13 @@ impl OpenFile {
         let end = start
             .checked_add(size)
             .filter(|end| start >= 0 && size >= 0 && *end <= data_end);
-        let end = end.ok_or_else(|| damaged!("column {path:?} lies outside of the file"))?;
+        let end = end.ok_or_else(|| damaged!("column '{path:.200}' lies outside of the file"))?;
         let values = u64::try_from(known.num_values())
-            .map_err(|_| damaged!("column {path:?} has fewer than no values"))?;
+            .map_err(|_| damaged!("column '{path:.200}' has fewer than no values"))?;
         let rows = self.rows(group) as u64;
         if !self.leaves[leaf].is_repeated() && values != rows {
             return Err(damaged!(
-                "column {path:?} has {values} values in a row group of {rows} rows"
+                "column '{path:.200}' has {values} values in a row group of {rows} rows"
             ));
         }
         Ok(Chunk {

@@ -10,11 +10,13 @@
 //! | `charge`  | what pages and batches take                                      |
 //! | `pages`   | the pages of a column, checked                                   |
 //! | `columns` | columns that are decoded together                                |
+//! | `checks`  | what the crate does not check of values                          |
 //! | `strings` | strings for consumers without views                              |
 //! | `batches` | rows, from one file or several, by one thread or several         |
 
 mod batches;
 mod charge;
+mod checks;
 mod codecs;
 mod columns;
 mod delta;
@@ -34,7 +36,7 @@ use parquet::basic::ColumnOrder;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub use failure::{DamagedError, TooLargeError};
+pub use failure::{DamagedError, NotTextError, TooLargeError};
 
 use batches::Request;
 use charge::lock;
@@ -269,5 +271,5 @@ fn read(
 #[pymodule(submodule, name = "parquet")]
 pub mod parquet_module {
     #[pymodule_export]
-    use super::{Batches, DamagedError, ParquetFile, TooLargeError, read};
+    use super::{Batches, DamagedError, NotTextError, ParquetFile, TooLargeError, read};
 }

@@ -128,7 +128,7 @@ impl Pages {
     fn check(&self, header: &PageHeader) -> Result<()> {
         if header.size as u64 > OPEN_BYTES {
             return Err(too_large!(
-                "column {:?} has a page of {} bytes; at most {OPEN_BYTES} are read",
+                "column '{:.200}' has a page of {} bytes; at most {OPEN_BYTES} are read",
                 self.leaf.path,
                 header.size
             ));
@@ -294,7 +294,7 @@ impl Pages {
     }
 
     fn damaged(&self, what: String) -> Failure {
-        damaged!("column {:?} has {what}", self.leaf.path)
+        damaged!("column '{:.200}' has {what}", self.leaf.path)
     }
 }
 

@@ -43,36 +43,40 @@ fn plain_type(kind: &DataType) -> DataType {
     }
 }
 
-/// The rows in batches that are not too large, in order.
-pub fn plain_batches(batch: &RecordBatch, out: &mut impl Extend<RecordBatch>) -> Result<()> {
-    let size = batch
-        .columns()
-        .iter()
-        .map(|column| text_bytes(column))
-        .fold(0, u64::saturating_add);
-    let rows = batch.num_rows();
-    if size > BATCH_BYTES && rows > 1 {
-        plain_batches(&batch.slice(0, rows / 2), out)?;
-        return plain_batches(&batch.slice(rows / 2, rows - rows / 2), out);
+/// A batch with plain strings of its first rows, as many as are not too large together, and the rows after them.
+pub fn plain_batch(batch: &RecordBatch) -> Result<(RecordBatch, Option<RecordBatch>)> {
+    let mut rows = batch.num_rows();
+    let mut part = batch.clone();
+    loop {
+        let size = part
+            .columns()
+            .iter()
+            .map(|column| text_bytes(column))
+            .fold(0, u64::saturating_add);
+        if size <= BATCH_BYTES {
+            break;
+        }
+        if rows <= 1 {
+            if size > OPEN_BYTES {
+                return Err(too_large!(
+                    "a row has {size} bytes of strings; at most {OPEN_BYTES} are read"
+                ));
+            }
+            break;
+        }
+        rows = rows.div_ceil(2);
+        part = batch.slice(0, rows);
     }
-    if size > OPEN_BYTES {
-        return Err(too_large!(
-            "a row has {size} bytes of strings; at most {OPEN_BYTES} are read"
-        ));
-    }
-    let columns = batch
+    let columns = part
         .columns()
         .iter()
         .map(plain)
         .collect::<Result<Vec<_>>>()?;
     let schema = Schema::new(plain_fields(batch.schema_ref().fields()));
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    out.extend([RecordBatch::try_new_with_options(
-        Arc::new(schema),
-        columns,
-        &options,
-    )?]);
-    Ok(())
+    let plain = RecordBatch::try_new_with_options(Arc::new(schema), columns, &options)?;
+    let left = batch.num_rows() - rows;
+    Ok((plain, (left > 0).then(|| batch.slice(rows, left))))
 }
 
 /// Bytes of all strings in an array once they are copied.
@@ -177,7 +181,7 @@ where
 }
 
 /// The values that a list's rows have, as a slice may have fewer rows.
-fn within(offsets: &OffsetBuffer<i32>, values: &ArrayRef) -> ArrayRef {
+pub fn within(offsets: &OffsetBuffer<i32>, values: &ArrayRef) -> ArrayRef {
     let (start, end) = (offsets[0] as usize, offsets[offsets.len() - 1] as usize);
     values.slice(start, end - start)
 }

@@ -2,8 +2,8 @@
 
 import datetime as dt
 import random
+from collections.abc import Mapping
 from decimal import Context, Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from cdfd.changes.shape.compiler import compiled
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.parquet import reader as parquet
-from cdfd.parquet.group_statistics import ChunkStatistics, chunk_statistics, decoder
+from cdfd.parquet.statistics import ChunkStatistics, decoder
 
 ROWS = 1000
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -81,14 +81,13 @@ def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
 
 def test_groups_are_not_decoded(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[int] = []
-    runs = parquet.ParquetReader._runs
+    batches = parquet.ParquetReader.batches
 
-    def counted(self: Any, wanted: Any, columns: Any) -> Any:
-        for run, chunks in runs(self, wanted, columns):
-            groups.extend(run)
-            yield run, chunks
+    def counted(self: Any, columns: Any, wanted: Any = None, **options: Any) -> Any:
+        groups.extend(range(self.metadata.num_row_groups) if wanted is None else wanted)
+        return batches(self, columns, wanted, **options)
 
-    monkeypatch.setattr(parquet.ParquetReader, "_runs", counted)
+    monkeypatch.setattr(parquet.ParquetReader, "batches", counted)
     for where, most in (
         ("i < 40", 1),
         ("s = 'name-00500'", 1),
@@ -101,41 +100,40 @@ def test_groups_are_not_decoded(table: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert len(groups) == most, where
 
 
-def test_statistics_are_those_of_pyarrow(rows: pa.Table, tmp_path: Path) -> None:
-    file = tmp_path / "f.parquet"
-    pq.write_table(rows.select(["i", "s", "nul"]), file, row_group_size=300)
-    data = file.read_bytes()
-    length = int.from_bytes(data[-8:-4], "little")
-    found = chunk_statistics(data[-8 - length : -8], ["i", "s", "nul"])
-    metadata = pq.read_metadata(file)
+def statistics(data: bytes, names: list[str]) -> list[Mapping[str, ChunkStatistics]]:
+    with parquet.opened(pa.BufferReader(data)) as file:
+        assert isinstance(file, parquet.ParquetReader)
+        return [known for known, _ in file.statistics(names)]
+
+
+def test_statistics_are_those_of_pyarrow(rows: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.select(["i", "s", "nul"]), sink, row_group_size=300)
+    data = sink.getvalue().to_pybytes()
+    found = statistics(data, ["i", "s", "nul"])
+    metadata = pq.read_metadata(pa.BufferReader(data))
     assert len(found) == metadata.num_row_groups
     for number, group in enumerate(found):
         of_i, of_s, of_nul = (metadata.row_group(number).column(column).statistics for column in range(3))
         assert int.from_bytes(group["i"].low or b"", "little") == of_i.min
         assert (group["s"].high or b"").decode() == of_s.max
         assert group["nul"].nulls == of_nul.null_count
-    for end in range(0, length, 7):
-        with pytest.raises(ValueError, match=r"damaged|ends|expected|unknown|another|long|deep"):
-            chunk_statistics(data[-8 - length : -8 - length + end], ["i"])
-
-
-def footer(column: pa.Array) -> bytes:
-    """The footer of a file with one column."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table([column], ["x"]), sink)
-    data = sink.getvalue().to_pybytes()
-    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
 
 
 def test_bounds_in_another_order_than_that_of_the_type_are_not_used() -> None:
     """Writers before the field `column_orders` compared as they liked, and there may be other orders."""
-    data = footer(pa.array([1, 2, None]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": [1, 2, None]}), sink)
+    data = sink.getvalue().to_pybytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size : -8]
     orders = b"\x19\x1c\x1c\x00\x00\x00"  # a list of one struct, whose field 1 is the order of the type
-    assert data.endswith(orders)
+    assert footer.endswith(orders)
     for end in (b"\x00", orders.replace(b"\x1c\x1c", b"\x1c\x2c")):
-        [group] = chunk_statistics(data.removesuffix(orders) + end, ["x"])
+        other = footer.removesuffix(orders) + end
+        [group] = statistics(data[: -8 - size] + other + len(other).to_bytes(4, "little") + b"PAR1", ["x"])
         assert group == {"x": ChunkStatistics(nulls=1, values=3)}
-    [group] = chunk_statistics(data, ["x"])
+    [group] = statistics(data, ["x"])
     assert group["x"].low == (1).to_bytes(8, "little")
 
 

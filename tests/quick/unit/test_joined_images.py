@@ -19,7 +19,6 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
-from cdfd.parquet import joining
 from cdfd.storage.local import LocalStorage
 
 FIELDS = (StructField("id", Primitive("long")), StructField("word", Primitive("string")))
@@ -100,7 +99,7 @@ def found(folder: Path, plan: ChangePlan, **options: Any) -> Found:
 def alone(folder: Path, plan: ChangePlan, **options: Any) -> Found:
     """The same, each file by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "native", None)
+        patch.setattr("cdfd.changes.joined.FEW", 1 << 30)
         return found(folder, plan, **options)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdfd import native
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
@@ -31,7 +32,7 @@ FIRST = 10
 FILES = [1, 1, 0, 2, 1, 1, 0, 0, 1, 5, 1, 1, 0]
 """Data files of each version, of three rows each."""
 
-pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+pytestmark = pytest.mark.skipif(not native.built, reason="files are read together only with cdfd-native")
 
 
 class RunsDelivery(MemoryDelivery):

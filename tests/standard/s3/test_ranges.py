@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import cache
@@ -11,13 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cdfd.errors import StorageError
-from cdfd.parquet import layout as parquet_layout
-from cdfd.parquet.layout import chunks
-from cdfd.parquet.reader import opened
+from cdfd.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file
@@ -74,6 +71,13 @@ def bytes_asked(proxy: Proxy, size: int) -> int:
     return total
 
 
+def places(data: bytes, names: Sequence[str], groups: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
+    """Where columns of a file are."""
+    with opened(pa.BufferReader(data)) as file:
+        assert isinstance(file, ParquetReader)
+        return file.ranges(names, groups)
+
+
 def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
     data = table(1000)
     put(store, proxy, small := written(1000))
@@ -88,7 +92,7 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         with opened(source) as file:
-            source.prefetch_columns(data.column_names)
+            source.prefetch_columns(places(large, data.column_names))
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(large) > 3 * s3_ranges.MAX_GET_BYTES
     assert len(proxy.asked) < len(large) / s3_ranges.MAX_GET_BYTES + 12
@@ -104,7 +108,7 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
         begun = {asked.range for asked in proxy.asked}
         assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_ranges.MAX_GET_BYTES - 1}"} <= begun
         with opened(source) as file:
-            source.prefetch_columns(data.column_names)
+            source.prefetch_columns(places(large, data.column_names))
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
 
@@ -153,11 +157,11 @@ def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names:
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20) as file:
-            source.prefetch_columns(names)
+            source.prefetch_columns(places(large, names))
             assert pa.Table.from_batches(file.iter_batches(batch_size=10_000, columns=names)).equals(
                 data.select([name for name in data.column_names if name in names])
             )
-    wanted = sum(chunk.end - chunk.start for chunk in chunks(footer(large)) if chunk.path.partition(".")[0] in names)
+    wanted = sum(end - start for _, start, end in places(large, names))
     assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL_BYTES + 8 * s3_ranges.MAX_GAP_BYTES
 
 
@@ -167,7 +171,7 @@ def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source) as file:
-            source.prefetch_columns(data.column_names, [3])
+            source.prefetch_columns(places(large, data.column_names, [3]))
             assert file.read_row_group(3).equals(data.slice(60_000, 20_000))
     assert bytes_asked(proxy, len(large)) < len(large) / 8
 
@@ -197,7 +201,7 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
             with store.open_input_file("x", len(large)) if limit == s3_ranges.PREFETCH_BYTES else nullcontext():
                 assert isinstance(source, ColumnPrefetch)
                 source._ranges._pieces = [source._ranges._known]
-                source.prefetch_columns(data.column_names)
+                source.prefetch_columns(places(large, data.column_names))
                 held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)
                 assert limit - s3_ranges.MAX_GET_BYTES < held <= limit + s3_file.TAIL_BYTES
 
@@ -261,44 +265,13 @@ def _is_inside(asked: Asked) -> bool:
     return asked.method == "GET"
 
 
-def footer(data: bytes) -> bytes:
-    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
-
-
-class TestLayout:
-    def test_is_what_pyarrow_says(self) -> None:
-        data = written(3000, row_group_size=1000)
-        found = chunks(footer(data))
-        metadata = pq.ParquetFile(io.BytesIO(data)).metadata
-        expected = []
-        for group in range(metadata.num_row_groups):
-            for index in range(metadata.num_columns):
-                column = metadata.row_group(group).column(index)
-                start = column.dictionary_page_offset or column.data_page_offset
-                expected.append((group, column.path_in_schema, start, start + column.total_compressed_size))
-        assert [(chunk.group, chunk.path, chunk.start, chunk.end) for chunk in found] == expected
-
-    @settings(max_examples=200, deadline=None)
-    @given(st.data())
-    def test_damage_is_a_value_error(self, data: st.DataObject) -> None:
-        whole = bytearray(_FOOTER)
-        for _ in range(data.draw(st.integers(1, 4))):
-            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-        damaged = bytes(whole[: data.draw(st.integers(0, len(whole)))])
-        try:
-            found = chunks(damaged)
-        except ValueError:
-            return
-        assert all(0 <= chunk.start <= chunk.end for chunk in found)
-
-    def test_lengths_that_cannot_be(self) -> None:
-        for hostile in (
-            b"\x49\xfc\xff\xff\xff\xff\xff\xff\xff\x7f",
-            b"\x48\xff\xff\xff\xff\xff\xff\xff\x7f",
-            b"\x1c" * 5000,
-        ):
-            with pytest.raises(ValueError, match=r"foot|list|deep|text"):
-                parquet_layout.chunks(hostile)
-
-
-_FOOTER = footer(written(300, row_group_size=100))
+def test_places_of_columns_are_those_of_pyarrow() -> None:
+    data = written(3000, row_group_size=1000)
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    expected = []
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            start = column.dictionary_page_offset or column.data_page_offset
+            expected.append((group, start, start + column.total_compressed_size))
+    assert places(data, table(1).column_names) == expected

@@ -21,7 +21,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, LogError, MissingFileError, PathError, StorageError
-from cdfd.parquet import joining
+from cdfd.parquet.together import FilesTogether
 from cdfd.storage.local import LocalStorage
 
 FIELDS = (
@@ -82,7 +82,7 @@ def alone(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
 
 def alone_in(folder: Path, plans: Sequence[ChangePlan], start: Position | None = None, **options: Any) -> Found:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "native", None)
+        patch.setattr("cdfd.changes.joined.FEW", 1 << 30)
         return found_in(folder, plans, start, **options)
 
 
@@ -113,13 +113,12 @@ def test_codecs_and_pages(tmp_path: Path, together: list[int], compression: str,
     assert together == [COUNT]
 
 
-def test_files_that_differ_are_read_by_themselves(tmp_path: Path, together: list[int]) -> None:
+def test_files_that_differ_are_read_by_themselves(tmp_path: Path) -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"word": ["x", "y"], "n": pa.array([1, 2], pa.int32())}), sink)
     scans = [scan(tmp_path, number, sink.getvalue() if number == 4 else file(number)) for number in range(COUNT)]
     rows, error = found(tmp_path, scans)
     assert (rows, error) == alone(tmp_path, scans)
-    assert not together
     assert len(rows) == 30 * (COUNT - 1) + 2
 
 
@@ -133,14 +132,17 @@ def test_partition_values_that_python_has_not(tmp_path: Path, together: list[int
     assert batch.rows["day"].cast(pa.int32()).to_pylist() == [2_932_897, 20_454, None] * (COUNT // 3)
 
 
-def test_lists_are_not_joined(tmp_path: Path, together: list[int]) -> None:
-    """Their pages do not say where a row begins."""
+def test_files_with_lists_are_read_together_if_no_list_is_read(tmp_path: Path, together: list[int]) -> None:
+    """Pages of lists do not say where a row begins, so rows of one file could count for another."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"n": pa.array([1, 2]), "word": ["a", "b"], "list": [[1, 2], [3]]}), sink)
     scans = [scan(tmp_path, number, sink.getvalue()) for number in range(COUNT)]
     rows, _ = found(tmp_path, scans)
     assert len(rows) == 2 * COUNT
-    assert not together
+    assert together
+    files = FilesTogether([sink.getvalue()] * 2)
+    with pytest.raises(ValueError, match="lists are not read together"):
+        next(files.batches(["list"], rows=10))
 
 
 def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Path, together: list[int]) -> None:
@@ -166,19 +168,24 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
     assert together
 
 
-def test_the_kernel_refuses_any_damage_of_footers_or_reads_it_alike() -> None:
-    """Footers are not trusted: whatever their bytes are, nothing outside them is read."""
-    kernel = pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+def test_any_damage_of_footers_is_an_error_or_gives_as_many_rows() -> None:
     chance, whole = random.Random(16), file(1)
-    answers = 0
-    for _ in range(20_000):
+    read = 0
+    for _ in range(3_000):
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 6)):
             data[chance.randrange(len(data) - 600, len(data) - 4)] = chance.randrange(256)
-        answers += kernel.joined([whole, bytes(data)]) is not None
-    assert answers < 20_000
+        try:
+            files = FilesTogether([whole, bytes(data)])
+            rows = sum(batch.num_rows for batch in files.batches(files.schema_arrow.names, rows=1_000))
+        except (CdfdError, ValueError):
+            continue
+        read += 1
+        assert rows == sum(files.rows)
+    assert 0 < read < 3_000
     for size in range(len(whole)):
-        assert kernel.joined([whole[:size]]) is None
+        with pytest.raises(ValueError, match="f"):
+            FilesTogether([whole[:size]])
 
 
 def test_a_file_that_is_gone(tmp_path: Path, together: list[int]) -> None:

@@ -1,12 +1,10 @@
-"""A table's store in memory and its clock, and a count of joined files, which every test has new."""
+"""A table's store in memory and its clock, and a count of files read together, which every test has new."""
 
-import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from cdfd.parquet import joining
+from cdfd.parquet.together import FilesTogether
 from tests.support.lake import Lake, manual_clock
 from tests.support.manual_time import ManualClock
 
@@ -23,16 +21,13 @@ def lake(clock: ManualClock) -> Lake:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the files of each joined file."""
-    pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+    """How many files are read together, each time that some are."""
     counts: list[int] = []
-    join = joining.joined
+    begin = FilesTogether.__init__
 
-    def counting(files: Sequence[Any]) -> joining.Joined | None:
-        found = join(files)
-        if found is not None:
-            counts.append(len(found.rows))
-        return found
+    def counting(self: FilesTogether, *args: Any) -> None:
+        begin(self, *args)
+        counts.append(len(self.rows))
 
-    monkeypatch.setattr(importlib.import_module("cdfd.changes.joined"), "joined", counting)
+    monkeypatch.setattr(FilesTogether, "__init__", counting)
     return counts

@@ -1,4 +1,4 @@
-"""The kernel that decodes pages returns what pyarrow returns, or leaves the rows to it."""
+"""The Parquet reader returns what was written, whatever the writer and its options, and as pyarrow reads it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cdfd import native
 from cdfd.errors import CdfdError
-from cdfd.parquet import arrow_run, decoding, reader
+from cdfd.parquet import reader
 from tests.support import parquet_bytes
 
 SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -92,25 +92,8 @@ def read(data: bytes, rows: int, columns: list[str] | None = None, **options: An
 
 def by_pyarrow(data: bytes, rows: int, **options: Any) -> list[pa.RecordBatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "native", None)
+        patch.setattr(native, "built", False)
         return read(data, rows, **options)
-
-
-def by_kernel(data: bytes, rows: int, **options: Any) -> list[pa.RecordBatch]:
-    """The rows, all of which the kernel has to read."""
-
-    def unread(*_: object) -> Any:
-        pytest.fail("rows were left to pyarrow")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_run.ArrowRun, "batches", unread)
-        return read(data, rows, **options)
-
-
-@pytest.fixture(autouse=True)
-def _kernel() -> None:
-    if decoding.native is None:
-        pytest.skip("the kernels are not built")
 
 
 def same(found: list[pa.RecordBatch], expected: list[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -146,7 +129,7 @@ def test_every_type_layout_and_codec(
     )
     # pyarrow 26 does not read all of these files, some of which have pages of nulls only. So the table says what is in them.
     with pq.ParquetFile(io.BytesIO(data)) as file:
-        found = by_kernel(data, rows)
+        found = read(data, rows)
         same(found, table.cast(file.schema_arrow).to_batches(), file.schema_arrow)
     assert all(batch.num_rows <= rows for batch in found)
 
@@ -156,7 +139,7 @@ def test_times_of_spark() -> None:
     table = pa.table({"time": pa.array(times * 50, pa.timestamp("us"))})
     for dictionary in (True, False):
         data = stored(table, use_deprecated_int96_timestamps=True, use_dictionary=dictionary)
-        same(by_kernel(data, 7), by_pyarrow(data, 7), table.schema)
+        same(read(data, 7), by_pyarrow(data, 7), table.schema)
 
 
 def both(data: bytes) -> tuple[Any, Any]:
@@ -165,16 +148,16 @@ def both(data: bytes) -> tuple[Any, Any]:
     for way in (read, by_pyarrow):
         try:
             found.append(pa.Table.from_batches(way(data, 1_000)).column(0).to_pylist())
-        except (CdfdError, OSError):
+        except (CdfdError, ValueError, OSError):
             found.append(None)
     return found[0], found[1]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_times_with_any_julian_day(dictionary: bool) -> None:
-    """pyarrow takes Julian day 0 for that of a null."""
-    days = [0, 1, 2_440_588, 2_440_589, 2**31 - 1, 2**31, 2**32 - 1]
-    times = [(day, nanoseconds) for day in days for nanoseconds in (0, 999, 86_399_999_999_999, 2**63, 2**64 - 1)]
+    """As Spark reads them. pyarrow takes Julian day 0 for that of a null."""
+    days = [0, 1, 2_440_587, 2_440_588, 2_440_589, 5_373_484]
+    times = [(day, nanoseconds) for day in days for nanoseconds in (0, 999, 86_399_999_999_999)]
     body = b"".join(struct.pack("<QI", nanoseconds, day) for day, nanoseconds in times)
     valid = parquet_bytes.levels(parquet_bytes.run(len(times), 1))
     if dictionary:
@@ -184,10 +167,8 @@ def test_times_with_any_julian_day(dictionary: bool) -> None:
     else:
         pages = parquet_bytes.data_page(valid + body, len(valid + body), len(times), parquet_bytes.PLAIN)
     data = parquet_bytes.flat(parquet_bytes.INT96, pages, len(times))
-    schema = pa.schema({"c": pa.timestamp("us")})
-    found = by_kernel(data, 9)
-    same(found, by_pyarrow(data, 9), schema)
-    assert found[0].column(0).cast(pa.int64())[:5].to_pylist() == [0] * 5
+    found = pa.Table.from_batches(read(data, 9))["c"].cast(pa.int64()).to_pylist()
+    assert found == [(day - 2_440_588) * 86_400_000_000 + nanoseconds // 1_000 for day, nanoseconds in times]
 
 
 def test_booleans_in_runs() -> None:
@@ -210,58 +191,108 @@ def test_booleans_in_runs() -> None:
             whole = parquet_bytes.levels(definitions) + body
             page = parquet_bytes.data_page(whole, len(whole), rows, parquet_bytes.RLE)
         found, expected = both(parquet_bytes.flat(parquet_bytes.BOOLEAN, page, rows))
-        assert found == expected
+        # A value of more bits than one is damage here, and a bit of it there.
+        assert found is None or found == expected
         read_well += found is not None
-    assert 100 < read_well < 400
+    assert 30 < read_well < 400
 
 
 def test_few_strings_as_dictionaries_of_several_row_groups() -> None:
     kinds = pa.array(["insert"] * 10 + ["update_preimage", "update_postimage"] * 20 + ["delete"] * 3)
     data = stored(pa.table({"kind": kinds, "id": range(53)}), row_group_size=9)
-    found = by_kernel(data, 20, dictionaries=["kind"])
+    found = read(data, 20, dictionaries=["kind"])
     assert {batch.schema.field("kind").type for batch in found} == {pa.dictionary(pa.int32(), pa.string())}
     assert pa.chunked_array([batch["kind"] for batch in found]).cast(pa.string()).combine_chunks().equals(kinds)
 
 
-def test_strings_that_do_not_fit_into_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One column of strings has fewer rows for its bytes than the other ones."""
-    monkeypatch.setattr(decoding, "BATCH_BYTES", 3_000)
-    rows = 500
-    long = [None if number % 7 == 3 else "x" * (number % 900) for number in range(rows)]
+def test_strings_that_do_not_fit_into_a_batch() -> None:
+    """A batch has 32 MiB of strings. Other columns are cut where they are."""
+    rows = 3_000
+    long = [None if number % 7 == 3 else "x" * (number % 90) * 1_000 for number in range(rows)]
     table = pa.table({"id": range(rows), "long": long, "short": [str(number) for number in range(rows)]})
     for dictionary in (True, False):
-        data = stored(table, use_dictionary=dictionary, row_group_size=170, data_page_size=2_000)
-        found = by_kernel(data, 100)
-        assert all(batch["long"].nbytes < 9_000 for batch in found)
-        assert len(found) > 30
-        same(found, by_pyarrow(data, 100), table.schema)
+        data = stored(table, use_dictionary=dictionary, row_group_size=1_700, data_page_size=200_000)
+        found = read(data, 65_536)
+        assert all(batch["long"].nbytes < 33 << 20 for batch in found)
+        assert len(found) > 3
+        same(found, table.to_batches(), table.schema)
 
 
-def test_other_encodings_are_left_to_pyarrow() -> None:
+def test_every_encoding() -> None:
     rows = 3_000
-    table = pa.table({"id": range(rows), "delta": range(rows), "text": [f"text {number}" for number in range(rows)]})
-    encodings = {"delta": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"}
-    data = stored(table, use_dictionary=False, column_encoding=encodings, row_group_size=1_000)
-    same(read(data, 700), by_pyarrow(data, 700), table.schema)
-    same(
-        by_kernel(data, 700, columns=["id"]),
-        by_pyarrow(data, 700, columns=["id"]),
-        table.schema.empty_table().select(["id"]).schema,
-    )
-
-
-def test_types_that_the_kernel_does_not_know_are_left_to_pyarrow() -> None:
     table = pa.table(
-        {"id": range(9), "time": pa.array(range(9), pa.time64("us")), "big": pa.array(["a"] * 9, pa.large_string())}
+        {
+            "id": range(rows),
+            "delta": range(rows),
+            "prefixed": [f"text {number}" for number in range(rows)],
+            "lengths": [f"text {number}" for number in range(rows)],
+            "split": [number / 7 for number in range(rows)],
+            "lists": [[f"text {number}"] * (number % 4) for number in range(rows)],
+        }
     )
-    data = stored(table)
-    same(read(data, 4), by_pyarrow(data, 4), table.schema)
+    encodings = {
+        "delta": "DELTA_BINARY_PACKED",
+        "prefixed": "DELTA_BYTE_ARRAY",
+        "lengths": "DELTA_LENGTH_BYTE_ARRAY",
+        "split": "BYTE_STREAM_SPLIT",
+        "lists.list.element": "DELTA_BYTE_ARRAY",
+    }
+    data = stored(table, use_dictionary=False, column_encoding=encodings, row_group_size=1_000, data_page_size=500)
+    same(read(data, 700), by_pyarrow(data, 700), table.schema)
+
+
+def test_other_types() -> None:
+    """What a writer of Arrow had as large strings or views are strings."""
+    big = ["a", "bcd" * 20, None] * 3
+    table = pa.table({"time": pa.array(range(9), pa.time64("us")), "big": pa.array(big, pa.large_string())})
+    table = table.append_column("view", pa.array(big, pa.string_view()))
+    found = pa.Table.from_batches(read(stored(table), 4))
+    assert found.schema.types == [pa.time64("us"), pa.string(), pa.string()]
+    assert found.to_pydict() == table.to_pydict()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_columns_in_threads_and_views(threads: bool) -> None:
+    table = pa.table({"id": range(900), "l": [[1, None]] * 900, "word": [f"word {number}" for number in range(900)]})
+    with reader.opened(pa.BufferReader(stored(table, row_group_size=400))) as file:
+        found = list(file.batches(table.column_names, rows=70, use_threads=threads))
+    same(found, table.to_batches(), table.schema)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_selection_of_rows(codec: str) -> None:
+    """Runs of rows: left out, read, left out, and so on. Pages without a row for it are not decoded."""
+    from cdfd_native import parquet
+
+    table = pa.table({"id": range(5_000), "l": [[number] * (number % 3) for number in range(5_000)]})
+    data = stored(table, compression=codec, row_group_size=1_900, data_page_size=700, write_batch_size=50)
+    file = reader.native_file(pa.BufferReader(data))
+    chance = random.Random(3)
+    for _ in range(40):
+        runs, wanted, at = list[int](), list[int](), 0
+        while at < 5_000:
+            count = min(chance.choice([0, 1, 7, 900]), 5_000 - at)
+            if len(runs) % 2:
+                wanted += range(at, at + count)
+            runs.append(count)
+            at += count
+        found = parquet.read([file], [range(3)], ["id", "l"], rows=chance.choice([9, 4_000]), selection=runs)
+        same(list(found), table.take(wanted).to_batches(), table.schema)
+
+
+def test_some_columns_have_their_share_of_the_size() -> None:
+    table = pa.table({"a": range(10_000), "b": [chr(65 + number % 26) * 40 for number in range(10_000)]})
+    with reader.opened(pa.BufferReader(stored(table, use_dictionary=False, compression="none"))) as file:
+        sizes = [file.size_of(names) for names in (["a"], ["b"], ["a", "b"])]  # type: ignore[union-attr]
+    assert 75_000 < sizes[0] < 90_000
+    assert 400_000 < sizes[1] < 480_000
+    assert abs(sizes[0] + sizes[1] - sizes[2]) < 10
 
 
 @pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_damage_gives_no_other_rows_than_pyarrow(codec: str, version: str) -> None:
-    """A page that is damaged is read as pyarrow reads it, or is an error of both. Without checksums, both may read other values."""
+def test_damage_is_an_error_or_gives_as_many_rows(codec: str, version: str) -> None:
+    """Without checksums, values may be others. There are never fewer or more rows than the footer says."""
     rows = 400
     table = pa.table(
         {
@@ -277,55 +308,19 @@ def test_damage_gives_no_other_rows_than_pyarrow(codec: str, version: str) -> No
         spoilt = bytearray(whole)
         for _ in range(chance.randrange(1, 4)):
             spoilt[chance.randrange(4, len(spoilt) - 8 - footer)] = chance.randrange(256)
-        data, found, expected = bytes(spoilt), None, None
         try:
-            expected = pa.Table.from_batches(by_pyarrow(data, 90))
-        except (CdfdError, pa.ArrowException, OSError, ValueError):
+            found = pa.Table.from_batches(read(bytes(spoilt), 90))
+        except (CdfdError, ValueError):
             damaged += 1
-        try:
-            found = pa.Table.from_batches(read(data, 90))
-        except (CdfdError, pa.ArrowException, OSError, ValueError):
-            assert expected is None
-        if found is not None:
-            found.validate(full=True)
-            assert expected is None or found.equals(expected)
+            continue
+        found.validate(full=True)
+        assert len(found) == rows
     assert damaged > 100
 
 
-def test_lists_of_very_many_nulls_are_left_to_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_very_many_nulls() -> None:
     """A page of a few bytes may have millions of them, in one row."""
-    monkeypatch.setattr(decoding, "NESTED_BYTES", 80_000)
-    count = 20_000
+    count = 3_000_000
     nulls = pa.nulls(count, pa.int64())
     table = pa.table({"list": pa.ListArray.from_arrays(pa.array([0, count, count], pa.int32()), nulls)})
-    data, left = stored(table), []
-    with monkeypatch.context() as patch:
-        whole = arrow_run.ArrowRun.batches
-        patch.setattr(arrow_run.ArrowRun, "batches", lambda *given: left.append(given) or whole(*given))
-        same(read(data, 10), table.to_batches(), table.schema)
-    assert left
-
-
-def test_memory_of_released_blocks_is_used_again() -> None:
-    """A part of it: what is kept has a limit."""
-    native = decoding.native
-    assert native is not None
-
-    def place(block: Any) -> int:
-        return int(np.frombuffer(block, np.uint8).ctypes.data)
-
-    native.release()
-    size = 1 << 20
-    block = native.Block(size, True)
-    before = place(block)
-    del block
-    again = native.Block(size - 1_000, True)
-    assert place(again) == before
-    assert memoryview(again).nbytes == size - 1_000
-    blocks = [native.Block(size, True) for _ in range(100)]
-    places = {place(block) for block in blocks}
-    assert len(places) == 100
-    del blocks, again
-    kept = [native.Block(size, True) for _ in range(100)]
-    assert len({place(block) for block in kept}) == 100
-    native.release()
+    same(read(stored(table), 10), table.to_batches(), table.schema)

@@ -1,3 +1,0 @@
-from typing import Any
-
-def joined(files: list[Any]) -> tuple[bytes, list[int], int] | None: ...
