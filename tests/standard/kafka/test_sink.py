@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
-from cdfd.sinks.kafka.client import batch_sender
+from cdfd.sinks.kafka.client import batch_sender, topic_ids
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
 from cdfd.sinks.kafka.settings import Topics
@@ -502,8 +504,10 @@ class TestTopicCreatedAgain:
 
         return again
 
+    @pytest.mark.parametrize("client", [*PRODUCERS, "kafka-python, record by record"])
     async def test_while_the_table_is_delivered(
         self,
+        client: str,
         servers: str,
         name: str,
         read: Read,
@@ -512,15 +516,17 @@ class TestTopicCreatedAgain:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monkeypatch.setattr(batch_sender, "METADATA_SECONDS", 0.0)
+        monkeypatch.setattr(topic_ids, "LOOKUP_SECONDS", 0.0)
+        producer = PRODUCERS.get(client) or partial(KafkaPythonProducer, whole_batches=False)
         place = Place(servers, name)
-        async with place.sink() as sink:
+        async with place.sink(producer=producer) as sink:
             await deliver(sink, rows(1))
             again(place.topic)
             with pytest.raises(SinkError, match="was deleted and created again") as raised:
                 await deliver(sink, rows(2))
             assert raised.value.retriable
         assert "created again" not in caplog.text
-        async with place.sink() as sink:
+        async with place.sink(producer=producer) as sink:
             assert f"topic {place.topic} was deleted and has been created again" in caplog.text
             assert "before version 1. `cdfd ctl snapshot orders`" in caplog.text
             assert await sink.last_position() == at(1)

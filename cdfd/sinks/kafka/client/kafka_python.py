@@ -30,6 +30,7 @@ from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.record_sender import RecordSender
+from cdfd.sinks.kafka.client.topic_ids import TopicIds
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions
 from cdfd.sinks.kafka.records.compression import Compression
 
@@ -103,7 +104,7 @@ class KafkaPythonProducer(Producer):
         self._transport: _RecordTransport = (
             BatchSender(self._client, settings.batching, self._in_flight)
             if whole_batches
-            else RecordSender(self._client, self._in_flight)
+            else RecordSender(self._client, self._in_flight, TopicIds(settings.connection))
         )
 
     def _init_transactions(self) -> None:

@@ -19,6 +19,7 @@ from cdfd.sinks.kafka.client.failures import failure, fenced
 from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.tokens import TokenProvider
+from cdfd.sinks.kafka.client.topic_ids import TopicIds
 from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Oversized, Partitions, each, rows
 
 _client_log = logging.getLogger("kafka.librdkafka")
@@ -87,6 +88,7 @@ class LibrdkafkaProducer(Producer):
         self._client: Any = None
         self._credentials = Credentials(dict(settings.connection), time.monotonic())
         self._files = TlsFiles(settings.connection)
+        self._topic_ids = TopicIds(settings.connection)
         doing = f"connect to Kafka at {_text(settings.connection.get('bootstrap_servers', ()))}"
         ready(settings.connection)
         try:
@@ -131,6 +133,10 @@ class LibrdkafkaProducer(Producer):
                 "the files of sink.security have changed", hint="The daemon connects again with them", retriable=True
             )
         super().begin()
+
+    def topic_id(self, topic: str) -> str | None:
+        """See the port. librdkafka does not tell ids of topics to producers."""
+        return self._topic_ids.topic_id(topic)
 
     def _init_transactions(self) -> None:
         self._client.init_transactions(self._settings.timeout)

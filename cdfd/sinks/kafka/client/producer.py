@@ -112,7 +112,7 @@ class Producer(ABC):
             return self._send(topic, partitions, records, timestamp, more=more)
 
     def topic_id(self, topic: str) -> str | None:
-        """The id of a topic, some seconds old; None if the client does not know it. A topic that is created again has another one."""
+        """The id of a topic, up to a minute old; None if the client does not know it. A topic that is created again has another one."""
         return None
 
     def flush(self) -> None:

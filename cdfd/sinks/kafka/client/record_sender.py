@@ -12,6 +12,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
+from cdfd.sinks.kafka.client.topic_ids import TopicIds
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
 
@@ -21,11 +22,13 @@ class RecordSender:
     Args:
         client: the producer. Its `max_request_size` is the topic's limit.
         in_flight: counts records in flight.
+        topic_ids: looks up ids of topics, which the public interface of a producer has not.
     """
 
-    def __init__(self, client: KafkaProducer, in_flight: InFlight) -> None:
+    def __init__(self, client: KafkaProducer, in_flight: InFlight, topic_ids: TopicIds) -> None:
         self._client = client
         self._in_flight = in_flight
+        self._topic_ids = topic_ids
 
     def send(
         self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
@@ -77,8 +80,9 @@ class RecordSender:
         """The original error, which the public interface provides only as an argument."""
         return next((argument for argument in error.args if isinstance(argument, Exception)), error)
 
-    def topic_id(self, topic: str) -> None:
-        """The public interface has no ids of topics."""
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic; see the port."""
+        return self._topic_ids.topic_id(topic)
 
     def stop(self, timeout: float) -> None:
         """Does nothing: the public interface cannot cancel records in flight."""
