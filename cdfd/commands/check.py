@@ -18,7 +18,7 @@ from cdfd.daemon.engines import engine_of
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.delta.protocol import cdf_enabled
-from cdfd.errors import CdfdError, StorageError, UnsupportedError
+from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
 from cdfd.progress.ledger import Ledger
 from cdfd.progress.recovery import delivered
 from cdfd.sinks.base import Connector, connector
@@ -136,12 +136,14 @@ async def _check_table(
         if found.error is not None:
             raise found.error
         state = await assembly.open_table(config, table).log.snapshot()
+        with Within(table.uri):
+            files = len(state.live())
         warnings = [*found.warnings, *_ledger_warnings(config, table, ledger, found)]
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error))
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
     return Checked(
-        *(table.name, table.topic, True, note, warnings, state.version, len(state.live()), changes, found.reason)
+        *(table.name, table.topic, True, note, warnings, state.version, files, changes, found.reason)
     )
 
 

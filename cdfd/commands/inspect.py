@@ -71,10 +71,11 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
     }
     try:
         snapshot = await table.log.snapshot(found.version)
+        with Within(table.uri):
+            return facts | _state(snapshot)
     except CdfdError as error:
         facts["stopped_by"] = str(error)
         return facts
-    return facts | _state(snapshot)
 
 
 async def _log(table: Table) -> dict[str, Any]:

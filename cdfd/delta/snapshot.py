@@ -149,10 +149,19 @@ class Snapshot:
         return not self.overlay and not len(self.base.adds) and not len(self.base.tombstones)
 
     def live(self) -> PackedFiles[Add]:
-        """The files that make up the table, in no particular order."""
+        """The files that make up the table, in no particular order.
+
+        Raises:
+            LogError: a path is there twice, with different deletion vectors (specification, "Action Reconciliation": unique paths).
+        """
+        files = self._added()
+        _check_paths(files, self.version)
+        return PackedFiles(Add, files)
+
+    def _added(self) -> pa.Table:
+        """The adds by key. A path may be there twice for a time, until a later version removes one of them."""
         added = [action for action in self.overlay.values() if isinstance(action, Add)]
-        kept = _unmentioned(self.base.adds, self.overlay)
-        return PackedFiles(Add, _joined(kept, added))
+        return _joined(_unmentioned(self.base.adds, self.overlay), added)
 
     def tombstones(self, now_ms: int | None = None) -> PackedFiles[Remove]:
         """Files removed and not yet expired at `now_ms` (all where it is None), as far as they were loaded.
@@ -176,7 +185,7 @@ class Snapshot:
 
     def compacted(self) -> Snapshot:
         """The same state with nothing in the overlay. Costs the table."""
-        return replace(self, base=Base(self.live().table, self.tombstones().table), overlay=immutables.Map())
+        return replace(self, base=Base(self._added(), self.tombstones().table), overlay=immutables.Map())
 
 
 def with_domains(
@@ -189,6 +198,25 @@ def with_domains(
         elif change.domain in domains:
             domains = domains.delete(change.domain)
     return domains
+
+
+def _check_paths(files: pa.Table, version: int) -> None:
+    """Refuse a path with several deletion vectors, whose rows would count several times. Costs nothing if no file has a vector."""
+    paths = files.column("path")
+    suspects = paths.filter(pc.is_valid(files.column("deletion_vector")))
+    if not len(suspects):
+        return
+    if 4 * len(suspects) < len(paths):  # or else to look for them takes longer than to count all
+        paths = paths.filter(pc.is_in(paths, value_set=suspects))
+    if pc.count_distinct(paths).as_py() < len(paths):
+        counts = pc.value_counts(paths)
+        repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        raise LogError(
+            "a file is in the table twice, with different deletion vectors, so that its rows would count twice",
+            version=version,
+            path=repeated[0].as_py(),
+            hint="A writer added it with a deletion vector, and did not remove it as it was before. Restore an earlier version of the table",
+        )
 
 
 def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa.Table:

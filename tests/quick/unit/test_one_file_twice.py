@@ -4,12 +4,16 @@ from pathlib import Path
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 import cdfd
+from cdfd.cli import app
 from cdfd.delta import commit as commits
+from cdfd.delta import paths
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import LogError
 from cdfd.storage.local import LocalStorage
+from tests.support import checkpoint_layout
 from tests.support.lake import entry_path, manual_clock, run, table
 
 SPELLINGS = ["./{}", "d/../{}", ".//{}", "d//..//{}"]
@@ -56,6 +60,38 @@ def test_one_path_twice_in_one_version_is_refused(second: int, others: int) -> N
     assert (caught.value.version, caught.value.path) == (7, "x.parquet")
     entries[-1] = entries[others // 2]
     assert len(commits.parse(7, b"\n".join(map(orjson.dumps, entries))).adds) == others + 1
+
+
+async def added_again(folder: Path, *, checkpointed: bool) -> None:
+    """Version 1 adds a file, and version 2 adds it again with a deletion vector, but does not remove it as it was."""
+    storage = LocalStorage(folder)
+    writer: TableWriter = await table(storage, 2, manual_clock())
+    lines = map(orjson.loads, (folder / entry_path(1)).read_bytes().splitlines())
+    add = next(action["add"] for action in lines if "add" in action)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7} | features
+    again = add | {"deletionVector": VECTORS[1]}
+    await writer.commit("DELETE", [("protocol", protocol), ("add", again)])
+    if checkpointed:
+        first = map(orjson.loads, (folder / entry_path(0)).read_bytes().splitlines())
+        metadata = next(action["metaData"] for action in first if "metaData" in action)
+        metadata |= {"format": {"provider": "parquet", "options": []}, "configuration": []}
+        files = [{"add": file | {"partitionValues": []}} for file in (add, again)]
+        for name, data in checkpoint_layout.single(2, [{"protocol": protocol}, {"metaData": metadata}, *files]).items():
+            await storage.put(f"{paths.LOG}/{name}", data)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_two_live_adds_of_one_path_are_refused(tmp_path: Path, *, checkpointed: bool) -> None:
+    """Whoever needs all files of the table sees them. Those who follow the log publish what each version says."""
+    run(added_again(tmp_path, checkpointed=checkpointed))
+    with pytest.raises(LogError, match="is in the table twice, with different deletion vectors") as caught:
+        cdfd.snapshot(str(tmp_path)).read_all()
+    assert (caught.value.table, caught.value.version) == (str(tmp_path), 2)
+    assert cdfd.snapshot(str(tmp_path), 1).read_all().num_rows == 1
+    description = CliRunner().invoke(app, ["inspect", str(tmp_path)]).output
+    assert "is in the table twice" in description
+    assert str(tmp_path) in description
 
 
 def test_file_whose_vector_is_replaced() -> None:

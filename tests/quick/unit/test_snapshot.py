@@ -346,8 +346,23 @@ class TestReconciliation:
         state = first(Commit(0, (*files, add("b")), protocol=PROTOCOL, metadata=METADATA)).compacted()
         assert [state.find(file.key) for file in files] == files
         after = state.apply(Commit(1, removes=(remove("a", "x"),)))
-        assert {file.key for file in after.live()} == {("a", None), ("a", "iy"), ("b", None)}
         assert after.find(("a", "ix")) is None
+        assert after.find(("a", "iy")) == files[2]
+
+    @pytest.mark.parametrize("folded", [False, True])
+    @pytest.mark.parametrize("others", [0, 20])
+    @pytest.mark.parametrize(("old", "new"), [(None, "x"), ("x", None), ("x", "y")])
+    def test_paths_of_live_files_are_unique(self, old: str | None, new: str | None, others: int, folded: bool) -> None:
+        """A later version that removes one of the two puts it right."""
+        files = [add(f"other-{number}") for number in range(others)]
+        state = first(Commit(0, (*files, add("a", old)), protocol=PROTOCOL, metadata=METADATA))
+        twice = state.apply(Commit(1, adds=(add("a", new),)))
+        twice = twice.compacted() if folded else twice
+        with pytest.raises(LogError, match="is in the table twice, with different deletion vectors") as caught:
+            twice.live()
+        assert (caught.value.version, caught.value.path) == (1, "a")
+        right = twice.apply(Commit(2, removes=(remove("a", old),)))
+        assert {file.key for file in right.live()} == {add("a", new).key, *(file.key for file in files)}
 
     def test_a_remove_of_what_is_not_there_is_a_tombstone(self) -> None:
         after = first(START).apply(Commit(1, removes=(remove("a"),)))
