@@ -142,9 +142,7 @@ async def _check_table(
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error))
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
-    return Checked(
-        *(table.name, table.topic, True, note, warnings, state.version, files, changes, found.reason)
-    )
+    return Checked(*(table.name, table.topic, True, note, warnings, state.version, files, changes, found.reason))
 
 
 def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: DryRun) -> list[str]:

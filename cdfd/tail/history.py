@@ -30,6 +30,10 @@ T = TypeVar("T")
 RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"
 
 
+class TruncatedError(TableChangedError):
+    """The log ends before a version that was read, because an older copy is there, or because somebody removes the log file by file."""
+
+
 @dataclass(frozen=True, slots=True)
 class EntryFingerprint:
     """A log entry as it was read.
@@ -121,6 +125,7 @@ class History:
 
         Raises:
             TableChangedError: the log is another one, or the table is gone.
+            TruncatedError: the log ends before a version that was read.
             GapError: an anchor is gone, and the log cannot be verified.
             LogError: the log cannot be read.
         """
@@ -185,13 +190,14 @@ class History:
             False if log clean-up removed the entry, which is not compared then.
 
         Raises:
-            TableChangedError: the entry has another digest, or the log ends before it.
+            TableChangedError: the entry has another digest.
+            TruncatedError: the log ends before it.
             StorageError: the entry is listed, but cannot be read yet.
         """
         try:
             found = await self._log.fingerprint(version)
         except NotFoundError as error:
-            versions = await self._versions()
+            versions = await self.versions()
             if version in versions:
                 if await self._is_still_empty(version, digest):
                     return True
@@ -260,7 +266,7 @@ class History:
 
     async def _check_missing_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor is gone: an error, unless log clean-up removed it and the log still contains its actions."""
-        versions = await self._versions()
+        versions = await self.versions()
         if not versions:
             raise deleted_error(table_id, self._table)
         self._restart(None)
@@ -288,7 +294,8 @@ class History:
         files = (state.live().table, state.tombstones().table)
         return any(bool(pc.any(pc.equal(table.column("path"), path)).as_py()) for table in files)
 
-    async def _versions(self) -> list[int]:
+    async def versions(self) -> list[int]:
+        """The versions whose entries are in the log, ascending."""
         return [name.version async for name, _ in self._log.list_names() if name.kind == "commit"]
 
     async def _check_id(self, known: str | None, version: int | None) -> None:
@@ -327,9 +334,9 @@ def replaced_error(version: int, table: str) -> TableChangedError:
     )
 
 
-def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
+def truncated_error(newest: int, version: int, table: str) -> TruncatedError:
     """The error for a log that ends before a version that was read."""
-    return TableChangedError(
+    return TruncatedError(
         f"the log ends at version {newest} now, although version {version} was there",
         table=table,
         version=version,

@@ -14,12 +14,12 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-from cdfd.errors import CdfdError, LogError, NotATableError, NotFoundError
+from cdfd.errors import CdfdError, LogError, NotATableError, NotFoundError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import describe_non_table
 from cdfd.tail import history
 from cdfd.tail.clock import Clock
-from cdfd.tail.history import EntryFingerprint
+from cdfd.tail.history import EntryFingerprint, TruncatedError
 from cdfd.tail.log import READ_AHEAD_ENTRIES, DeltaLog, LogEntry
 from cdfd.tail.log_files import name_before
 from cdfd.tail.watch import Backoff, Watch
@@ -36,6 +36,10 @@ REMOTE_GAP_CHECK_SECONDS = 900.0
 """The same for a remote store, where a listing costs as much as a dozen requests."""
 REMOTE_CHECK_SECONDS = 30.0
 """Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it."""
+REMOVAL_STEP = 1.0
+"""Seconds between two listings of a log that lacks its newest entries. Once they are the same, nobody is removing it any more."""
+REMOVAL_LISTINGS = 60
+"""Listings until an error is raised although the log still changes."""
 MAX_RUN_ENTRIES, MAX_RUN_BYTES = 64, 4 << 20
 """Entries of a run, at most, and their bytes."""
 SINGLE_ENTRIES = 3
@@ -133,13 +137,34 @@ class Tailer:
         """
         self.table_id = self._id = table_id
         # Without an entry that can be compared, the id as of that version is the only evidence.
-        self._continues = digest is not None and await self.log.history.compare(version, digest, table_id)
+        if digest is None:
+            self._continues = False
+            return False
+        try:
+            self._continues = await self.log.history.compare(version, digest, table_id)
+        except TruncatedError as error:
+            raise await self._after_removal(error) from None
         return self._continues
 
     async def confirm(self, ahead: Sequence[EntryFingerprint] = ()) -> bool:
         """See `History.confirm`, with the table id as of the entries so far."""
         self._checked_at = self.clock.monotonic()
-        return await self.log.history.confirm(self._id, ahead)
+        try:
+            return await self.log.history.confirm(self._id, ahead)
+        except TruncatedError as error:
+            raise await self._after_removal(error) from None
+
+    async def _after_removal(self, error: TruncatedError) -> TableChangedError:
+        """The error of a log without its newest entries, once the log is stable: a table that is removed file by file is a deleted one."""
+        versions = await self.log.history.versions()
+        for _ in range(REMOVAL_LISTINGS):
+            if not versions:
+                return history.deleted_error(self._id, self.log.storage.uri)
+            await self.clock.sleep(REMOVAL_STEP)
+            before, versions = versions, await self.log.history.versions()
+            if versions == before:
+                break
+        return error
 
     async def _read_run(self, version: int, until: int | None) -> list[LogEntry]:
         """The entry of a version, once it exists, and those after it that exist already. They continue what was read before."""

@@ -15,7 +15,7 @@ from cdfd.errors import GapError, LogError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.tailer import GAP_CHECK_SECONDS, SETTLE_SECONDS, SETTLE_STEP, Tailer
+from cdfd.tail.tailer import GAP_CHECK_SECONDS, REMOVAL_STEP, SETTLE_SECONDS, SETTLE_STEP, Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
@@ -438,8 +438,29 @@ class TestOtherTables:
         await table(lake, 5, clock)
         async with following(lake, clock) as reader:
             lake.forget(entry_path(3), entry_path(4))
+            await reader.after(1)
             with pytest.raises(TableChangedError, match="ends at version 2 now, although version 4 was there"):
-                await reader.after(1)
+                await reader.after(REMOVAL_STEP)
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    async def test_a_table_that_is_removed_file_by_file_is_deleted(
+        self, clock: ManualClock, lake: Lake, *, resumed: bool
+    ) -> None:
+        """While its log still shrinks, an older copy would look the same."""
+        await table(lake, 5, clock)
+        digest = (await DeltaLog(lake).fingerprint(4)).digest
+        async with following(lake, clock) as reader:
+            lake.forget(entry_path(4))
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            reading = asyncio.ensure_future(tailer.resume("T", 4, digest)) if resumed else reader.task
+            for version in (3, 1, 0, 2):
+                clock.advance(REMOVAL_STEP)
+                await clock.wait_for_sleepers()
+                assert not reading.done()
+                lake.forget(entry_path(version))
+            clock.advance(REMOVAL_STEP)
+            with pytest.raises(TableChangedError, match="the table T was deleted or moved"):
+                await reading
 
     async def test_a_table_that_is_copied_is_the_same(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
@@ -457,7 +478,7 @@ class TestOtherTables:
 
 
 class TestLocalTables:
-    """Under a clock that stands still: only the file system wakes the reader."""
+    """Under a clock that stands almost still: only the file system wakes the reader."""
 
     @pytest.mark.parametrize("removed", ["table", "log", "last entry"])
     async def test_what_is_removed_is_noticed_at_once(self, tmp_path: Path, removed: str, clock: ManualClock) -> None:
@@ -475,6 +496,10 @@ class TestLocalTables:
             else:
                 shutil.rmtree(folder if removed == "table" else folder / "_delta_log")
                 told = "was deleted|are missing|is missing|no longer in the log|ends at version"
+            async with asyncio.timeout(20):
+                while not coming.done():  # too short for the next poll
+                    await asyncio.sleep(0.02)
+                    clock.advance(REMOVAL_STEP)
             with pytest.raises((TableChangedError, GapError), match=told):
                 await coming
 
