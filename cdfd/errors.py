@@ -197,9 +197,13 @@ class TableChangedError(CdfdError):
     """The table is not the one that was read: it was deleted, or replaced by another table.
 
     That table has another id, or the same id and another history, as a copy or an older backup has.
+
+    Attributes:
+        truncated: whether the log ends before a version that was read, as it does in an older backup, or while it is removed file by file.
     """
 
     family = "table_changed"
+    truncated = False
 
 
 class GapError(LogError):

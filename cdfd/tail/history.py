@@ -30,10 +30,6 @@ T = TypeVar("T")
 RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"
 
 
-class TruncatedError(TableChangedError):
-    """The log ends before a version that was read, because an older copy is there, or because somebody removes the log file by file."""
-
-
 @dataclass(frozen=True, slots=True)
 class EntryFingerprint:
     """A log entry as it was read.
@@ -125,7 +121,6 @@ class History:
 
         Raises:
             TableChangedError: the log is another one, or the table is gone.
-            TruncatedError: the log ends before a version that was read.
             GapError: an anchor is gone, and the log cannot be verified.
             LogError: the log cannot be read.
         """
@@ -190,8 +185,7 @@ class History:
             False if log clean-up removed the entry, which is not compared then.
 
         Raises:
-            TableChangedError: the entry has another digest.
-            TruncatedError: the log ends before it.
+            TableChangedError: the entry has another digest, or the log ends before it.
             StorageError: the entry is listed, but cannot be read yet.
         """
         try:
@@ -334,14 +328,16 @@ def replaced_error(version: int, table: str) -> TableChangedError:
     )
 
 
-def truncated_error(newest: int, version: int, table: str) -> TruncatedError:
+def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
     """The error for a log that ends before a version that was read."""
-    return TruncatedError(
+    error = TableChangedError(
         f"the log ends at version {newest} now, although version {version} was there",
         table=table,
         version=version,
         hint="The table was replaced by an older copy, or is being removed: restore it, or run `cdfd progress reset` to start over",
     )
+    error.truncated = True
+    return error
 
 
 def gap_error(version: int, following: int, newest: int, table: str) -> GapError:

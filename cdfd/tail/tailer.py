@@ -19,7 +19,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import describe_non_table
 from cdfd.tail import history
 from cdfd.tail.clock import Clock
-from cdfd.tail.history import EntryFingerprint, TruncatedError
+from cdfd.tail.history import EntryFingerprint
 from cdfd.tail.log import READ_AHEAD_ENTRIES, DeltaLog, LogEntry
 from cdfd.tail.log_files import name_before
 from cdfd.tail.watch import Backoff, Watch
@@ -37,7 +37,7 @@ REMOTE_GAP_CHECK_SECONDS = 900.0
 REMOTE_CHECK_SECONDS = 30.0
 """Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it."""
 REMOVAL_STEP = 1.0
-"""Seconds between two listings of a log that lacks its newest entries. Once they are the same, nobody is removing it any more."""
+"""Seconds between two listings of a log that lacks its newest entries. Once they are the same, the log is stable."""
 REMOVAL_LISTINGS = 60
 """Listings until an error is raised although the log still changes."""
 MAX_RUN_ENTRIES, MAX_RUN_BYTES = 64, 4 << 20
@@ -142,7 +142,7 @@ class Tailer:
             return False
         try:
             self._continues = await self.log.history.compare(version, digest, table_id)
-        except TruncatedError as error:
+        except TableChangedError as error:
             raise await self._after_removal(error) from None
         return self._continues
 
@@ -151,11 +151,13 @@ class Tailer:
         self._checked_at = self.clock.monotonic()
         try:
             return await self.log.history.confirm(self._id, ahead)
-        except TruncatedError as error:
+        except TableChangedError as error:
             raise await self._after_removal(error) from None
 
-    async def _after_removal(self, error: TruncatedError) -> TableChangedError:
-        """The error of a log without its newest entries, once the log is stable: a table that is removed file by file is a deleted one."""
+    async def _after_removal(self, error: TableChangedError) -> TableChangedError:
+        """The error of a changed table. A log without its newest entries has to be stable: one that is removed file by file is deleted."""
+        if not error.truncated:
+            return error
         versions = await self.log.history.versions()
         for _ in range(REMOVAL_LISTINGS):
             if not versions:

@@ -32,7 +32,7 @@ class TopicIds:
         self._next = time.monotonic() + LOOKUP_SECONDS
 
     def topic_id(self, topic: str) -> str | None:
-        """The id of a topic, up to a minute old; None before the first lookup, or if nobody knows it.
+        """The id of a topic, up to a minute old; None before the first lookup, or if the brokers do not know it.
 
         A lookup that fails raises nothing: a commit follows, whose error says more.
         """
