@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +21,32 @@ class Offset:
     Attributes:
         position: of the stream.
         first_version, first_phase: of its start.
+        key: the columns of the key as they were published, where their names must stay; see `Target.key_paths`. Empty: they need not.
         backlog: the part of the table that a micro-batch with this end left to later ones, if any. The progress of a query shows it.
     """
 
     position: Position
     first_version: int
     first_phase: Phase
+    key: tuple[str, ...] = field(default=(), compare=False)
     backlog: Backlog | None = field(default=None, compare=False)
 
     @classmethod
-    def beginning(cls, position: Position) -> Offset:
+    def beginning(cls, position: Position, key: tuple[str, ...] = ()) -> Offset:
         """The offset of a stream that begins at a position."""
-        return cls(position, position.version, position.phase)
+        return cls(position, position.version, position.phase, key)
 
-    def at(self, position: Position, backlog: Backlog | None = None) -> Offset:
+    def at(self, position: Position, backlog: Backlog | None = None, key: tuple[str, ...] = ()) -> Offset:
         """The same stream, at another position."""
-        return Offset(position, self.first_version, self.first_phase, backlog)
+        return Offset(position, self.first_version, self.first_phase, key, backlog)
+
+    def renamed_key(self, key: Iterable[str]) -> tuple[str, str] | None:
+        """A column of the key whose name differs only in case from that of the published records, as it was and as it is in `key`.
+
+        Another column of the key would be missing, which is an error too.
+        """
+        names = {path.lower(): path for path in key}
+        return next(((old, new) for old in self.key if (new := names.get(old.lower(), old)) != old), None)
 
     @property
     def first(self) -> Position:
@@ -50,7 +60,13 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's checkpoint."""
-        found = {**self.position.fields(), "first_version": self.first_version, "first_phase": self.first_phase}
+        found: dict[str, Any] = {
+            **self.position.fields(),
+            "first_version": self.first_version,
+            "first_phase": self.first_phase,
+        }
+        if self.key:
+            found["key"] = list(self.key)
         return found if self.backlog is None else {**found, "backlog": self.backlog.to_json()}
 
     @classmethod
@@ -71,4 +87,8 @@ class Offset:
         digest = found.get("digest")
         known = digest if isinstance(digest, str) else None
         position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"], known)
-        return cls(position, found["first_version"], found["first_phase"], Backlog.from_json(found.get("backlog")))
+        key = found.get("key")
+        names = tuple(map(str, key)) if isinstance(key, list) else ()
+        return cls(
+            position, found["first_version"], found["first_phase"], names, Backlog.from_json(found.get("backlog"))
+        )

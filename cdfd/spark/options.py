@@ -55,6 +55,7 @@ class SourceOptions:
         snapshot_planning: which processes list the files of a snapshot.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
         packed: whether the rows pass through Spark as bytes; see `cdfd.spark.packed`.
+        keep_key_names: whether a stream ends before the columns of the key have other names, which are part of a record's key.
         storage: options of the table's store. Never shown, because they may be secrets.
     """
 
@@ -80,6 +81,7 @@ class SourceOptions:
     on_replace: OnReplace = "stop"
     snapshot_planning: SnapshotPlanning = "auto"
     packed: bool = False
+    keep_key_names: bool = False
     storage: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -133,6 +135,7 @@ class SourceOptions:
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
             cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
             _flag(rest, "packed"),
+            _flag(rest, "keepKeyNames"),
             storage,
         )
         found.check_key()
@@ -184,6 +187,7 @@ _OPTIONS = (
     "onReplace",
     "snapshotPlanning",
     "packed",
+    "keepKeyNames",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
 

@@ -91,7 +91,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
     else:
         options["startingVersion"] = str(table.start)
     if table.key:
-        options["key"] = ",".join(table.key)
+        options |= {"key": ",".join(table.key), "keepKeyNames": "true"}
     if table.columns is not None:
         options["columns"] = ",".join(map(str, table.columns))
     shape = table.shape

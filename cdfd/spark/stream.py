@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cdfd.changes.position import Position
-from cdfd.errors import ConfigError, TableChangedError
+from cdfd.errors import ConfigError, SchemaChangedError, TableChangedError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import MOST, SourceOptions
 from cdfd.spark.partitioning import partition_slices
@@ -129,6 +129,7 @@ class _Planning:
             target = self._run(resolve_target(self._table, options, schema))
         self._target = target
         self._planner = StreamPlanner(self._table, options, target)
+        self._key = target.key_paths(options.key) if options.keep_key_names else ()
         self._first: Offset | None = None
         self._at: Offset | None = None
         self._latest: Offset | None = None
@@ -139,7 +140,7 @@ class _Planning:
 
     def beginning(self) -> Offset:
         if self._first is None:
-            self._first = Offset.beginning(self._run(self._planner.beginning()))
+            self._first = Offset.beginning(self._run(self._planner.beginning()), self._key)
         return self._first
 
     def end_at_newest(self) -> None:
@@ -147,11 +148,12 @@ class _Planning:
 
     def latest(self, start: Offset | None, limited: bool) -> Offset:
         at = start or self._at or self.beginning()
+        self._check_key(at)
         # The end of the next micro-batch is fixed until it is planned.
         if self._latest is None or start is not None or self._latest.position == at.position:
             position, backlog = self._run(self._planner.latest(at.position, limited=limited))
             # Spark compares offsets as text. Another backlog at the same position would be a micro-batch without rows.
-            self._latest = at if position == at.position else at.at(position, backlog)
+            self._latest = at if position == at.position else at.at(position, backlog, self._key)
         return self._latest
 
     def newest(self) -> dict[str, Any] | None:
@@ -164,6 +166,7 @@ class _Planning:
         if start.is_first:
             # The first micro-batch was not complete, so a later call may have returned a newer start.
             start = end.at(end.first)
+        self._check_key(end)
         self._at, self._latest = end, None
         plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
         listed = self._run(self._planner.listed(start.position, end.position))
@@ -173,6 +176,17 @@ class _Planning:
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
         return [*first, *(ChangePartition(slices, self._target) for slices in found)]
+
+    def _check_key(self, offset: Offset) -> None:
+        """Refuse to continue a query whose records have the key's columns by other names."""
+        renamed = offset.renamed_key(self._key)
+        if renamed is not None:
+            raise SchemaChangedError(
+                f"the key column {renamed[0]!r:.200} is {renamed[1]!r:.200} now, so all records would have other keys",
+                table=self._table.uri,
+                version=offset.position.version,
+                hint="Give the table a new topic and a new checkpoint, or keep the name with `columns` and `as`",
+            )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

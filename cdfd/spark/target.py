@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql.types import StructType
@@ -11,7 +12,8 @@ from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refining import check_key
 from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
-from cdfd.delta.datatypes import without_void
+from cdfd.delta import datatypes
+from cdfd.delta.datatypes import DataType, without_void
 from cdfd.delta.header import Header
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
@@ -89,6 +91,14 @@ class Target:
         """The columns of the rows, but for the change columns."""
         return self.shape.published(self.schema)
 
+    def key_paths(self, key: Sequence[str]) -> tuple[str, ...]:
+        """The columns of a key by the names that rows have, and the fields of structs in them, such as `id` and `place.x`."""
+        names = {each.name.lower(): each.published for each in self.shape.columns or ()}
+        chosen = {names.get(name.lower()) for name in key}
+        return tuple(
+            path for child in self.published.struct if child.name in chosen for path in _paths(child.name, child.type)
+        )
+
     @property
     def pushable(self) -> dict[str, str]:
         """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
@@ -128,6 +138,20 @@ def _spelled(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, 
         else:
             raise ConfigError(f"the change column {column.name} cannot be renamed", hint="Rename it in Spark")
     return tuple(found)
+
+
+def _paths(path: str, type: DataType) -> Iterator[str]:
+    """A column, and the fields within it, by their paths."""
+    yield path
+    match type:
+        case datatypes.StructType():
+            for child in type:
+                yield from _paths(f"{path}.{child.name}", child.type)
+        case datatypes.ArrayType():
+            yield from _paths(f"{path}.element", type.element)
+        case datatypes.MapType():
+            yield from _paths(f"{path}.key", type.key)
+            yield from _paths(f"{path}.value", type.value)
 
 
 def _check_names(schema: TableSchema) -> None:

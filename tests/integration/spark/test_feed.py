@@ -71,6 +71,25 @@ def test_killed_in_the_middle_and_a_schema_that_changes(pipeline: Pipeline) -> N
     assert deleted["_change_type"] == "delete"
 
 
+def test_a_key_column_renamed_only_in_case_ends_delivery(pipeline: Pipeline) -> None:
+    """As with the daemon's own loops: the key of every record would be another one. So it is after a restart."""
+    table = pipeline.table()
+    do(table.insert(rows(0, 1, 2)))
+    options = {"key": ["id"], "on_schema_change": "continue"}
+    pipeline.configure(engine=engine(pipeline, conf=quick(str(pipeline.folder))), table=options)
+    with pipeline.daemon() as daemon:
+        pipeline.read(3, timeout=WITHIN)
+        table.schema = pa.schema([pa.field("ID", pa.int64()), *list(table.schema)[1:]])
+        do(table.commit("REPLACE COLUMNS", [table._metadata()]))
+        do(table.insert(rows(3).rename_columns(["ID", *rows(3).column_names[1:]])))
+        assert daemon.ended(WITHIN) == 1, daemon.log()
+        assert "the key column 'id' is 'ID' now" in daemon.error
+    with pipeline.daemon() as daemon:
+        assert daemon.ended(WITHIN) == 1, daemon.log()
+        assert "the key column 'id' is 'ID' now" in daemon.error
+    assert sorted(record.key or b"" for record in pipeline.read()) == [b'{"id":0}', b'{"id":1}', b'{"id":2}']
+
+
 def test_executors_publish_again(pipeline: Pipeline) -> None:
     table = pipeline.table()
     for number in range(3):

@@ -16,12 +16,16 @@ pytest.importorskip("pyspark")
 
 import cdfd
 from cdfd.changes import refining
+from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
+from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedError
 from cdfd.spark.backlog import PendingBytes
+from cdfd.spark.offsets import Offset
 from cdfd.spark.source import CdfdSource
 from cdfd.spark.stream import StreamReader
+from cdfd.spark.target import Target
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.log import DeltaLog
 from tests.support import lake
@@ -436,6 +440,77 @@ def test_a_replacement_with_other_columns(tmp_path: Path) -> None:
         assert reader.partitions(at, at) == []
         found += rows_between(reader, at, reader.latestOffset())
     assert without_ordinals(found) == REPLACED
+
+
+def renamed_in_case(writer: TableWriter) -> None:
+    """The next version renames `id` to `ID`, and the one after it has a row."""
+
+    async def made() -> None:
+        writer.schema = pa.schema([("ID", pa.int64()), ("v", pa.string())])
+        await writer.commit("REPLACE COLUMNS", [writer._metadata()])
+        await writer.insert(pa.table({"ID": [3], "v": ["b"]}))
+
+    lake.run(made())
+
+
+KEYED = {"startingVersion": 0, "key": "id", "keepKeyNames": "true"}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_key_column_renamed_only_in_case(tmp_path: Path, *, limited: bool) -> None:
+    """Records would have the key `{"ID":3}` instead of `{"id":3}`, also if the query has fallen behind before it ends."""
+    path = str(tmp_path)
+    options = KEYED | ({"maxVersionsPerTrigger": 1} if limited else {})
+
+    async def begun() -> TableWriter:
+        return await lake.table(LocalStorage(path), 3, lake.manual_clock())
+
+    writer = lake.run(begun())
+    with reading(path, **options) as reader:
+        at = reader.latestOffset()
+        reader.partitions(reader.initialOffset(), at)
+        renamed_in_case(writer)
+        if not limited:
+            with pytest.raises(SchemaChangedError, match="renamed id to ID"):
+                reader.latestOffset()
+    expected = "the key column 'id' is 'ID' now, so all records would have other keys"
+    with reading(path, **options) as reader, pytest.raises(SchemaChangedError, match=expected):
+        reader.partitions(at, at)
+    with reading(path, **options) as reader, pytest.raises(SchemaChangedError, match=expected):
+        reader.latestOffset(at)
+    for accepted in ({"columns": "id as id,v"}, {"keepKeyNames": "false"}):
+        with reading(path, **options | accepted) as reader:
+            assert reader.partitions(at, at) == []
+            assert reader.latestOffset() != at
+
+
+def test_a_backlog_with_a_renamed_key_column_has_its_newest_name(tmp_path: Path) -> None:
+    """A query without a checkpoint has published no other name, and can be restarted at any version."""
+    path = str(tmp_path)
+
+    async def begun() -> TableWriter:
+        return await lake.table(LocalStorage(path), 3, lake.manual_clock())
+
+    renamed_in_case(lake.run(begun()))
+    options = KEYED | {"maxVersionsPerTrigger": 2}
+    with reading(path, **options) as reader:
+        at = reader.latestOffset()
+        assert at["version"] < 3
+        reader.partitions(reader.initialOffset(), at)
+    with reading(path, **options) as reader:
+        assert reader.partitions(at, at) == []
+        assert reader.latestOffset()["version"] > at["version"]
+
+
+@pytest.mark.parametrize("option", ["key", "Key"])
+def test_fields_of_a_key_keep_their_names_too(option: str) -> None:
+    fields = pa.struct([("x", pa.int64()), ("all", pa.list_(pa.struct([("y", pa.int64())])))])
+    target = Target.of(TableSchema(from_arrow(pa.schema([("key", fields), ("v", pa.string())])), ()), 0)
+    assert target.key_paths([option]) == ("key", "key.x", "key.all", "key.all.element", "key.all.element.y")
+    offset = Offset.beginning(Position("T", 3), target.key_paths([option]))
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))).renamed_key(["KEY", "key.X"]) == ("key", "KEY")
+    assert offset.renamed_key(["key", "key.X"]) == ("key.x", "key.X")
+    assert offset.renamed_key(["key"]) is None
 
 
 def test_a_replacement_ends_a_stream_by_default(tmp_path: Path) -> None:
