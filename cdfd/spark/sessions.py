@@ -3,18 +3,20 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from threading import Lock
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cdfd.config.settings import SparkEngine
+from cdfd.console import child_output
 from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.spark.versions import check_versions
 
@@ -98,6 +100,8 @@ class Sessions:
         if settings.remote is None:
             _choose_python(settings)
         try:
+            if settings.remote is None:
+                _start_jvm(settings, options)
             return _checked(builder.getOrCreate())
         except (*FAILURES, ImportError) as error:
             if settings.remote is None:
@@ -189,6 +193,19 @@ def _stop(session: SparkSession) -> None:
     except FAILURES as error:
         log.info("Spark did not stop cleanly: %s", first_line(error))
     _end_jvm()
+
+
+def _start_jvm(settings: SparkEngine, options: Mapping[str, str]) -> None:
+    """Start the JVM as PySpark would, if what it prints is to become lines of the log. The session then uses it."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf().setAll([*options.items(), *((name, value.reveal()) for name, value in settings.conf.items())])
+    if settings.master is not None:
+        conf.setMaster(settings.master)
+    with child_output.logged("spark") as standard_error:
+        if standard_error is not None:
+            SparkContext._gateway = launch_gateway(conf, {"stderr": standard_error})  # type: ignore[no-untyped-call]
+            SparkContext._jvm = SparkContext._gateway.jvm
 
 
 def _end_jvm() -> None:

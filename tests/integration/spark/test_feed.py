@@ -87,6 +87,9 @@ def test_a_key_column_renamed_only_in_case_ends_delivery(pipeline: Pipeline) -> 
     with pipeline.daemon() as daemon:
         assert daemon.ended(WITHIN) == 1, daemon.log()
         assert "the key column 'id' is 'ID' now" in daemon.error
+    # Each line is an object, also those that the JVM prints.
+    assert daemon.said == []
+    assert "spark" in {line.get("program") for line in daemon.lines}
     assert sorted(record.key or b"" for record in pipeline.read()) == [b'{"id":0}', b'{"id":1}', b'{"id":2}']
 
 
