@@ -83,7 +83,7 @@ class TestSystemClock:
 
 
 class TestManualClock:
-    def test_stands_still(self) -> None:
+    def test_manual_clock_moves_only_when_it_is_advanced(self) -> None:
         clock = ManualClock(1_000)
         assert (clock.now_ms(), clock.monotonic()) == (1_000, 0)
         clock.advance(2.5)

@@ -84,7 +84,9 @@ def test_the_footer_counts_the_rows_of_each_group(write: Write, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("groups", "expected"), [([1], [3, 4]), ([0, 2], [1, 2, 5]), ([], [])])
-def test_some_groups(write: Write, tmp_path: Path, groups: list[int], expected: list[int]) -> None:
+def test_chosen_row_groups_are_read_in_order(
+    write: Write, tmp_path: Path, groups: list[int], expected: list[int]
+) -> None:
     path = write(tmp_path, GROUPS)
     with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
         assert list(chain.from_iterable(n_of(file, groups))) == expected

@@ -36,7 +36,7 @@ def is_configuration(lines: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("example", list(examples()))
-def test_it_loads(example: str, tmp_path: Path) -> None:
+def test_every_configuration_of_the_pages_loads(example: str, tmp_path: Path) -> None:
     for number, path in enumerate(re.findall(r"_file: (/\S+)", example)):
         (tmp_path / f"secret-{number}").write_text("a-secret-of-some-length\n")
         example = example.replace(path, str(tmp_path / f"secret-{number}"))

@@ -30,7 +30,7 @@ def test_a_page_with_one(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["`mend`", "```\nanew\n```", "What is lag?", "## What stays", "[a](told.md)", "recommended"]
 )
-def test_a_page_without(text: str, tmp_path: Path) -> None:
+def test_plain_page_has_no_findings(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{text}\n")
     assert list(in_page(page)) == []

@@ -79,7 +79,7 @@ def without(columns: tuple[str, ...], schema: pa.Schema) -> pa.Schema:
 
 
 @pytest.mark.parametrize("name", names("cdf"))
-def test_changes(name: str) -> None:
+def test_change_rows_of_real_writers_are_as_expected(name: str) -> None:
     folder = GOLDEN / "cdf" / name
     start = json.loads((folder / "range.json").read_text())["starting_version"]
     expected = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
@@ -99,7 +99,7 @@ def test_changes_fold_to_the_snapshot(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names("snapshot") if name not in BROKEN])
-def test_snapshot(name: str) -> None:
+def test_snapshot_and_folded_changes_are_the_expected_rows(name: str) -> None:
     less = NOT_COMPARED.get(name, [])
     uri = str(root(name))
     reader = cdfd.snapshot(uri)
@@ -118,7 +118,9 @@ def only(rows: Counter[Row], less: list[str]) -> Counter[Row]:
 
 
 @pytest.mark.parametrize(("name", "snapshot", "history"), [(name, *kinds) for name, kinds in BROKEN.items()])
-def test_broken(name: str, snapshot: type[CdfdError] | None, history: type[CdfdError]) -> None:
+def test_broken_table_raises_an_error_that_names_it(
+    name: str, snapshot: type[CdfdError] | None, history: type[CdfdError]
+) -> None:
     uri = str(root(name))
     if snapshot is None:
         assert bag(cdfd.snapshot(uri), META) == Counter()

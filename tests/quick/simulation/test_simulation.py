@@ -38,7 +38,7 @@ def _silent() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("portion", range(PORTIONS))
-def test_seeds(portion: int) -> None:
+def test_no_seed_violates_a_promise(portion: int) -> None:
     for seed in range(portion, SEEDS, PORTIONS):
         outcome = simulate(seed)
         assert not outcome.violations, shown(outcome)

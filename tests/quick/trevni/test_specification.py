@@ -276,7 +276,7 @@ def test_the_columns_of_the_example() -> None:
     assert trevni.read_table(file).to_pylist() == [ROW]
 
 
-def test_the_header() -> None:
+def test_header_ends_with_the_position_of_the_first_column() -> None:
     file = written(ColumnMetadata("c", ValueType.INT), [1, 2, 3])
     assert file.startswith(b"Trv\x02" + (3).to_bytes(8, "little") + (1).to_bytes(4, "little"))
     found = headers.read(Source.of(file))
@@ -316,7 +316,7 @@ def test_no_rows_no_blocks_and_no_columns() -> None:
 DATA = b"The quick brown fox " * 50
 
 
-def test_codecs() -> None:
+def test_each_codec_writes_its_bare_format_and_reads_it_back() -> None:
     """Deflate is that of RFC 1951, without a header; Snappy has no frame; bzip2 is the reference's own addition."""
     assert Codec.NULL.compress(DATA) == DATA
     assert zlib.decompress(bytes(Codec.DEFLATE.compress(DATA)), wbits=-15) == DATA
@@ -328,7 +328,7 @@ def test_codecs() -> None:
 
 @pytest.mark.parametrize("name", [b"crc32", b"crc-32"])
 @pytest.mark.parametrize("order", ["big", "little"])
-def test_checksums(name: bytes, order: Any) -> None:
+def test_checksum_of_a_block_is_verified_in_either_byte_order(name: bytes, order: Any) -> None:
     """Four bytes of the CRC-32 of the block before its codec. cdfd writes the reference's name and order, and reads both."""
     stored = Codec.DEFLATE.compress(b"\x54")
     file = handmade([("trevni.codec", b"deflate"), ("trevni.checksum", name)], [NAME, INT], bytes(stored))

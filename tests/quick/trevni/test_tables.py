@@ -56,7 +56,7 @@ def test_batches_that_are_written_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("some", [range(1), range(1234, 1300), range(1999, 2000), range(5, 5), slice(-3, None), (7, 9)])
-def test_some_rows(tmp_path: Path, some: range | slice | tuple[int, int]) -> None:
+def test_range_of_rows_is_a_slice_of_the_table(tmp_path: Path, some: range | slice | tuple[int, int]) -> None:
     table = rows.table(2000)
     trevni.write_table(table, tmp_path / "rows.trv", block_bytes=500)
     expected = table.slice(*_span(some, 2000))

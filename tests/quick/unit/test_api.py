@@ -74,7 +74,7 @@ class TestChanges:
     def test_what_it_gives_folds_to_the_table(self, writer: TableWriter) -> None:
         assert fold(cdfd.changes(uri(writer))) == bag(writer.rows().to_batches())
 
-    def test_rows_in_order(self, writer: TableWriter) -> None:
+    def test_rows_come_in_the_order_of_commits(self, writer: TableWriter) -> None:
         found = cdfd.changes(uri(writer)).read_all().to_pylist()
         assert [
             (row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]) for row in found
@@ -109,7 +109,9 @@ class TestChanges:
             (1_000_000_000_000, None, [1, 2, 3, 4, 5]),
         ],
     )
-    def test_ranges(self, writer: TableWriter, start: Start, end: Start | None, expected: list[int]) -> None:
+    def test_range_of_versions_includes_both_ends(
+        self, writer: TableWriter, start: Start, end: Start | None, expected: list[int]
+    ) -> None:
         reader = cdfd.changes(uri(writer), start, end)
         assert reader.schema == pa.schema([*writer.schema, *CHANGE_COLUMNS])
         assert versions(reader.read_all()) == expected
@@ -204,7 +206,7 @@ class TestChanges:
         await asyncio.sleep(0)
         assert (cdfd.changes(uri(writer)).read_all().num_rows + cdfd.snapshot(uri(writer)).read_all().num_rows) == 6 + 2
 
-    def test_many_at_once(self, writer: TableWriter) -> None:
+    def test_readers_of_one_table_do_not_disturb_one_another(self, writer: TableWriter) -> None:
         readers = [cdfd.changes(uri(writer)) for _ in range(5)]
         firsts = [reader.read_next_batch() for reader in readers]
         assert len({batch.num_rows for batch in firsts}) == 1
@@ -237,15 +239,17 @@ class TestSnapshot:
         ("version", "ids"),
         [(0, []), (2, [1, 2]), ("4", [1, 2, 3]), ("now", [1, 3]), (None, [1, 3]), (-1, [1, 3]), (-3, [1, 2, 3])],
     )
-    def test_of_a_version(self, writer: TableWriter, version: int | str | None, ids: list[int]) -> None:
+    def test_snapshot_has_the_rows_of_its_version(
+        self, writer: TableWriter, version: int | str | None, ids: list[int]
+    ) -> None:
         assert sorted(cdfd.snapshot(uri(writer), version).read_all()["id"].to_pylist()) == ids
 
-    def test_then_the_changes(self, writer: TableWriter) -> None:
+    def test_snapshot_and_the_changes_after_it_are_the_table(self, writer: TableWriter) -> None:
         for version in range(6):
             both = [*cdfd.snapshot(uri(writer), version), *cdfd.changes(uri(writer), version + 1)]
             assert fold(both) == bag(writer.rows().to_batches())
 
-    def test_columns(self, writer: TableWriter) -> None:
+    def test_chosen_columns_come_with_the_change_columns(self, writer: TableWriter) -> None:
         assert cdfd.snapshot(uri(writer), columns=["v"]).schema.names == [
             "v",
             *(field.name for field in CHANGE_COLUMNS),
@@ -304,12 +308,12 @@ class TestErrors:
             f"_delta_log/{entry.name}",
         )
 
-    def test_a_hole(self, writer: TableWriter) -> None:
+    def test_missing_version_is_named(self, writer: TableWriter) -> None:
         (Path(uri(writer)) / "_delta_log" / f"{3:020d}.json").unlink()
         with pytest.raises(GapError, match="version 3 is missing"):
             cdfd.changes(uri(writer)).read_all()
 
-    def test_no_table(self, tmp_path: Path) -> None:
+    def test_folder_without_a_table_is_named(self, tmp_path: Path) -> None:
         for call in (cdfd.changes, cdfd.snapshot):
             for place in (tmp_path, tmp_path / "nowhere"):
                 with pytest.raises(LogError, match="not a Delta table") as caught:
@@ -356,7 +360,7 @@ class TestFollow:
         assert run(scenario()) == [["id", "_change_type"], ["n", "id"]]
 
     @pytest.mark.parametrize("read", [0, 1, 2])
-    async def test_closing_it(self, writer: TableWriter, read: int) -> None:
+    async def test_stream_can_be_closed_after_any_batch(self, writer: TableWriter, read: int) -> None:
         async with aclosing(cdfd.follow(uri(writer), 0)) as batches:
             for _ in range(read):
                 await anext(batches)
@@ -374,7 +378,7 @@ class TestFollow:
         with pytest.raises(asyncio.CancelledError):
             await consumer
 
-    def test_errors(self, writer: TableWriter) -> None:
+    def test_errors_of_a_range_are_raised_while_following(self, writer: TableWriter) -> None:
         async def first(start: int | str, **options: object) -> None:
             async with aclosing(cdfd.follow(uri(writer), start, **options)) as batches:
                 await anext(batches)

@@ -187,7 +187,7 @@ def test_bytes_are_those_that_fastavro_writes(data: st.DataObject, kind: pa.Data
 
 
 @given(st.lists(integers(64), min_size=1, max_size=50), st.sampled_from([np.int64, np.int32]))
-def test_varints(numbers: list[int], dtype: type) -> None:
+def test_varints_are_zigzag_and_base_128(numbers: list[int], dtype: type) -> None:
     array = np.array(numbers, np.int64).astype(dtype)
     cells = varints(array)
     lines = np.broadcast_to(cells.data, (len(array), cells.data.shape[1]))
@@ -218,7 +218,7 @@ def test_many_rows_are_as_few() -> None:
     assert read(encoder_of(batch), batch.slice(3)) == batch.slice(3).to_pylist()
 
 
-def test_wide_tables() -> None:
+def test_table_of_a_thousand_columns_is_encoded() -> None:
     batch = pa.record_batch({f"c{number}": pa.array(range(500)) for number in range(1000)})
     assert read(encoder_of(batch), batch.slice(200, 3)) == batch.slice(200, 3).to_pylist()
 
@@ -301,7 +301,7 @@ def test_a_batch_of_another_schema() -> None:
 # Schemas
 
 
-def test_a_schema() -> None:
+def test_schema_of_each_type_is_that_of_avro() -> None:
     address = pa.struct([("city", pa.string()), ("at", pa.struct([("lat", pa.float64())]))])
     schema = pa.schema(
         [

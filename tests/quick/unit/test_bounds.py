@@ -109,7 +109,7 @@ def test_a_hint_counts_for_nothing(name: str, spoil: Spoil, table: Path) -> None
 
 @pytest.mark.parametrize("spoil", [zeros, extended, a_long_line])
 @pytest.mark.parametrize("version", [2, LAST])
-def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
+def test_log_entry_that_is_too_large_is_refused(version: int, spoil: Spoil, table: Path) -> None:
     path = f"{paths.LOG}/{paths.commit_name(version)}"
     spoil(table / path)
     os.utime(
@@ -122,7 +122,7 @@ def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
 
 
 @pytest.mark.parametrize("line_bytes", [None, 1 << 20])
-def test_long_lines(line_bytes: int | None, table: Path) -> None:
+def test_long_line_is_read_if_it_is_ignored_or_within_the_limit(line_bytes: int | None, table: Path) -> None:
     """21 MiB in `commitInfo` are read; so are actions that are ignored, whatever their length. A limit holds for the others."""
     path = table / paths.LOG / paths.commit_name(LAST)
     ignored = b'{"note":{"text":"' + b"x" * (3 << 20) + b'"}}\n'
@@ -148,7 +148,7 @@ def test_a_log_entry_that_is_only_hashed() -> None:
 
 @pytest.mark.parametrize("spoil", [zeros, extended])
 @pytest.mark.parametrize("kind", ["single", "json", "parquet", "sidecar"])
-def test_a_checkpoint(kind: str, spoil: Spoil, table: Path) -> None:
+def test_checkpoint_that_is_too_large_is_left_out_while_commits_are_there(kind: str, spoil: Spoil, table: Path) -> None:
     state = [action for action in actions(table, 0, 1, 2) if "commitInfo" not in action]
     files = layout.single(2, state) if kind == "single" else layout.v2(2, state, 1, kind.replace("sidecar", "parquet"))
     write(table, files)
@@ -167,7 +167,7 @@ def test_a_checkpoint(kind: str, spoil: Spoil, table: Path) -> None:
 @pytest.mark.parametrize(
     "claim", [{}, {"sizeInBytes": 2**31 - 1}, {"cardinality": 2**40, "sizeInBytes": 2**31 - 1}, {"offset": 2**31 - 1}]
 )
-def test_a_deletion_vector(claim: dict[str, int], spoil: Spoil, table: Path) -> None:
+def test_deletion_vector_that_claims_too_much_is_refused(claim: dict[str, int], spoil: Spoil, table: Path) -> None:
     entry = table / paths.LOG / paths.commit_name(LAST)
     found = actions(table, LAST)
     for action in found:

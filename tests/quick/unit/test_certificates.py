@@ -29,7 +29,7 @@ def test_of_servers_and_of_clients(issued: Certificates) -> None:
     assert days(issued.client, issued.client_locked_key, issued.key_password) == pytest.approx(1, abs=0.01)
 
 
-def test_in_the_past(issued: Certificates) -> None:
+def test_expired_certificate_has_negative_days(issued: Certificates) -> None:
     for old in (issued.expired_server, issued.expired_client):
         assert days(old, old) == pytest.approx(-1, abs=0.01)
         assert has_expired(str(old), str(old))
@@ -43,7 +43,9 @@ def test_nothing_is_known_of_files_that_cannot_be_used(issued: Certificates, tmp
     assert not has_expired("none", "none")
 
 
-def test_warnings(issued: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_near_its_expiry_is_logged(
+    issued: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with caplog.at_level(logging.INFO, "cdfd.config"):
         warn_of_expiry("http.tls", str(issued.server), str(issued.server))
         warn_of_expiry("http.tls", str(issued.expired_server), str(issued.expired_server))

@@ -41,7 +41,7 @@ async def changed(lake: Lake | LocalStorage, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("start", range(6))
-def test_ranges(tmp_path: Path, start: int) -> None:
+def test_every_range_has_the_rows_of_both_ids(tmp_path: Path, start: int) -> None:
     run(changed(LocalStorage(tmp_path), manual_clock()))
     expected = [row for row in ROWS if row[1] >= start]
     given = [row for batch in cdfd.changes(str(tmp_path), start) for row in batch.to_pylist()]
@@ -54,7 +54,7 @@ def test_ranges(tmp_path: Path, start: int) -> None:
 
 
 @pytest.mark.parametrize("start", ["earliest", 3])
-async def test_follow(tmp_path: Path, start: str | int) -> None:
+async def test_following_goes_on_under_the_new_id(tmp_path: Path, start: str | int) -> None:
     await changed(LocalStorage(tmp_path), manual_clock())
     expected = [row[2] for row in ROWS if start == "earliest" or row[1] >= 3]
     given: list[int] = []

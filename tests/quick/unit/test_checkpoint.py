@@ -129,7 +129,7 @@ LAYOUTS = {
 
 class TestLayouts:
     @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
-    def test_everything(self, files: Mapping[str, bytes]) -> None:
+    def test_each_layout_has_the_same_state(self, files: Mapping[str, bytes]) -> None:
         found = read(files)
         assert found.version == 3
         assert found.protocol == Protocol(3, 7, frozenset(["deletionVectors"]), frozenset(["deletionVectors"]))
@@ -142,7 +142,7 @@ class TestLayouts:
         assert dict(found.domains) == {"d": DomainMetadata("d", "{}")}
 
     @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
-    def test_the_header_alone(self, files: Mapping[str, bytes]) -> None:
+    def test_header_of_each_layout_is_read_alone(self, files: Mapping[str, bytes]) -> None:
         state = read_header(files)
         assert state.protocol is not None
         assert state.protocol.min_reader_version == 3
@@ -168,7 +168,7 @@ class TestLayouts:
         ]
         assert list(read(layout.single(3, actions)).live()) == [Add("p=1/a b", {}, 3, 4, False, '{"numRecords":1}')]
 
-    def test_of_the_specification(self) -> None:
+    def test_checkpoint_with_the_columns_of_the_specification_is_read(self) -> None:
         """Appendix, "Checkpoint Schema": no domains, no features, parsed partition values."""
         columns = {
             "metaData": layout.COLUMNS["metaData"],
@@ -235,7 +235,7 @@ class TestLayouts:
         assert list(found.live()) == [Add("p=1/a b", {"p": "1"}, 3, 4, False)]
         assert found.metadata.configuration == {"a": "b"}
 
-    def test_of_delta_rs(self, tmp_path: Path) -> None:
+    def test_checkpoint_of_delta_rs_is_read(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "t")
         for number in range(3):
             write_deltalake(
@@ -272,7 +272,7 @@ class TestStructsOfNulls:
         ]
         return {"c.parquet": layout.parquet(pa.table(columns, names=rows.column_names))}
 
-    def test_are_no_actions(self) -> None:
+    def test_structs_of_nulls_are_no_actions(self) -> None:
         files = self.hollow(ACTIONS)
         found = read(files)
         assert by_path(found.live()) == ADDS
@@ -325,7 +325,9 @@ class TestRows:
             ({"path": "a", "deletionVector": VECTOR | {"offset": -1}}, {}, "negative deletionVector.offset"),
         ],
     )
-    def test_broken_files(self, fields: Fields, types: dict[str, pa.DataType], message: str) -> None:
+    def test_file_action_with_a_wrong_field_is_refused(
+        self, fields: Fields, types: dict[str, pa.DataType], message: str
+    ) -> None:
         with pytest.raises(LogError, match=message):
             checkpoints.adds(self.batch("add", fields, **types))
 
@@ -354,7 +356,9 @@ class TestRows:
             ("sidecar", {"path": "../x", "sizeInBytes": 1}, {}, "not a file name"),
         ],
     )
-    def test_broken_state(self, name: str, fields: Fields, types: dict[str, pa.DataType], message: str) -> None:
+    def test_state_with_a_wrong_field_is_refused(
+        self, name: str, fields: Fields, types: dict[str, pa.DataType], message: str
+    ) -> None:
         with pytest.raises(LogError, match=message):
             checkpoints.read_state(self.batch(name, fields, **types), State())
 
@@ -415,7 +419,7 @@ class TestDamage:
         assert caught.value.path == "_delta_log/c.parquet"
         assert caught.value.hint
 
-    def test_every_truncation(self) -> None:
+    def test_truncated_checkpoint_is_refused(self) -> None:
         data = LAYOUTS["single"]["00000000000000000003.checkpoint.parquet"]
         for at in range(0, len(data), 97):
             with pytest.raises(LogError):
@@ -424,7 +428,7 @@ class TestDamage:
                 read_header({"c.parquet": data[:at]})
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_mutations(self, seed: int) -> None:
+    def test_mutated_checkpoint_is_read_or_refused(self, seed: int) -> None:
         """Mostly of the footer: that is where schemas, offsets and sizes are. No mutation ends the process."""
         chance = random.Random(seed)
         bases = list(written_by_others())

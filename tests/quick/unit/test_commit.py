@@ -128,7 +128,7 @@ PARSED = Commit(
 
 
 class TestActions:
-    def test_every_action(self) -> None:
+    def test_every_kind_of_action_is_parsed(self) -> None:
         assert parse(4, EVERY) == PARSED
 
     def test_of_a_file_only_what_must_be_there(self) -> None:
@@ -230,7 +230,7 @@ class TestSpecificationExamples:
     def read(self, text: str) -> Commit:
         return parse(1, "".join(line.strip() for line in text.splitlines()).encode())
 
-    def test_metadata(self) -> None:
+    def test_metadata_of_the_specification_is_parsed(self) -> None:
         found = self.read("""{
             "metaData":{
             "id":"af23c9d7-fff1-4a5a-a2c8-55c59bd782aa",
@@ -246,7 +246,7 @@ class TestSpecificationExamples:
             "af23c9d7-fff1-4a5a-a2c8-55c59bd782aa", "...", (), {"appendOnly": "true"}, Format("parquet", {})
         )
 
-    def test_add(self) -> None:
+    def test_add_of_the_specification_is_parsed(self) -> None:
         found = self.read(r"""{
             "add": {
             "path":"date=2017-12-10/part-000...c000.gz.parquet",
@@ -260,7 +260,7 @@ class TestSpecificationExamples:
         path = "date=2017-12-10/part-000...c000.gz.parquet"
         assert found.adds == (Add(path, {"date": "2017-12-10"}, 841454, 1512909768000, True),)
 
-    def test_remove(self) -> None:
+    def test_remove_of_the_specification_is_parsed(self) -> None:
         found = self.read("""{
             "remove":{
             "path":"part-00001-9…..snappy.parquet",
@@ -270,7 +270,7 @@ class TestSpecificationExamples:
             }""")
         assert found.removes == (Remove("part-00001-9…..snappy.parquet", 1515488792485, True),)
 
-    def test_cdc(self) -> None:
+    def test_cdc_of_the_specification_is_parsed(self) -> None:
         found = self.read("""{
             "cdc": {
             "path": "_change_data/cdc-00001-c…..snappy.parquet",
@@ -281,7 +281,7 @@ class TestSpecificationExamples:
             }""")
         assert found.cdcs == (Cdc("_change_data/cdc-00001-c…..snappy.parquet", {}, 1213),)
 
-    def test_txn(self) -> None:
+    def test_txn_of_the_specification_is_parsed(self) -> None:
         found = self.read("""{
             "txn": {
             "appId":"3ba13872-2d47-4e17-86a0-21afd2a22395",
@@ -290,11 +290,11 @@ class TestSpecificationExamples:
             }""")
         assert found.txns == (Txn("3ba13872-2d47-4e17-86a0-21afd2a22395", 364475),)
 
-    def test_protocol(self) -> None:
+    def test_protocol_of_the_specification_is_parsed(self) -> None:
         found = self.read('{\n"protocol":{\n"minReaderVersion":1,\n"minWriterVersion":2\n}\n}')
         assert found.protocol == Protocol(1, 2)
 
-    def test_commit_info(self) -> None:
+    def test_commit_info_of_the_specification_is_parsed(self) -> None:
         found = self.read("""{
             "commitInfo":{
             "timestamp":1515491537026,
@@ -331,15 +331,15 @@ class TestWhatIsIgnored:
 
 
 class TestChunks:
-    def test_at_every_byte(self) -> None:
+    def test_entry_in_two_chunks_is_parsed_wherever_it_is_cut(self) -> None:
         for at in range(len(EVERY) + 1):
             assert parse(4, [EVERY[:at], EVERY[at:]]) == PARSED, at
 
     @pytest.mark.parametrize("step", [1, 2, 3, 7, 64])
-    def test_of_every_size(self, step: int) -> None:
+    def test_entry_in_chunks_of_any_size_is_parsed(self, step: int) -> None:
         assert parse(4, (EVERY[at : at + step] for at in range(0, len(EVERY), step))) == PARSED
 
-    def test_empty_ones(self) -> None:
+    def test_empty_chunks_change_nothing(self) -> None:
         assert parse(4, [b"", EVERY[:9], b"", b"", EVERY[9:], b""]) == PARSED
         assert parse(4, []) == Commit(4)
 
@@ -413,7 +413,7 @@ BROKEN: list[tuple[str, object, str]] = [
 
 class TestBroken:
     @pytest.mark.parametrize(("name", "fields", "message"), BROKEN)
-    def test_an_action(self, name: str, fields: object, message: str) -> None:
+    def test_broken_action_names_version_and_line(self, name: str, fields: object, message: str) -> None:
         data = entry({"commitInfo": {}}, {"add": {"path": "fine"}}, {name: fields})
         with pytest.raises(LogError, match=message) as caught:
             parse(5, data)
@@ -553,7 +553,7 @@ class TestNoise:
     """Whatever the bytes: a commit, or an error of ours."""
 
     @given(st.binary(max_size=200))
-    def test_bytes(self, data: bytes) -> None:
+    def test_arbitrary_bytes_raise_nothing_but_errors_of_cdfd(self, data: bytes) -> None:
         with contextlib.suppress(CdfdError):
             parse(1, data)
 
@@ -571,7 +571,7 @@ class TestNoise:
             repr(parse(1, text))
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_mutations(self, seed: int) -> None:
+    def test_mutated_entry_is_parsed_or_refused(self, seed: int) -> None:
         chance = random.Random(seed)
         taken = 0
         for _ in range(2000):

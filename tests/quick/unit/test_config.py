@@ -159,7 +159,7 @@ def test_files_sink_defaults_and_alias() -> None:
         ("{after: 1 hour ago}", Start("ago", seconds_ago=3600, exclusive=True)),
     ],
 )
-def test_starts(text: str, start: Start) -> None:
+def test_start_is_parsed_and_printed_alike(text: str, start: Start) -> None:
     assert parse(MINIMAL.replace("/data/orders", f"/data/orders, start: {text}"), {}).tables[0].start == start
     assert Start.parse(str(start)) == start
 
@@ -176,7 +176,7 @@ def test_starts_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("1s", 1.0), ("1.5s", 1.5), ("5m", 300.0), ("1h", 3600.0), ("1d", 86400.0)]
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_duration_is_read_in_each_unit(text: str, seconds: float) -> None:
     settings = parse(f"{MINIMAL}poll: {{interval: {text}, max_interval: 2d}}", {})
     assert settings.poll.interval == seconds
 
@@ -184,7 +184,7 @@ def test_durations(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("256MiB", 256 << 20), ("1.5GB", 1_500_000_000), ("4096", 4096), ("1 KiB", 1024)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_size_is_read_in_each_unit(text: str, size: int) -> None:
     assert parse(f"{MINIMAL}catch_up: {{max_bytes: {text}}}", {}).catch_up.max_bytes == size
 
 
@@ -298,7 +298,7 @@ def test_settings_are_frozen_and_picklable() -> None:
 # The environment and mounted secrets
 
 
-def test_references() -> None:
+def test_references_are_replaced_by_variables() -> None:
     environ = {"A": "x", "EMPTY": "", "INJECTED": "a]\nsink: {kind: kafka}"}
     text = MINIMAL.replace("/data/orders", "/data/orders, key: [%s]")
     cases = {
@@ -336,7 +336,7 @@ def test_references_that_lead_nowhere() -> None:
     )
 
 
-def test_mounted_secrets(tmp_path: Path) -> None:
+def test_secret_is_read_from_a_mounted_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes(b" hunter2: [\r\n")
     (tmp_path / "user").write_text("u")
     text = SHOP.replace(
@@ -477,7 +477,7 @@ def test_aliases_cannot_blow_up() -> None:
     assert "more than 100000 values" in problems("\n".join(lines))[0]
 
 
-def test_duplicate_keys() -> None:
+def test_duplicate_key_is_named_with_both_lines() -> None:
     found = problems(MINIMAL + "poll: {interval: 1s}\nhttp: {}\npoll: {interval: 2s}\n")
     assert found == ("poll: duplicate key, first on line 5 (line 7)",)
 
@@ -761,7 +761,7 @@ sink: {kind: kafka, bootstrap_servers: "a:1"}
 """
 
 
-def test_shapes() -> None:
+def test_filter_columns_and_masks_of_a_table_are_read() -> None:
     [table] = parse(SHAPED, {"KEY": "sixteen letters!"}).listed
     shape = table.shape
     assert str(shape.where) == "region = 'de' AND amount > 10"
@@ -950,7 +950,7 @@ class TestMechanisms:
 
 
 @pytest.mark.parametrize(("given", "expected"), [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ('"0.5"', 0.5)])
-def test_a_share(given: str, expected: float) -> None:
+def test_sample_is_a_share_from_0_to_1(given: str, expected: float) -> None:
     assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {given}}}}}\n", {}).telemetry.otel.sample == expected
 
 

@@ -43,7 +43,7 @@ def damaged(request: pytest.FixtureRequest, clock: ManualClock, lake: Lake) -> L
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-async def test_older_files_serve(
+async def test_older_files_are_read_in_place_of_a_damaged_checkpoint(
     damaged: Lake, kept: int, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged.forget(*map(entry_path, range(kept)))
@@ -68,7 +68,7 @@ async def test_ledger_in_such_a_table(damaged: Lake, clock: ManualClock) -> None
     assert entry.version == 5
 
 
-async def test_nothing_else_serves(damaged: Lake) -> None:
+async def test_damaged_checkpoint_is_named_if_nothing_replaces_it(damaged: Lake) -> None:
     damaged.forget(OLDER, *map(entry_path, range(4)))
     log = DeltaLog(damaged)
     for _ in range(2):
@@ -85,7 +85,7 @@ async def test_state_never_goes_back(damaged: Lake) -> None:
     assert len((await DeltaLog(damaged).snapshot(3)).live()) == 3
 
 
-def test_commands(tmp_path: Path) -> None:
+def test_snapshot_and_inspect_read_past_a_damaged_checkpoint(tmp_path: Path) -> None:
     run(table(LocalStorage(tmp_path), 3, manual_clock()))
     (tmp_path / paths.LOG / f"{2:020d}.checkpoint.parquet").write_bytes(b"")
     assert cdfd.snapshot(str(tmp_path)).read_all().num_rows == 2

@@ -81,7 +81,7 @@ class TestZ85:
         assert z85.decode("HelloWorld") == bytes.fromhex("864fd26fb559f75b")
 
     @given(st.binary(max_size=64))
-    def test_round_trip(self, data: bytes) -> None:
+    def test_z85_decodes_what_it_encoded_with_padding(self, data: bytes) -> None:
         text = z85.encode(data)
         assert len(text) == -(-len(data) // 4) * 5
         assert z85.decode(text) == data + bytes(-len(data) % 4)
@@ -93,7 +93,7 @@ class TestZ85:
         text = z85.encode(bytes(4 - len(tail)) + tail)[4 - len(tail) :]
         assert z85.decode(z85.encode(whole) + text.rjust(5, "#")) == whole + tail
 
-    def test_nothing(self) -> None:
+    def test_z85_of_no_bytes_is_empty(self) -> None:
         assert z85.encode(b"") == ""
         assert z85.decode("") == b""
 
@@ -113,11 +113,11 @@ class TestZ85:
             "##093HelloW",
         ],
     )
-    def test_malformed(self, text: str) -> None:
+    def test_malformed_z85_is_refused(self, text: str) -> None:
         with pytest.raises(DataError, match="Z85"):
             z85.decode(text)
 
-    def test_greatest_group(self) -> None:
+    def test_greatest_group_of_z85_is_four_bytes_of_ones(self) -> None:
         assert z85.encode(b"\xff" * 4) == "%nSc0"
         assert z85.decode("%nSc0") == b"\xff" * 4
 
@@ -129,7 +129,7 @@ class TestZ85:
 
 class TestRowSet:
     @given(row_sets, row_sets)
-    def test_algebra(self, one: set[int], two: set[int]) -> None:
+    def test_operations_are_those_of_sets(self, one: set[int], two: set[int]) -> None:
         left, right = RowSet.of(one), RowSet.of(two)
         assert rows_of(left.difference(right)) == one - two
         assert rows_of(left.union(right)) == one | two
@@ -140,7 +140,7 @@ class TestRowSet:
         assert (left == right) == (one == two)
 
     @given(row_sets, st.integers(0, 100_000), st.integers(0, 5_000))
-    def test_ranges(self, rows: set[int], start: int, length: int) -> None:
+    def test_range_of_rows_is_that_of_the_set(self, rows: set[int], start: int, length: int) -> None:
         compressed = RowSet.of(rows)
         expected = [row in rows for row in range(start, start + length)]
         assert compressed.mask(start, length).tolist() == expected
@@ -155,7 +155,7 @@ class TestRowSet:
         expected[::7] = True
         assert np.array_equal(np.concatenate(batches), expected)
 
-    def test_membership(self) -> None:
+    def test_row_is_in_the_set_that_was_made_with_it(self) -> None:
         assert 7 in RowSet.of(SPEC_ROWS)
         assert 8 not in RowSet.of(SPEC_ROWS)
 
@@ -182,14 +182,16 @@ class TestPaths:
             ("i", CORRECTED, None),
         ],
     )
-    def test_examples(self, kind: str, text: str, path: str | None) -> None:
+    def test_path_of_each_storage_type_is_that_of_the_specification(
+        self, kind: str, text: str, path: str | None
+    ) -> None:
         assert deletion_vector.path_of(DeletionVectorDescriptor(kind, text, 4, 40, 6)) == path
 
     @pytest.mark.parametrize(
         ("kind", "text"),
         [("u", ""), ("u", "short"), ("u", "^-aqEH.-t@S}K{vb[*k~"), ("u", "^-aqEH.-t@S}K{v####0"), ("p", "/a%zz")],
     )
-    def test_malformed(self, kind: str, text: str) -> None:
+    def test_malformed_path_is_refused(self, kind: str, text: str) -> None:
         with pytest.raises(DataError):
             deletion_vector.path_of(DeletionVectorDescriptor(kind, text, 1, 40, 6))
 
@@ -200,7 +202,7 @@ class TestPaths:
         assert caught.value.hint == "The types u, i and p are specified: the writer of the table is newer or faulty"
 
     @given(st.uuids(), st.sampled_from(["", "ab", "a/b"]))
-    def test_describe(self, uuid: UUID, prefix: str) -> None:
+    def test_described_vector_has_the_path_of_its_uuid(self, uuid: UUID, prefix: str) -> None:
         descriptor = deletion_vector.describe(uuid, prefix, 1, 40, 6)
         assert deletion_vector.path_of(descriptor) == f"{prefix}{'/' if prefix else ''}deletion_vector_{uuid}.bin"
 
@@ -215,7 +217,7 @@ class TestInline:
             ("^Bg9^0rr910000000000iXQKl0rr91000005c8Xg##093", 34, [3]),
         ],
     )
-    def test_of_real_writers(self, text: str, size: int, rows: list[int]) -> None:
+    def test_inline_vector_of_real_writers_is_decoded(self, text: str, size: int, rows: list[int]) -> None:
         assert rows_of(deletion_vector.decode_inline(inline(text, size, len(rows)))) == set(rows)
 
     def test_example_of_the_specification(self) -> None:
@@ -224,7 +226,7 @@ class TestInline:
         assert rows_of(deletion_vector.decode_inline(example)) == set(SPEC_ROWS)
 
     @given(row_sets)
-    def test_round_trip(self, rows: set[int]) -> None:
+    def test_inline_vector_is_decoded_to_its_rows(self, rows: set[int]) -> None:
         descriptor = deletion_vector.inline(RowSet.of(rows))
         assert descriptor.cardinality == len(rows)
         assert descriptor.offset is None
@@ -247,7 +249,9 @@ class TestInline:
             ({"path_or_inline": "", "size_in_bytes": 0, "cardinality": 0}, "magic number"),
         ],
     )
-    def test_mismatches(self, change: dict[str, int | str], message: str) -> None:
+    def test_inline_vector_that_contradicts_its_descriptor_is_refused(
+        self, change: dict[str, int | str], message: str
+    ) -> None:
         with pytest.raises(DataError, match=message):
             deletion_vector.decode_inline(replace(inline(CORRECTED, 44, 6), **change))
 
@@ -299,7 +303,7 @@ class TestStored:
         return rows_of(deletion_vector.decode_stored(descriptor, file[start : start + length]))
 
     @given(st.lists(row_sets, max_size=4))
-    def test_round_trip(self, sets: list[set[int]]) -> None:
+    def test_stored_vectors_are_read_to_their_rows(self, sets: list[set[int]]) -> None:
         file, places = deletion_vector.store([RowSet.of(rows) for rows in sets])
         assert file[0] == 1
         for rows, (offset, size) in zip(sets, places, strict=True):
@@ -312,7 +316,7 @@ class TestStored:
         assert len(file) == 1 + 52 + 42
 
     @pytest.mark.parametrize("offset", [None, 0])
-    def test_without_an_offset(self, offset: int | None) -> None:
+    def test_stored_vector_without_an_offset_is_read_with_or_without_the_version(self, offset: int | None) -> None:
         descriptor = stored(offset, len(self.DATA), 6)
         assert self.read(descriptor, b"\x01" + framed(self.DATA)) == set(SPEC_ROWS)
         assert self.read(descriptor, framed(self.DATA)) == set(SPEC_ROWS)
@@ -338,7 +342,7 @@ class TestStored:
             (b"\x01" + framed(bytes([1]) + DATA[1:]), "magic number"),
         ],
     )
-    def test_mismatches(self, file: bytes, message: str) -> None:
+    def test_stored_vector_that_contradicts_its_descriptor_is_refused(self, file: bytes, message: str) -> None:
         with pytest.raises(DataError, match=message):
             self.read(stored(1, len(self.DATA), 6), file)
 
@@ -377,7 +381,7 @@ class TestStored:
 
 class TestFormats:
     @pytest.mark.parametrize("order", "<>")
-    def test_native(self, order: str) -> None:
+    def test_native_format_is_decoded_in_either_byte_order(self, order: str) -> None:
         several = native([1], [], [2, 70_000], order=order)
         assert rows_of(roaring.decode(native(SPEC_ROWS, order=order), 6)) == set(SPEC_ROWS)
         assert rows_of(roaring.decode(several, 3)) == {1, 2**33 + 2, 2**33 + 70_000}
@@ -397,7 +401,7 @@ class TestFormats:
             (struct.pack("<II", roaring.NATIVE, 2) + native([1, 2])[8:] + bytes(3), "before its bitmap 1 of 2"),
         ],
     )
-    def test_broken_native(self, data: bytes, message: str) -> None:
+    def test_broken_native_format_is_refused(self, data: bytes, message: str) -> None:
         with pytest.raises(DataError, match=message):
             roaring.decode(data, 1)
 
@@ -411,7 +415,7 @@ class TestFormats:
         data = struct.pack("<IQ", roaring.PORTABLE, len(buckets) if count is None else count)
         return data + b"".join(struct.pack("<I", key) + bitmap for key, bitmap in buckets)
 
-    def test_broken_buckets(self) -> None:
+    def test_broken_buckets_of_the_portable_format_are_refused(self) -> None:
         one = BitMap([1]).serialize()
         for data in (
             self.portable((0, one), count=2),

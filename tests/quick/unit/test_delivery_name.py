@@ -33,7 +33,7 @@ def at(version: int, part: int = 0, phase: Phase = "stream", ordinal: int = 0) -
         (at(12), at(20, 0, "snapshot"), "00000000000000000012.to.00000000000000000020-snapshot.jsonl"),
     ],
 )
-def test_names(first: Position, following: Position, name: str) -> None:
+def test_file_name_of_a_delivery_gives_its_positions_back(first: Position, following: Position, name: str) -> None:
     assert delivery_name(first, following, ".jsonl") == name
     parsed = parse_delivery_name(name, "T")
     assert parsed is not None
@@ -57,7 +57,7 @@ def test_names(first: Position, following: Position, name: str) -> None:
         "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠١٢.jsonl",
     ],
 )
-def test_other_files(name: str) -> None:
+def test_file_of_another_name_is_no_delivery(name: str) -> None:
     assert parse_delivery_name(name, "T") is None
 
 

@@ -84,7 +84,7 @@ class TestJob:
         with pytest.raises(ValueError, match="surrogate"):
             progress_of(f'{{"table_id":{table_id},"version":1,"part":0,"phase":"stream","ordinal":0}}'.encode())
 
-    def test_none(self) -> None:
+    def test_progress_without_a_job_has_none(self) -> None:
         assert job_of(None) is None
         assert job_of(Progress(Position("T", 7))) is None
 

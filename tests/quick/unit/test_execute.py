@@ -72,12 +72,12 @@ class TestOrder:
     def test_over_files_versions_and_batches(self, workers: int, batch_rows: int) -> None:
         assert rows(execution(FILES, workers=workers, batch_rows=batch_rows).batches(PLANS)) == EXPECTED
 
-    def test_nothing(self, workers: int) -> None:
+    def test_plans_without_scans_have_no_rows(self, workers: int) -> None:
         assert rows(execution({}, workers=workers).batches([])) == []
         assert rows(execution({}, workers=workers).batches([plan(1)])) == []
 
     @pytest.mark.parametrize(("part", "ordinal"), [(0, 0), (1, 5), (2, 8)])
-    def test_from_a_position(self, workers: int, part: int, ordinal: int) -> None:
+    def test_reading_begins_at_any_position(self, workers: int, part: int, ordinal: int) -> None:
         """A scan's index and the number of rows before it are where a delivery begins."""
         found = execution(FILES, workers=workers).batches(PLANS, Position("t", 3, part, ordinal=ordinal))
         assert rows(found) == EXPECTED[ordinal:]
@@ -120,7 +120,7 @@ def collect(batches: Iterator[ChangeBatch], into: list[ChangeBatch]) -> None:
 
 
 class TestMissing:
-    def test_ends_the_reading(self) -> None:
+    def test_missing_file_ends_the_reading_and_is_named(self) -> None:
         with pytest.raises(MissingFileError) as caught:
             rows(execution(FILES).batches([plan(7, "a", "gone")]))
         error = caught.value
@@ -140,7 +140,7 @@ class TestColumns:
         assert batch.schema == OLD
         assert batch.rows.schema.names[:2] == ["m", "n"]
 
-    def test_by_name(self) -> None:
+    def test_columns_are_chosen_by_name_whatever_their_case(self) -> None:
         """Those that the version has, whatever their case; where it has none of them, that is an error."""
         assert all_columns(OLD) is OLD
         assert named_columns(["N", "later"], OLD).names == ("n",)

@@ -248,21 +248,25 @@ class TestMissingFiles:
         lake.forget(gone)
         return writer
 
-    async def test_fail(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+    async def test_missing_file_stops_the_table(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         await self.vacuumed(lake, clock)
         with pytest.raises(MissingFileError, match=r"memory://orders, version 2, file part-"):
             await feed(lake, place, clock, start="earliest")
         assert ids(place) == [("insert", 1, 1)]
         assert await position(place) == Position("T", 2)
 
-    async def test_skip(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+    async def test_skipped_file_leaves_its_version_without_its_rows(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         await self.vacuumed(lake, clock, 7)
         left_out: list[MissingFileError] = []
         await feed(lake, place, clock, 6, start="earliest", on_missing_file="skip", on_missing=left_out.append)
         assert ids(place) == [("insert", 1, 1), ("insert", 5, 5), ("insert", 6, 6)]
         assert [error.version for error in left_out] == [2, 4]
 
-    async def test_resnapshot(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_resnapshot_replaces_the_history_whose_file_is_missing(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.WARNING, "cdfd"):
             clock = manual_clock()
             lake = Lake(clock)

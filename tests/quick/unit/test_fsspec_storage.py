@@ -157,7 +157,7 @@ def test_what_is_not_installed(uri: str, package: str, monkeypatch: pytest.Monke
         {"mtime": None, "updated": "2023-11-14T22:13:20.500Z"},
     ],
 )
-def test_times(info: dict[str, Any]) -> None:
+def test_modification_time_is_read_in_each_form(info: dict[str, Any]) -> None:
     assert _modified_ms(info) == 1_700_000_000_500
     assert _modified_ms({}) == 0
 
@@ -168,7 +168,7 @@ def test_the_configuration_takes_it() -> None:
     assert settings.storage.options("S3A://b/orders")["deadline"] == 60.0
 
 
-def test_names_of_nothing(root: str) -> None:
+def test_name_of_nothing_is_not_found(root: str) -> None:
     store = made(Custom, root)
     with pytest.raises(NotFoundError):
         store.open_input_file("x")

@@ -111,16 +111,16 @@ class TestScan:
         {"add": {"path": "b"}},
     )
 
-    def test_finds_both(self) -> None:
+    def test_protocol_and_metadata_of_an_entry_are_found(self) -> None:
         assert headers.scan(2, self.ENTRY) == PartialHeader(2, PROTOCOL, METADATA)
 
-    def test_or_neither(self) -> None:
+    def test_entry_without_protocol_and_metadata_has_neither(self) -> None:
         assert headers.scan(2, b"") == PartialHeader(2)
         assert headers.scan(2, entry({"add": {"path": '"metaData"'}}, {"add": {"protocol": 1, "path": "x"}})) == (
             PartialHeader(2)
         )
 
-    def test_in_chunks(self) -> None:
+    def test_entry_in_two_chunks_is_scanned_wherever_it_is_cut(self) -> None:
         for at in range(len(self.ENTRY)):
             assert headers.scan(2, [self.ENTRY[:at], self.ENTRY[at:]]) == PartialHeader(2, PROTOCOL, METADATA)
 
@@ -139,7 +139,7 @@ class TestScan:
         assert headers.scan(2, data) == PartialHeader(2, PROTOCOL, METADATA)
 
     @given(st.binary(max_size=60))
-    def test_noise(self, data: bytes) -> None:
+    def test_arbitrary_bytes_raise_nothing_but_errors_of_cdfd(self, data: bytes) -> None:
         with contextlib.suppress(CdfdError):
             headers.scan(2, data)
 

@@ -63,6 +63,6 @@ async def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCapt
     assert len(topic.records) == 4
 
 
-def test_they_need_topics() -> None:
+def test_heartbeats_need_a_sink_with_topics() -> None:
     with pytest.raises(ConfigError, match=r"heartbeat\.interval: needs a Kafka sink"):
         parse("pipeline: p\ntables: [{uri: t}]\nsink: {kind: files, path: o}\nheartbeat: {interval: 30s}\n", {})

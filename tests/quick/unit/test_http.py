@@ -94,7 +94,7 @@ async def test_status_with_the_configuration() -> None:
         assert list(document["tables"]) == ["orders", "customers"]
 
 
-async def test_secrets_are_nowhere() -> None:
+async def test_no_page_has_the_password() -> None:
     async with serving() as client:
         for path in PATHS:
             assert PASSWORD not in (await client.get(path))[1]
@@ -204,7 +204,7 @@ async def test_what_is_no_http_is_refused_without_a_word_in_the_log(caplog: pyte
     assert [record.name for record in caplog.records] == ["cdfd.http"]  # where it listens
 
 
-async def test_many_at_once() -> None:
+async def test_concurrent_requests_are_all_answered() -> None:
     async with serving() as client:
         codes = await asyncio.gather(*(client.get(path) for path in PATHS for _ in range(10)))
         assert {code for code, _, _ in codes} == {200, 503}

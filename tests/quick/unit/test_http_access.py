@@ -76,7 +76,7 @@ class TestAuthentication:
             ),
         ],
     )
-    async def test_credentials(
+    async def test_only_the_configured_credentials_are_accepted(
         self, authentication: dict[str, str], accepted: list[dict[str, str]], challenges: list[str]
     ) -> None:
         wrong = [
@@ -108,7 +108,7 @@ class TestAuthentication:
                     code, _, asked = await asking.get(path, headers)
                     assert (code, asked) == (404 if path == "/nowhere" else 200, []), (path, headers)
 
-    async def test_one_header_only(self) -> None:
+    async def test_two_headers_of_credentials_are_refused(self) -> None:
         async with client(authentication={"token": TOKEN}) as asking:
             twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer other")]
             async with (

@@ -107,7 +107,7 @@ async def test_the_answer_is_a_notification_that_log_and_status_have_too(caplog:
         ("/tables/orders/move", {"version": 12}),
     ],
 )
-async def test_actions(path: str, body: Any) -> None:
+async def test_each_action_is_answered_by_the_state_of_the_table(path: str, body: Any) -> None:
     async with serving() as client:
         code, answer = await client.post(path, body)
         assert (code, answer["type"]) == (200, "PAUSED")
@@ -209,7 +209,7 @@ async def test_no_action_by_another_method(method: str) -> None:
         assert client.controller.recent() == []
 
 
-async def test_unknown_actions() -> None:
+async def test_unknown_action_is_not_found() -> None:
     async with serving() as client:
         for path in ("/tables/orders/drop", "/tables/orders/log-level", "/tables/orders/stop-snapshot", "/tables"):
             assert (await client.post(path))[0] == 404

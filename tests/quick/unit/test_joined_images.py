@@ -122,7 +122,7 @@ def test_rows_of_several_files(
 
 @pytest.mark.parametrize("key", [(), ("id",), ("region", "id")])
 @pytest.mark.parametrize("regions", [1, 3])
-def test_any_changes(
+def test_random_changes_have_the_rows_of_single_files(
     tmp_path: Path, together: list[int], monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...], regions: int
 ) -> None:
     """In pairs and not, with a key and without, and with any room for late rows."""

@@ -384,7 +384,7 @@ class TestProgress:
 
 
 class TestPartitions:
-    async def test_keys_decide(self) -> None:
+    async def test_partition_is_that_of_the_key(self) -> None:
         table = recorded(partitions=5)
         await deliver(table.sink, rows(*range(20)))
         (sent,) = table.producer.sent("shop.orders")
@@ -399,7 +399,7 @@ class TestPartitions:
 
 
 class TestOversized:
-    async def test_fails_the_delivery(self) -> None:
+    async def test_oversized_record_fails_the_delivery(self) -> None:
         table = recorded()
         with pytest.raises(SinkError, match=r"a record of \d+ bytes, with key .*1.*, is too large") as error:
             await deliver(table.sink, rows(1, note="x" * LIMIT))
@@ -407,7 +407,7 @@ class TestOversized:
         assert table.sink.oversized == 0
         assert not table.producer.committed
 
-    async def test_is_skipped(self) -> None:
+    async def test_oversized_record_is_skipped_and_counted(self) -> None:
         table = recorded(oversized="skip")
         await deliver(table.sink, pa.concat_batches([rows(1, note="x" * LIMIT), rows(2)]))
         assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[2]]

@@ -53,7 +53,7 @@ class TestCanonicalForm:
             ('{"b": 1, "a": {"b": 1}, "aa": 1, "a-": 1, "B": 1}', '"B"=1,"a"+"b"=1,"a-"=1,"aa"=1,"b"=1'),
         ],
     )
-    def test_rules(self, document: str, canonical: str) -> None:
+    def test_checksum_is_that_of_the_canonical_form(self, document: str, canonical: str) -> None:
         expected = hashlib.md5(canonical.encode(), usedforsecurity=False).hexdigest()
         assert last_checkpoint.checksum(document.encode()) == expected
 
@@ -81,10 +81,10 @@ def document(**fields: object) -> bytes:
 
 
 class TestParse:
-    def test_smallest(self) -> None:
+    def test_hint_of_required_fields_alone_is_parsed(self) -> None:
         assert last_checkpoint.parse(b'{"version":10,"size":13}') == LastCheckpoint(10, 13)
 
-    def test_all_fields(self) -> None:
+    def test_hint_of_all_fields_is_parsed(self) -> None:
         schema = {"type": "struct", "fields": [{"scale": 1.50, "name": "ü"}]}
         hint = last_checkpoint.parse(
             document(
@@ -107,7 +107,7 @@ class TestParse:
         assert hint.checkpoint_schema is not None
         assert json.loads(hint.checkpoint_schema) == schema
 
-    def test_nulls_are_absent(self) -> None:
+    def test_null_field_of_a_hint_is_an_absent_one(self) -> None:
         hint = last_checkpoint.parse(document(parts=None, checksum=None, v2Checkpoint=None, checkpointSchema=None))
         assert hint == LastCheckpoint(5, 9)
 
@@ -160,7 +160,7 @@ class TestParse:
             document(v2Checkpoint={"path": V2_NAME, "sizeInBytes": -1}, version=2),
         ],
     )
-    def test_broken(self, data: bytes) -> None:
+    def test_broken_hint_is_refused_in_few_words(self, data: bytes) -> None:
         with pytest.raises(LogError, match="_last_checkpoint") as caught:
             last_checkpoint.parse(data)
         assert len(str(caught.value)) < 500
@@ -209,7 +209,7 @@ optional = st.none() | st.integers(0, 2**63 - 1)
         checkpoint_schema=st.none() | st.sampled_from(['{"type":"struct","fields":[]}', '{"x":[1.50,null,"\\u00fc"]}']),
     )
 )
-def test_round_trip(hint: LastCheckpoint) -> None:
+def test_serialized_hint_is_parsed_to_its_checksum(hint: LastCheckpoint) -> None:
     data = last_checkpoint.serialize(hint)
     again = last_checkpoint.parse(data)
     assert again.checksum == last_checkpoint.checksum(data)

@@ -48,7 +48,7 @@ def test_files_that_are_alike_share_one() -> None:
         (("a", "b"), {"a": pa.int64(), "b": pa.int32()}),
     ],
 )
-def test_others_do_not(columns: tuple[str, ...], file: dict[str, pa.DataType]) -> None:
+def test_files_of_other_columns_do_not_share_a_layout(columns: tuple[str, ...], file: dict[str, pa.DataType]) -> None:
     layouts = Layouts()
     first = layouts.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()})))
     other = layouts.of(table(*columns), physical(pa.schema(file)))

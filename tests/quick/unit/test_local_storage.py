@@ -448,7 +448,7 @@ def test_names_that_are_no_utf8_are_not_listed(tmp_path: Path) -> None:
     assert asyncio.run(paths(LocalStorage(tmp_path), "")) == ["é"]
 
 
-def test_permissions(tmp_path: Path) -> None:
+def test_file_without_permission_names_the_user(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"")
     (tmp_path / "secret").chmod(0)
     with unprivileged(), pytest.raises(StorageError, match="Permission denied") as caught:

@@ -22,14 +22,14 @@ from cdfd.storage.location import open_storage
         ("file:///data/a%20b%2520c%C3%A4", "/data/a b%20cä"),
     ],
 )
-def test_local(uri: str, root: str) -> None:
+def test_local_path_or_uri_opens_its_folder(uri: str, root: str) -> None:
     storage = open_storage(uri)
     assert isinstance(storage, LocalStorage)
     assert storage.root == root
 
 
 @pytest.mark.parametrize("path", ["orders", "./orders", "12:30/orders", "file", "file:orders", "a:b"])
-def test_relative(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_below_the_working_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     storage = open_storage(path)
     assert isinstance(storage, LocalStorage)
@@ -57,11 +57,11 @@ def test_credentials_are_refused_and_not_shown(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["", "file://", "file://host/x", "file:///%FF"])
-def test_malformed(uri: str) -> None:
+def test_malformed_uri_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError):
         open_storage(uri)
 
 
-def test_nul() -> None:
+def test_path_with_a_zero_byte_is_refused() -> None:
     with pytest.raises(PathError):
         open_storage("file:///a%00b")

@@ -112,7 +112,9 @@ class TestEntry:
             asyncio.run(log.stat(3))
 
     @pytest.mark.parametrize(("inline", "chunk"), [(10, 10**6), (10, 20), (0, 1)])
-    def test_of_any_size(self, inline: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_entry_is_read_alike_inline_in_a_thread_and_in_chunks(
+        self, inline: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Inline, in a thread, in chunks: the same."""
         log, _ = stored(table(2))
         expected = asyncio.run(log.entry(2))
@@ -135,7 +137,7 @@ class TestHint:
         found = asyncio.run(log.segment(version))
         return None if found.checkpoint is None else found.checkpoint.version, storage.asked
 
-    def test_is_followed(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_checkpoint_of_the_hint_is_read(self, caplog: pytest.LogCaptureFixture) -> None:
         files = table(12) | layout.single(4, state(4)) | layout.single(10, state(10)) | hint(10)
         assert self.segment(files)[0] == 10
         assert live(files) == named(12)
@@ -203,7 +205,7 @@ class TestHeader:
         asyncio.run(log.header())
         assert storage.asked == ["_last_checkpoint", *(paths.commit_name(version) for version in (5, 4, 3))]
 
-    def test_from_a_checkpoint(self) -> None:
+    def test_header_of_a_short_log_is_in_its_checkpoint(self) -> None:
         assert note(table(12, first=9) | layout.single(10, state(10))) == "start"
         assert note(table(12, first=9) | layout.v2(10, state(10), 2, "json")) == "start"
 
@@ -263,7 +265,7 @@ class TestHeader:
 
 class TestSnapshot:
     @pytest.mark.parametrize("version", [None, 0, 1, 6, 12])
-    def test_of_any_version(self, version: int | None) -> None:
+    def test_snapshot_has_the_files_of_its_version(self, version: int | None) -> None:
         assert live(table(12), version) == named(12 if version is None else version)
         assert live(table(12) | layout.single(0, state(0)), version) == named(12 if version is None else version)
 
@@ -289,7 +291,7 @@ class TestSnapshot:
 
 
 class TestLog:
-    def test_no_table(self) -> None:
+    def test_log_without_entries_is_no_table(self) -> None:
         for files in ({}, {"x": b""}, {"00000000000000000001.crc": b""}):
             log, _ = stored(files)
             for asked in (log.segment(), log.earliest_version(), log.latest_version(), log.header(), log.snapshot()):

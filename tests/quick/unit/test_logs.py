@@ -160,7 +160,7 @@ def test_warnings_are_logged() -> None:
 
 
 @pytest.mark.parametrize(("format", "level"), [("xml", "info"), ("json", "loud"), ("json", "notset")])
-def test_unknown_choices(format: str, level: str) -> None:
+def test_unknown_format_or_level_is_refused(format: str, level: str) -> None:
     with pytest.raises(ConfigError, match="unknown log"):
         set_up(format, level)
 

@@ -112,7 +112,7 @@ def test_options_that_name_no_daemon() -> None:
     assert str(caught.value).startswith("the options do not say which daemon. Give one of")
 
 
-def test_short_bucket() -> None:
+def test_bucket_with_too_short_a_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="names no valid bucket"):
         open_s3("s3://a/t", {})
 

@@ -54,7 +54,7 @@ def test_no_series_of_creation_times() -> None:
     assert not any("_created" in sample for sample in measured(running()[0]))
 
 
-def test_the_process_itself() -> None:
+def test_process_is_up_and_has_its_build_and_memory() -> None:
     status, _ = running()
     found = measured(status, None)
     assert found["cdfd_up"] == 1

@@ -65,17 +65,17 @@ def test_kafka_gets_it_with_oauthbearer() -> None:
         ({"region": "eu-north-1"}, "kafka.internal:9098", "eu-north-1"),
     ],
 )
-def test_the_region(aws: dict[str, Any], server: str, region: str) -> None:
+def test_region_is_configured_or_that_of_the_server(aws: dict[str, Any], server: str, region: str) -> None:
     assert msk.region_of(Aws.model_validate(aws), [server]) == region
 
 
-def test_no_region() -> None:
+def test_server_without_a_region_asks_for_the_setting() -> None:
     with pytest.raises(ConfigError, match="region of the MSK cluster") as caught:
         msk.region_of(Aws(), ["kafka.internal:9098"])
     assert "sink.security.aws.region" in str(caught.value.hint)
 
 
-def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(SinkError, match="no credentials found") as caught:
@@ -103,7 +103,7 @@ class TestRoles:
         yield f"http://{host}:{port}"
         server.stop()
 
-    def test_a_role(self, sts: str) -> None:
+    def test_token_of_a_role_has_its_session(self, sts: str) -> None:
         _, query = signed(msk.fetch(Aws(role_arn=self.ROLE), "eu-west-1").value)
         assert not query["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
         assert query["X-Amz-Security-Token"]

@@ -55,6 +55,6 @@ def test_one_long_key_among_short_ones() -> None:
 
 
 @pytest.mark.parametrize("keys", [[], [None, None], [b""]])
-def test_next_to_nothing(keys: list[bytes | None]) -> None:
+def test_partition_of_short_and_missing_keys(keys: list[bytes | None]) -> None:
     wanted = [3 if key is None else expected(key, 4) for key in keys]
     assert partitions(pa.array(keys, pa.large_binary()), 4, unkeyed=3).tolist() == wanted

@@ -134,7 +134,7 @@ class TestTables:
         assert rows == expected(contents(table, 1), contents(table, table.version - 1))
 
     @pytest.mark.parametrize("until", [(), ("--until", "now")])
-    def test_tail_prints_them(self, table: TrackedTable, until: tuple[str, ...]) -> None:
+    def test_tail_prints_net_changes(self, table: TrackedTable, until: tuple[str, ...]) -> None:
         result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--from", "2", *until])
         assert result.exit_code == 0
         found = [json.loads(line) for line in result.stdout.splitlines()]

@@ -32,7 +32,7 @@ async def without_schema_at_first(storage: Lake | LocalStorage, clock: ManualClo
 
 
 @pytest.mark.parametrize("missing", [None, "null"])
-def test_ranges(tmp_path: Path, missing: object) -> None:
+def test_ranges_begin_where_the_table_has_a_schema(tmp_path: Path, missing: object) -> None:
     run(without_schema_at_first(LocalStorage(tmp_path), manual_clock(), missing))
     assert cdfd.changes(str(tmp_path), 0).read_all().column("id").to_pylist() == [2]
     assert cdfd.changes(str(tmp_path), 0, 0).read_all().num_rows == 0
@@ -44,7 +44,7 @@ def test_ranges(tmp_path: Path, missing: object) -> None:
 
 @pytest.mark.parametrize("place_type", [MemoryPlace, FilesPlace, DeltaPlace])
 @pytest.mark.parametrize("start", ["earliest", "snapshot", 1])
-async def test_daemon(
+async def test_daemon_delivers_what_follows_the_schema(
     tmp_path: Path,
     place_type: type[MemoryPlace | FilesPlace | DeltaPlace],
     start: str | int,

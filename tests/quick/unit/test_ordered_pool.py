@@ -52,7 +52,7 @@ def new_threads() -> Iterator[Callable[[], list[str]]]:
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 class TestInOrder:
     @pytest.mark.parametrize("tasks", [0, 1, 2, 3, 20])
-    def test_order(self, workers: int, tasks: int) -> None:
+    def test_results_come_in_the_order_of_tasks(self, workers: int, tasks: int) -> None:
         work = [counting(number * 100, number % 4) for number in range(tasks)]
         expected = [number * 100 + at for number in range(tasks) for at in range(number % 4)]
         assert list(run_in_order(work, workers=workers)) == expected
@@ -139,7 +139,7 @@ class TestInOrder:
 
 
 class TestBound:
-    def test_of_what_waits(self) -> None:
+    def test_task_waits_while_its_results_are_not_taken(self) -> None:
         """Every task may put `depth` results aside and hold one in hand, and then it waits."""
         made = [0, 0, 0]
         full = threading.Event()
@@ -197,10 +197,10 @@ class TestBound:
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 class TestMapped:
-    def test_order(self, workers: int) -> None:
+    def test_mapped_values_come_in_their_order(self, workers: int) -> None:
         assert list(map_in_order(lambda n: n * n, range(100), workers=workers)) == [n * n for n in range(100)]
 
-    def test_nothing(self, workers: int) -> None:
+    def test_mapping_of_no_values_has_none(self, workers: int) -> None:
         assert list(map_in_order(lambda n: n, [], workers=workers)) == []
 
     def test_an_error_comes_after_all_results_before_it(self, workers: int) -> None:

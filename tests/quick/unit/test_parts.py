@@ -23,7 +23,7 @@ def cut(sizes: list[int], limit: int, first: int = 0) -> list[tuple[int, int]]:
     return list(ranges(plan(*sizes), first, limit))
 
 
-def test_examples() -> None:
+def test_scans_are_cut_at_the_limit_and_never_inside() -> None:
     assert cut([1, 2, 3], 10) == [(0, 3)]
     assert cut([5, 5, 5], 10) == [(0, 2), (2, 3)]
     assert cut([50, 1, 50], 10) == [(0, 1), (1, 2), (2, 3)], "a scan is never cut"

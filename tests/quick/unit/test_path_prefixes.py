@@ -31,7 +31,7 @@ PREFIXES = (("dbfs:/mnt/lake", "s3://lake/"), ("dbfs:/mnt/lake/other", "/disk/a%
         ("a.parquet", Location("s3://table", "a.parquet")),
     ],
 )
-def test_location(path: str, location: Location) -> None:
+def test_prefix_is_replaced_before_the_path_is_located(path: str, location: Location) -> None:
     assert paths.resolve("s3://table", path, (), PREFIXES) == location
 
 

@@ -31,7 +31,7 @@ class TestNames:
             ("09223372036854775807.json", LogName("commit", 2**63 - 1)),
         ],
     )
-    def test_known_names(self, name: str, expected: LogName) -> None:
+    def test_name_of_each_kind_of_log_file_is_parsed(self, name: str, expected: LogName) -> None:
         assert paths.parse_name(name) == expected
 
     @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ class TestNames:
         assert paths.parse_name(name) is None
 
     @given(st.integers(0, 2**63 - 1), st.integers(1, 10**9), st.data())
-    def test_round_trip(self, version: int, parts: int, data: st.DataObject) -> None:
+    def test_made_name_is_parsed_to_its_parts(self, version: int, parts: int, data: st.DataObject) -> None:
         part = data.draw(st.integers(1, parts))
         assert paths.parse_name(paths.commit_name(version)) == LogName("commit", version)
         assert paths.parse_name(paths.checkpoint_name(version)) == LogName("checkpoint", version)
@@ -81,7 +81,7 @@ class TestNames:
     def test_no_name_breaks_it(self, name: str) -> None:
         paths.parse_name(name)
 
-    def test_which_are_checkpoints(self) -> None:
+    def test_names_of_checkpoints_are_told_from_commits(self) -> None:
         names = [paths.checkpoint_name(1), part_name(1, 1, 2), v2_name(1, UUID), paths.commit_name(1)]
         assert [name is not None and name.is_checkpoint for name in map(paths.parse_name, names)] == [
             True,
@@ -144,7 +144,7 @@ class TestDecode:
         assert paths.decode(uri) == path
 
     @pytest.mark.parametrize("uri", MALFORMED)
-    def test_malformed(self, uri: str) -> None:
+    def test_malformed_path_is_refused(self, uri: str) -> None:
         with pytest.raises(LogError, match="path"):
             paths.decode(uri)
 
@@ -219,7 +219,7 @@ class TestResolve:
             ("/data/./orders//p/../x", "x"),
         ],
     )
-    def test_within_the_table(self, path: str, expected: str | None) -> None:
+    def test_path_is_resolved_within_the_table(self, path: str, expected: str | None) -> None:
         if expected is None:
             with pytest.raises(PathError):
                 paths.resolve(self.ROOT, path)

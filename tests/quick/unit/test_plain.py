@@ -57,7 +57,7 @@ def logged(formatter: logging.Formatter, text: str) -> str:
 @settings(deadline=None)
 @given(text=texts, hint=texts, place=texts)
 @example(text=HOSTILE, hint=HOSTILE, place=HOSTILE)
-def test_errors(text: str, hint: str, place: str) -> None:
+def test_errors_are_printed_as_plain_lines(text: str, hint: str, place: str) -> None:
     for kind in KINDS:
         error = kind(text, table=place, version=2**63 - 1, path=place, hint=hint)
         check(str(error))
@@ -70,7 +70,7 @@ def test_errors(text: str, hint: str, place: str) -> None:
 @settings(deadline=None)
 @given(text=texts)
 @example(text=HOSTILE)
-def test_logs(text: str) -> None:
+def test_logs_are_printed_as_plain_lines(text: str) -> None:
     first, *rest = logged(logs.TextFormatter(), text).split("\n")
     check(first, 200_000)
     assert rest
@@ -86,7 +86,7 @@ def test_logs(text: str) -> None:
 @settings(deadline=None)
 @given(text=texts)
 @example(text=HOSTILE)
-def test_inspect(text: str) -> None:
+def test_facts_of_a_table_are_printed_as_plain_lines(text: str) -> None:
     feature = {"name": text, "kind": "reader", "status": "refused", "enabled": True}
     facts: dict[str, Any] = {
         "table": text,
@@ -154,7 +154,7 @@ def test_the_page_and_the_status(text: str) -> None:
 
 @settings(deadline=None)
 @given(text=texts, longest=st.integers(50, 3000))
-def test_one_line(text: str, longest: int) -> None:
+def test_text_is_shortened_to_one_plain_line(text: str, longest: int) -> None:
     line = one_line(text, longest)
     check(line, longest)
     if text.isprintable() and len(text) <= longest:
@@ -164,9 +164,16 @@ def test_one_line(text: str, longest: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", [test_errors, test_logs, test_inspect, test_tables_of_reports, test_the_page_and_the_status]
+    "test",
+    [
+        test_errors_are_printed_as_plain_lines,
+        test_logs_are_printed_as_plain_lines,
+        test_facts_of_a_table_are_printed_as_plain_lines,
+        test_tables_of_reports,
+        test_the_page_and_the_status,
+    ],
 )
-def test_megabytes(test: Any) -> None:
+def test_megabytes_of_text_are_printed_as_plain_lines(test: Any) -> None:
     inner = test.hypothesis.inner_test
     inner(**dict.fromkeys(inspect.signature(inner).parameters, "x\x1b" * 1_000_000))
 

@@ -123,14 +123,14 @@ class TestChangeDataFiles:
 class TestFiles:
     """Rule 2: adds are inserts and removes deletes, without what their own deletion vector hides."""
 
-    def test_adds_and_removes(self) -> None:
+    def test_added_and_removed_files_are_inserts_and_deletes(self) -> None:
         made = plan(entry(add("a"), remove("b")), HEADER, 7)
         assert list(made.scans) == [FileScan("b", "delete", {"p": "1"}, 10), FileScan("a", "insert", {"p": "1"}, 10)]
         assert made.origin == "files"
         assert made.size == 20
         assert (made.version, made.timestamp_ms, made.schema) == (1, 7, HEADER.schema)
 
-    def test_without_hidden_rows(self) -> None:
+    def test_rows_hidden_by_a_vector_are_left_out(self) -> None:
         assert brief(scans(add("a", "x"), remove("b", "y"))) == [("b", "delete", None, "y"), ("a", "insert", None, "x")]
 
     def test_a_remove_that_does_not_say_its_size(self) -> None:
@@ -190,7 +190,7 @@ MERGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted
 
 
 class TestNothing:
-    def test_without_data_change(self) -> None:
+    def test_actions_without_data_change_have_no_rows(self) -> None:
         """Rule 4: rows were only moved."""
         made = plan(entry(remove("a", change=False), add("b", change=False), add("c", "x", change=False)), HEADER, 7)
         assert list(made.scans) == []
@@ -247,7 +247,9 @@ class TestPartitionValues:
 
     @pytest.mark.parametrize("values", [None, {}])
     @pytest.mark.parametrize("before", [BEFORE, BEFORE.compacted()])
-    def test_from_the_state(self, values: Fields | None, before: Snapshot) -> None:
+    def test_partition_values_that_a_remove_lacks_are_those_of_the_state(
+        self, values: Fields | None, before: Snapshot
+    ) -> None:
         """An empty map in a partitioned table says as little as none."""
         commit = entry(remove("a", partitionValues=values), remove("b", "x", partitionValues=values))
         assert needs_snapshot(commit, HEADER)
@@ -255,7 +257,7 @@ class TestPartitionValues:
         assert [scan.partition_values for scan in found] == [{"p": "5"}, {"p": "6"}]
 
     @pytest.mark.parametrize("before", [None, BEFORE])
-    def test_from_nowhere(self, before: Snapshot | None) -> None:
+    def test_remove_of_an_unknown_file_without_partition_values_is_refused(self, before: Snapshot | None) -> None:
         with pytest.raises(LogError, match="a remove without partition values") as caught:
             scans(remove("nowhere", partitionValues=None), before=before)
         assert caught.value.path == "nowhere"
@@ -395,7 +397,7 @@ class TestDeterminism:
         for _ in range(50):
             assert scans(*chance.sample(self.ACTIONS, len(self.ACTIONS))) == expected
 
-    def test_order(self) -> None:
+    def test_deletes_come_before_inserts_and_each_by_path(self) -> None:
         found = scans(*self.ACTIONS)
         # A row that moved to another file is gone before it is back: all deletes, then all inserts, each by path.
         assert [scan.change_type for scan in found] == sorted(scan.change_type or "" for scan in found)
@@ -451,7 +453,7 @@ class TestValues:
         ]
 
     @pytest.mark.parametrize("number", range(5))
-    def test_plans_pickle(self, number: int) -> None:
+    def test_pickled_plan_is_equal(self, number: int) -> None:
         made = self.plans()[number]
         again = pickle.loads(pickle.dumps(made))
         assert again == made
@@ -474,7 +476,9 @@ class TestTimestamp:
             *[(-(2**63), None, 0), (2**62, None, LATEST_MS), (2**62, LATEST_MS, LATEST_MS), (-1, 5, 6)],
         ],
     )
-    def test_is_monotonic(self, modified: int, previous: int | None, expected: int) -> None:
+    def test_commit_time_is_later_than_that_of_the_version_before(
+        self, modified: int, previous: int | None, expected: int
+    ) -> None:
         assert commit_timestamp(entry(), HEADER, modified, previous) == expected
 
     def test_is_never_that_of_the_writers_clock(self) -> None:
@@ -491,7 +495,7 @@ class TestTimestamp:
         assert caught.value.version == 3
 
     @pytest.mark.parametrize("stated", [-1, LATEST_MS + 1, 2**63 - 1])
-    def test_and_a_time(self, stated: int) -> None:
+    def test_in_commit_timestamp_must_be_a_time(self, stated: int) -> None:
         with pytest.raises(LogError, match=f"timestamp {stated} is not a time"):
             commit_timestamp(entry({"commitInfo": {"inCommitTimestamp": stated}}), self.ON, 50, None)
         assert commit_timestamp(entry({"commitInfo": {"inCommitTimestamp": LATEST_MS}}), self.ON, 0, None) == LATEST_MS

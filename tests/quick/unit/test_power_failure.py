@@ -80,7 +80,7 @@ async def test_nothing_is_synced_without_sync(device: Device) -> None:
 @pytest.mark.parametrize(
     ("sink", "durable"), [("kind: files", True), ("kind: files, fsync: false", False), ("kind: delta", True)]
 )
-async def test_the_setting_decides(device: Device, sink: str, durable: bool) -> None:
+async def test_delivery_is_lost_only_if_fsync_is_off(device: Device, sink: str, durable: bool) -> None:
     out = device.folder / "out"
     settings = parse(f"{{pipeline: shop, tables: [{{uri: orders}}], sink: {{{sink}, path: {out}}}}}")
     async with connector(settings).opened(settings.listed[0]) as opened:

@@ -104,7 +104,7 @@ def test_before_the_first_start(shop: Shop) -> None:
     assert sorted(path.name for path in shop.folder.iterdir()) == ["orders", "shop.yaml"]
 
 
-def test_after_some_deliveries(shop: Shop) -> None:
+def test_delivered_version_and_ledger_are_shown(shop: Shop) -> None:
     shop.deliver()
     orders = shop.show()[0][1]
     assert orders[:5] == ["orders", "4", "4", "4", "0"]
@@ -131,7 +131,7 @@ async def test_while_a_daemon_delivers(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("ledger", ["ledger", "source", "none"])
-def test_setting(tmp_path: Path, ledger: str) -> None:
+def test_set_position_is_shown_and_in_the_ledger(tmp_path: Path, ledger: str) -> None:
     shop = Shop(tmp_path, ledger)
     told = progress_command.set_position(shop.path, "orders", 2)
     assert told == "orders: delivered up to version 2, resuming at version 3\n"
@@ -163,7 +163,7 @@ def test_a_folder_cannot_go_back(shop: Shop) -> None:
     assert found.version == 2
 
 
-def test_resetting(shop: Shop) -> None:
+def test_reset_table_is_delivered_again_from_its_start(shop: Shop) -> None:
     progress_command.set_position(shop.path, "orders", 2)
     (shop.folder / "out/orders").rename(shop.folder / "old")
     orders = shop.show()[0][1]

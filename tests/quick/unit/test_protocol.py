@@ -43,7 +43,7 @@ class TestReadable:
             *(features(name) for name in sorted(protocol.READER_FEATURES)),
         ],
     )
-    def test_honoured(self, asked: Protocol) -> None:
+    def test_protocol_that_cdfd_reads_is_accepted(self, asked: Protocol) -> None:
         protocol.check_readable(asked)
 
     @pytest.mark.parametrize("check", [protocol.check_readable, protocol.check_writable])
@@ -129,7 +129,7 @@ class TestWritable:
             *(features(writers=[name]) for name in sorted(protocol.WRITER_FEATURES)),
         ],
     )
-    def test_honoured(self, asked: Protocol) -> None:
+    def test_protocol_that_cdfd_writes_is_accepted(self, asked: Protocol) -> None:
         protocol.check_writable(asked)
 
     def test_the_features_are_those_that_were_looked_at(self) -> None:
@@ -191,7 +191,7 @@ class TestFeatures:
             ),
         ],
     )
-    def test_listed_or_implied(self, asked: Protocol, readers: str, writers: str) -> None:
+    def test_features_are_listed_or_implied_by_the_version(self, asked: Protocol, readers: str, writers: str) -> None:
         assert protocol.reader_features(asked) == frozenset(readers.split())
         assert protocol.writer_features(asked) == frozenset(writers.split())
 
@@ -202,7 +202,7 @@ class TestMetadata:
         assert not protocol.cdf_enabled(plain)
         assert not protocol.in_commit_timestamps_enabled(plain)
 
-    def test_switches(self) -> None:
+    def test_switch_is_on_in_each_spelling_of_true(self) -> None:
         assert protocol.cdf_enabled(metadata(enableChangeDataFeed="true"))
         assert protocol.cdf_enabled(metadata(enableChangeDataFeed="TRUE"))
         assert protocol.cdf_enabled(metadata(enableChangeDataCapture="true"))

@@ -90,7 +90,7 @@ class TestRows:
     def test_an_empty_file(self) -> None:
         assert rows_of(scan(), written(numbers(0))) == []
 
-    def test_only_and_without(self) -> None:
+    def test_vectors_choose_and_hide_rows(self) -> None:
         data = written(numbers(6))
         assert which(scan(without=hidden(0, 5)), data) == [1, 2, 3, 4]
         assert which(scan(only=hidden(0, 5)), data) == [0, 5]
@@ -169,7 +169,7 @@ class TestColumns:
     def test_no_columns_at_all(self) -> None:
         assert rows_of(scan(), written(numbers(2)), TableSchema(StructType(()))) == [{"_change_type": "insert"}] * 2
 
-    def test_partition_values(self) -> None:
+    def test_partition_value_is_the_column_of_all_rows(self) -> None:
         schema = TableSchema(StructType((StructField("p", LONG), StructField("a", LONG))), ("p",))
         found = scan(partition_values={"p": "7"})
         assert rows_of(found, written(numbers(1)), schema) == [{"p": 7, "a": 0, "_change_type": "insert"}]
@@ -266,7 +266,7 @@ class TestVectors:
         described = deletion_vector.describe(self.NAME, "ab", offset, size, 2)
         return described, {f"ab/deletion_vector_{self.NAME}.bin": data, "f": written(numbers(4))}
 
-    def test_in_a_file(self) -> None:
+    def test_vector_in_a_file_hides_rows(self) -> None:
         described, files = self.on_disk()
         assert [row["a"] for row in rows_of(scan(without=described), files)] == [0, 3]
 
@@ -323,7 +323,7 @@ class TestDamage:
             list(read(scan(), SCHEMA, TableFiles(Device("memory://"), Device)))
         assert (failed.value.retriable, failed.value.path) == (True, "f")
 
-    def test_every_truncation(self) -> None:
+    def test_truncated_file_is_refused(self) -> None:
         data = written(numbers(50), row_group_size=20)
         for at in range(0, len(data), 11):
             with pytest.raises(DataError):
@@ -338,7 +338,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("count", [60, 20_000])
     @pytest.mark.parametrize("seed", range(2))
-    def test_mutations(self, seed: int, count: int) -> None:
+    def test_mutated_file_is_read_or_refused(self, seed: int, count: int) -> None:
         """Rows, or an error of ours; no mutation ends the process."""
         chance = random.Random(seed)
         bases = list(self.bases(count))
@@ -402,7 +402,7 @@ class TestPaths:
         return TableFiles(stored({"f": written(numbers(2))}, "/lake/table"), open_root, allowed), opened
 
     @pytest.mark.parametrize("path", ["f", "./f", "x/../f", "/lake/table/f", "/lake/table//x/../f"])
-    def test_inside(self, path: str) -> None:
+    def test_path_inside_the_table_is_read_by_its_own_storage(self, path: str) -> None:
         files, opened = self.files()
         assert sum(rows.batch.num_rows for rows in read(scan(path), SCHEMA, files)) == 2
         assert opened == []
@@ -425,7 +425,7 @@ class TestPaths:
             ".",
         ],
     )
-    def test_outside(self, path: str) -> None:
+    def test_path_outside_the_table_is_refused(self, path: str) -> None:
         files, opened = self.files(("/other",))
         with pytest.raises(PathError) as caught:
             list(read(scan(path), SCHEMA, files))
@@ -439,7 +439,7 @@ class TestPaths:
         with pytest.raises(MissingFileError):
             list(read(scan("/other/data/g"), SCHEMA, files))
 
-    def test_deletion_vectors_too(self) -> None:
+    def test_deletion_vector_outside_the_table_is_refused(self) -> None:
         files, opened = self.files()
         vector = DeletionVectorDescriptor("p", "/etc/passwd", 1, 34, 1)
         with pytest.raises(PathError) as caught:

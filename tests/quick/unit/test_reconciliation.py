@@ -78,7 +78,7 @@ class TestWithoutMapping:
         file = pa.table({"a": [1], "b": [2]})
         assert reconciled(table(col("a"), col("b")), table(col("b")), file) == [{"b": 2}]
 
-    def test_nothing_in_common(self) -> None:
+    def test_file_without_a_column_of_the_schema_has_nulls(self) -> None:
         file = pa.table({"a": [1, 2]})
         assert reconciled(table(col("a")), table(col("b", STRING)), file) == [{"b": None}] * 2
 
@@ -115,7 +115,7 @@ class TestMapping:
         target = table(col("a", STRING, "p3", 3), col("b", STRING, "p2", 2), mapping="name")
         assert reconciled(self.OLD, target, self.FILE) == [{"a": None, "b": "x"}]
 
-    def test_by_id(self) -> None:
+    def test_renamed_column_is_found_by_its_id(self) -> None:
         old = table(col("a", LONG, "p1", 1), mapping="id")
         target = table(col("c", LONG, "p1", 1), col("d", STRING, "p4", 4), mapping="id")
         file = pa.table([[1]], schema=pa.schema([pa.field("whatever", pa.int64(), metadata={"PARQUET:field_id": "1"})]))
@@ -159,7 +159,7 @@ class TestInside:
         return {"struct": lambda: first, "list": lambda: first[0], "map": lambda: first[0][1]}[kind]()
 
     @pytest.mark.parametrize("kind", ["struct", "list", "map"])
-    def test_a_field_added(self, kind: str) -> None:
+    def test_field_added_inside_a_column_is_null(self, kind: str) -> None:
         old = table(col("s", self.nest(kind, StructType((col("x"),)))))
         target = table(col("s", self.nest(kind, StructType((col("y", STRING), col("x"))))))
         file = self.file(kind, "s", pa.struct([("x", pa.int64())]), {"x": 1})
@@ -175,7 +175,7 @@ class TestInside:
         assert self.values(kind, reconciled(old, target, file)) == {"y": 1, "x": None}
 
     @pytest.mark.parametrize("kind", ["struct", "list", "map"])
-    def test_a_field_widened(self, kind: str) -> None:
+    def test_field_widened_inside_a_column_is_converted(self, kind: str) -> None:
         old = table(col("s", self.nest(kind, StructType((col("x", INTEGER),)))))
         target = table(col("s", self.nest(kind, StructType((col("x"),)))))
         file = self.file(kind, "s", pa.struct([("x", pa.int32())]), {"x": 1})
@@ -206,7 +206,9 @@ class TestTypes:
             ),
         ],
     )
-    def test_widening(self, old: Any, new: Any, arrow: pa.DataType, value: Any, wide: Any) -> None:
+    def test_value_of_a_widened_type_is_converted(
+        self, old: Any, new: Any, arrow: pa.DataType, value: Any, wide: Any
+    ) -> None:
         file = pa.table({"a": pa.array([value, None], arrow)})
         rows = reconciled(table(col("a", Primitive(old))), table(col("a", Primitive(new))), file)
         assert rows == [{"a": wide}, {"a": None}]

@@ -32,7 +32,7 @@ def facts(start: Start) -> tuple[Position | None, int | None, bool]:
 class TestTheSinkWins:
     """`--recover-from-ledger` changes nothing where the sink knows."""
 
-    def test_both_agree(self, recover: bool) -> None:
+    def test_agreeing_sink_and_ledger_continue_without_a_warning(self, recover: bool) -> None:
         start = decide(Position(TABLE, 13), entry(12), TABLE, recover)
         assert facts(start) == (Position(TABLE, 13), None, False)
 
@@ -99,7 +99,7 @@ class TestTheSinkKnowsNothing:
         assert facts(decide(None, None, TABLE, recover)) == (None, None, False)
 
     @pytest.mark.parametrize("table_id", [TABLE, None])
-    def test_the_ledger_does(self, table_id: str | None) -> None:
+    def test_sink_without_the_position_of_the_ledger_is_refused(self, table_id: str | None) -> None:
         with pytest.raises(SinkError) as caught:
             decide(None, entry(12, table_id), TABLE, False, PLACES)
         for word in ("_cdfd_progress", "/var/lib/cdfd/ledger", "version 12", "--recover-from-ledger", "version 13"):

@@ -83,7 +83,7 @@ def test_a_schema_that_is_none(client: SchemaRegistry) -> None:
         client.register("orders-value", record(a="nothing"))
 
 
-def test_basic_authentication(server: Registry, client: SchemaRegistry) -> None:
+def test_registry_is_asked_with_the_configured_password(server: Registry, client: SchemaRegistry) -> None:
     server.require("ada", "pa:ßword")
     with pytest.raises(SinkError, match=r"answered 401.*username"):
         client.register("orders-value", record(a="int"))
@@ -112,7 +112,7 @@ def test_what_does_not_pass_is_an_error_that_may_later(
     assert client.register("orders-value", record(a="int")) == 1
 
 
-def test_nobody_listens() -> None:
+def test_registry_that_refuses_connections_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     client = SchemaRegistry(f"http://127.0.0.1:{port}", attempts=2, backoff=0.001, timeout=5)
@@ -124,7 +124,7 @@ def test_nobody_listens() -> None:
     client.close()
 
 
-def test_nobody_answers() -> None:
+def test_registry_that_does_not_answer_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = SchemaRegistry(f"http://127.0.0.1:{silent.getsockname()[1]}", attempts=2, backoff=0.001, timeout=0.05)
         with pytest.raises(SinkError, match=r"does not answer.*timed out"):

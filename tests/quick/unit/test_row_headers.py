@@ -56,7 +56,7 @@ def test_each_record_of_a_row_has_its_value(form: str, wanted: list[str | None])
         ([None, None], pa.int32(), None),
     ],
 )
-def test_values(values: list[Any], kind: pa.DataType, wanted: bytes | None) -> None:
+def test_header_is_the_value_of_its_column_as_bytes(values: list[Any], kind: pa.DataType, wanted: bytes | None) -> None:
     rows = change_rows(ROWS[:1] * 2).set_column(1, "note", pa.array(values, kind))
     [(name, found)] = RowHeaders({"h": "note"})(rows)
     found.validate(full=True)

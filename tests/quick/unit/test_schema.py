@@ -366,7 +366,7 @@ def test_a_random_schema_raises_nothing_but_our_errors(text: str) -> None:
         parse(text)
 
 
-def test_arrow_types() -> None:
+def test_each_type_of_delta_has_its_type_of_arrow() -> None:
     kinds = {
         "string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "short": pa.int16(), "byte": pa.int8(),
         "float": pa.float32(), "double": pa.float64(), "decimal(10,2)": pa.decimal128(10, 2), "boolean": pa.bool_(),
@@ -475,7 +475,7 @@ def test_the_nearest_column_is_named() -> None:
         schema.select(["amuont"])
 
 
-def test_mapping_modes() -> None:
+def test_mode_of_column_mapping_is_read_in_any_case() -> None:
     assert mapping_mode({}) is ColumnMappingMode.NONE
     for mode in ColumnMappingMode:
         assert mapping_mode({"delta.columnMapping.mode": mode.value}) is mode

@@ -35,7 +35,7 @@ def mapped(name: str, kind: DataType, physical: str, **metadata: Any) -> StructF
     return StructField(name, kind, metadata={"delta.columnMapping.physicalName": physical, **metadata})
 
 
-def test_nothing_changed() -> None:
+def test_equal_schemas_are_no_change() -> None:
     schema = table(StructField("a", LONG), StructField("b", ArrayType(STRING)))
     change = compare(schema, schema)
     assert not change
@@ -181,7 +181,7 @@ WIDENINGS = [
 
 
 @pytest.mark.parametrize(("old", "new"), WIDENINGS)
-def test_widenings(old: Any, new: Any) -> None:
+def test_each_widening_goes_one_way(old: Any, new: Any) -> None:
     assert widens(Primitive(old), Primitive(new))
     assert not widens(Primitive(new), Primitive(old))
 

@@ -43,7 +43,7 @@ def stats(names: Iterable[str]) -> tuple[Stat, ...]:
 
 
 class TestFromTheBeginning:
-    def test_all_commits(self) -> None:
+    def test_segment_without_a_checkpoint_has_all_commits(self) -> None:
         assert segment(commits(0, 12)) == Segment(12, None, stats(commits(0, 12)))
         assert segment(commits(0, 12)).first_version == 0
 
@@ -65,7 +65,7 @@ class TestFromTheBeginning:
 
 
 class TestCheckpoints:
-    def test_the_newest(self) -> None:
+    def test_segment_begins_after_the_newest_checkpoint(self) -> None:
         found = segment([*commits(0, 12), SINGLE(5), SINGLE(10)])
         assert found == Segment(12, Checkpoint(10, stats([SINGLE(10)])), stats(commits(11, 12)))
         assert found.first_version == 11
@@ -79,7 +79,7 @@ class TestCheckpoints:
         found = segment([*commits(3, 10), SINGLE(10)], wanted)
         assert found == Segment(10, Checkpoint(10, stats([SINGLE(10)])), ())
 
-    def test_without_any_commit(self) -> None:
+    def test_checkpoint_without_commits_is_a_segment(self) -> None:
         assert segment([SINGLE(10)]) == Segment(10, Checkpoint(10, stats([SINGLE(10)])), ())
 
     def test_whose_older_commits_are_gone(self) -> None:
@@ -89,11 +89,11 @@ class TestCheckpoints:
         assert segment([COMMIT(0), COMMIT(4), SINGLE(10), *commits(10, 12)]).version == 12
 
     @pytest.mark.parametrize("kind", ["json", "parquet"])
-    def test_v2(self, kind: str) -> None:
+    def test_v2_checkpoint_begins_a_segment(self, kind: str) -> None:
         name = v2_name(10, UUID, kind)
         assert segment([*commits(0, 11), name]).checkpoint == Checkpoint(10, stats([name]))
 
-    def test_in_parts(self) -> None:
+    def test_checkpoint_in_parts_begins_a_segment(self) -> None:
         names = [part_name(10, part, 3) for part in (1, 2, 3)]
         assert segment([*commits(0, 11), *names]).checkpoint == Checkpoint(10, stats(names))
 
@@ -127,7 +127,7 @@ class TestHoles:
             ([*commits(3, 7), part_name(5, 1, 2)], "begins at version 3 and has no complete checkpoint", 7),
         ],
     )
-    def test_are_named(self, names: list[str], message: str, version: int) -> None:
+    def test_missing_version_is_named(self, names: list[str], message: str, version: int) -> None:
         with pytest.raises(GapError, match=message) as caught:
             segment(names)
         assert caught.value.version == version
@@ -144,12 +144,12 @@ class TestHoles:
         with pytest.raises(GapError, match="version 4 is no longer in the log; the oldest that can be read is 10"):
             segment([SINGLE(10), *commits(10, 12)], 4)
 
-    def test_after_it_ends(self) -> None:
+    def test_version_after_the_newest_is_refused(self) -> None:
         with pytest.raises(LogError, match="version 13 is not in the log; the newest is 12") as caught:
             segment(commits(0, 12), 13)
         assert not isinstance(caught.value, GapError)
 
-    def test_before_all_versions(self) -> None:
+    def test_negative_version_is_refused(self) -> None:
         with pytest.raises(LogError, match="version -1 is not in the log"):
             segment(commits(0, 12), -1)
 
@@ -164,7 +164,7 @@ class TestHoles:
         assert builder.latest == 2
         assert builder.finish() == segment(commits(0, 2))
 
-    def test_contiguous(self) -> None:
+    def test_versions_must_follow_one_another(self) -> None:
         check_contiguous(-1, range(5))
         check_contiguous(4, [5])
         check_contiguous(4, [])

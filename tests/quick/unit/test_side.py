@@ -39,7 +39,7 @@ def parsed(records: Records) -> tuple[Any, Any]:
     return json.loads(key or b""), json.loads(value or b"")
 
 
-def test_a_schema_change() -> None:
+def test_schema_change_is_a_record_of_what_changed() -> None:
     key, value = parsed(schema_record(ORIGIN, plan(NEW), compare(OLD, NEW)))
     assert key == {"table": "orders"}
     assert value == {
@@ -65,7 +65,7 @@ def test_a_schema_change() -> None:
     }
 
 
-def test_the_first_schema() -> None:
+def test_first_schema_is_a_record_without_changes() -> None:
     _, value = parsed(schema_record(ORIGIN, plan(OLD), None))
     assert (value["changes"], value["description"]) == (None, [])
     assert [field["name"] for field in value["schema"]["fields"]] == ["id", "Größe", "day"]

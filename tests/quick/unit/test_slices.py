@@ -111,7 +111,9 @@ class TestChangeDataFiles:
 
     @settings(deadline=None, max_examples=60)
     @given(versions() | blocks(), LIMITS)
-    def test_in_any_order(self, made: tuple[Lot, set[int]], limit: int) -> None:
+    def test_change_data_files_are_read_once_if_order_is_not_needed(
+        self, made: tuple[Lot, set[int]], limit: int
+    ) -> None:
         """Where nobody asks for ordinals each file is read once, as it is."""
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
@@ -205,7 +207,7 @@ class TestCut:
             for each in found
         ]
 
-    def test_by_size(self) -> None:
+    def test_scans_are_cut_by_their_size(self) -> None:
         mib = 1 << 20
         assert self.shares(mib, mib, mib, limit=3 * mib) == [["0", "1"], ["2"]]
         assert self.shares(mib, 5 * mib, mib, limit=3 * mib) == [["0"], ["1/0of2"], ["1/1of2"], ["2"]]
@@ -298,14 +300,14 @@ class TestErrors:
             error = caught.value
             assert (error.table, error.version, error.path) == ("memory://t", 3, "gone")
 
-    def test_or_gone_over(self) -> None:
+    def test_a_file_that_is_gone_is_left_out_if_that_is_allowed(self) -> None:
         told: list[MissingFileError] = []
         execution = table({"a": [1], "b": [2, 3]}, on_missing=told.append)
         found = in_slices(of("a", "gone", "b"), 1, execution)
         assert [row.ordinal for row in found] == [0, 1, 2]
         assert {error.path for error in told} == {"gone"}
 
-    def test_damage_is_named(self) -> None:
+    def test_damaged_file_is_named(self) -> None:
         execution = table({})
         asyncio.run(execution.files.storage.put("a", b"PAR1"))
         with pytest.raises(DataError) as caught:

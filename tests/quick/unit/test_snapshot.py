@@ -249,7 +249,7 @@ class TestHistories:
 
     @given(HISTORIES, st.data())
     @fewer
-    def test_find(self, history: History, data: st.DataObject) -> None:
+    def test_live_file_is_found_and_removed_one_is_not(self, history: History, data: st.DataObject) -> None:
         """What is live is found, in the base and in the overlay; what is gone is not."""
         state = first(history.commits[0])
         middle = data.draw(st.integers(0, history.last))
@@ -414,7 +414,7 @@ class TestReconciliation:
             state.apply(Commit(1, protocol=Protocol(3, 7, frozenset(["tomorrow"]))))
         assert content(state) == content(first(START))
 
-    def test_the_first_version(self) -> None:
+    def test_first_version_must_be_0_with_protocol_and_metadata(self) -> None:
         with pytest.raises(LogError, match="begins at version 3"):
             first(Commit(3, protocol=PROTOCOL, metadata=METADATA))
         with pytest.raises(LogError, match="no protocol"):
@@ -470,7 +470,7 @@ class TestTombstones:
     def state(self, configuration: dict[str, str], *files: Remove) -> Snapshot:
         return first(Commit(0, protocol=PROTOCOL, metadata=Metadata("i", SCHEMA, ("p",), configuration), removes=files))
 
-    def test_expiry(self) -> None:
+    def test_expired_tombstone_is_left_out(self) -> None:
         state = self.state({}, remove("old", at=1_000), remove("new", at=2_000), remove("never told", at=None))
         for each in (state, state.compacted()):
             assert {file.path for file in each.tombstones()} == {"old", "new", "never told"}
@@ -502,7 +502,7 @@ class TestTombstones:
             ("1 day " * 5000 + "x", None),
         ],
     )
-    def test_intervals(self, text: str, milliseconds: int | None) -> None:
+    def test_retention_is_read_in_each_unit(self, text: str, milliseconds: int | None) -> None:
         assert interval_ms(text) == milliseconds
         expected = WEEK if milliseconds is None else milliseconds
         metadata = Metadata("i", SCHEMA, (), {"delta.deletedFileRetentionDuration": text})

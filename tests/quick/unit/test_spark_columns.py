@@ -80,7 +80,7 @@ def _offsets(lengths: list[int]) -> pa.Array:
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)])
-def test_batches(start: int, count: int) -> None:
+def test_slice_of_a_batch_is_converted_for_spark(start: int, count: int) -> None:
     """Slices of larger ones, too."""
     target = Target.of(SCHEMA, 3)
     whole = batch()
@@ -95,7 +95,7 @@ def test_batches(start: int, count: int) -> None:
     assert all(field.nullable for field in found.schema)
 
 
-def test_types() -> None:
+def test_schema_for_spark_has_its_types_and_comments() -> None:
     found = spark_schema(SCHEMA, ["Id", "v", "map", "m", "_commit_timestamp"])
     assert (
         found.simpleString()

@@ -58,7 +58,7 @@ def test_a_setting_of_a_session() -> None:
     assert len(found.engine.spark.conf) == 2
 
 
-def test_missing_packages() -> None:
+def test_missing_package_is_named_without_the_token() -> None:
     """The error names the extra, and has no token."""
     pytest.importorskip("pyspark")
     command = [sys.executable, "-c", START, f"sc://host:15002/;token={TOKEN}"]

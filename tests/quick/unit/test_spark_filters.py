@@ -90,7 +90,7 @@ def at(day: int, hour: int = 0, minute: int = 0, second: int = 0, microsecond: i
         ("p", 2, 3, 4),
     ],
 )
-def test_comparisons(column: str, low: Any, inside: Any, high: Any) -> None:
+def test_file_is_kept_by_its_bounds(column: str, low: Any, inside: Any, high: Any) -> None:
     path = (column,)
     for operand, equal, less, more in (
         (low, False, False, True),
@@ -108,7 +108,7 @@ def test_comparisons(column: str, low: Any, inside: Any, high: Any) -> None:
     assert kept(spark.In(path, (low, inside)))
 
 
-def test_all_of_several() -> None:
+def test_file_is_kept_if_all_filters_keep_it() -> None:
     assert kept(spark.GreaterThan(("n",), 6), spark.LessThan(("p",), 4))
     assert not kept(spark.GreaterThan(("n",), 6), spark.LessThan(("p",), 3))
 
@@ -126,7 +126,7 @@ def test_times_are_rounded() -> None:
     assert kept(spark.LessThan(("t",), at(4, 23, 59, 59, 999_500)))
 
 
-def test_nulls() -> None:
+def test_file_is_kept_by_its_count_of_nulls() -> None:
     assert not kept(spark.IsNull(("n",)))
     assert kept(spark.IsNotNull(("n",)))
     assert not kept(spark.IsNotNull(("s",)))
@@ -141,7 +141,7 @@ def test_nulls() -> None:
     assert not kept(spark.EqualTo(("p",), 3), scan=null)
 
 
-def test_strings() -> None:
+def test_bound_that_was_cut_keeps_greater_strings() -> None:
     assert not kept(spark.EqualTo(("s",), "a"), stats=SOME_STRINGS)
     assert kept(spark.EqualTo(("s",), "c"), stats=SOME_STRINGS)
     assert not kept(spark.EqualTo(("s",), "z"), stats=SOME_STRINGS)
@@ -157,7 +157,7 @@ def test_a_commit_at_a_time_that_python_has_not(time_ms: int) -> None:
     assert not kept(spark.IsNull(("_commit_timestamp",)), time_ms=time_ms)
 
 
-def test_of_change_rows() -> None:
+def test_filters_of_change_columns_are_compared_with_the_version() -> None:
     assert kept(spark.EqualTo(("_change_type",), "insert"))
     assert not kept(spark.EqualTo(("_change_type",), "delete"))
     assert not kept(spark.EqualTo(("_commit_version",), 8))
@@ -169,7 +169,7 @@ def test_of_change_rows() -> None:
     assert not kept(spark.EqualTo(("p",), 1), scan=images)
 
 
-def test_versions() -> None:
+def test_range_of_versions_is_narrowed_by_filters() -> None:
     filters = Filters.of(
         [spark.GreaterThan(("_commit_version",), 3), spark.In(("_commit_version",), (1, 5, 6, 9))], NAMES
     )

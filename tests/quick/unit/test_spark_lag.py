@@ -29,7 +29,7 @@ def progress(*ends: object, text: Any = json.dumps) -> Any:
 
 
 @pytest.mark.parametrize("text", [json.dumps, str])
-def test_of_each_source(text: Any) -> None:
+def test_lag_is_that_of_each_source_of_cdfd(text: Any) -> None:
     """PySpark 4.1 has offsets as Python writes them, and as JSON in events of listeners. Other sources have offsets of their own."""
     found = lag(progress(BEHIND, KAFKA, None, END | START, text=text))
     assert found == [Lag(5, 500, 30.5), Lag(0, 0, 0.0)]
@@ -48,7 +48,7 @@ def test_bytes_that_are_not_counted() -> None:
     assert lag(progress(BEHIND | {"backlog": {"newest": 3, "since_ms": 0}}))[0].bytes is None
 
 
-def test_by_the_table(tmp_path: Path) -> None:
+def test_lag_now_is_counted_in_the_table(tmp_path: Path) -> None:
     path, began = table(tmp_path, 5), time.time()  # versions 0 to 4
     os.utime(Path(path, "_delta_log", f"{3:020}.json"), (began - 1000, began - 1000))
     behind = progress(END | START, KAFKA)

@@ -19,7 +19,7 @@ def options(**given: str) -> SourceOptions:
 
 
 class TestOptions:
-    def test_defaults(self) -> None:
+    def test_options_without_settings_are_the_defaults(self) -> None:
         assert options() == SourceOptions("t")
 
     def test_names_in_any_case(self) -> None:
@@ -29,7 +29,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         "text", ["2026-01-02", "2026-01-02 00:00:00", "2026-01-02T00:00:00.000Z", "2026-01-02T01:00:00+01:00"]
     )
-    def test_times(self, text: str) -> None:
+    def test_time_is_read_in_each_form(self, text: str) -> None:
         assert options(startingTimestamp=text).start == datetime(2026, 1, 2, tzinfo=UTC)
         assert options(endingTimestamp=text).end == datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ class TestOptions:
             with pytest.raises(ConfigError, match=name):
                 options(**{name: "after 41"})
 
-    def test_words(self) -> None:
+    def test_start_is_a_word_in_any_case(self) -> None:
         assert [options(startingVersion=word).start for word in ("Latest", "earliest", "snapshot")] == [
             "latest",
             "earliest",
@@ -59,11 +59,11 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("text", "size"), [("1", 1), ("64m", 64 << 20), ("1GB", 1 << 30), (" 2k ", 2048), ("5b", 5)]
     )
-    def test_sizes(self, text: str, size: int) -> None:
+    def test_size_is_read_in_each_unit(self, text: str, size: int) -> None:
         assert options(maxBytesPerTrigger=text).max_bytes == size
         assert options(maxPartitionBytes=text).partition_bytes == size
 
-    def test_the_rest(self) -> None:
+    def test_columns_limits_and_roots_are_read(self) -> None:
         found = options(
             columns="a, b as c",
             changes="Files",
@@ -79,7 +79,7 @@ class TestOptions:
             options(maxVersionsPerTrigger="3").max_versions == options(max_versions_per_trigger="3").max_versions == 3
         )
 
-    def test_shapes(self) -> None:
+    def test_filter_and_masks_are_read(self) -> None:
         found = options(
             where="a > 1",
             excludeChangeTypes="delete, insert",
@@ -104,11 +104,11 @@ class TestOptions:
             with pytest.raises(ConfigError):
                 options(**given)
 
-    def test_roots(self) -> None:
+    def test_allowed_roots_are_separated_by_commas(self) -> None:
         found = options(allowedRoots="s3://a,s3://b")
         assert found.allowed_roots == ("s3://a", "s3://b")
 
-    def test_of_the_store(self) -> None:
+    def test_options_of_the_store_are_read_and_hidden(self) -> None:
         found = options(**{"Storage.Endpoint_Url": "http://x", "storage.secret_access_key": "hunter2"})
         assert found.storage == {"endpoint_url": "http://x", "secret_access_key": "hunter2"}
         assert "hunter2" not in repr(found)
@@ -139,14 +139,14 @@ class TestOptions:
             ({"readChangeFeed": "false"}, "cdfd reads only changes"),
         ],
     )
-    def test_wrong_ones(self, given: dict[str, str], message: str) -> None:
+    def test_wrong_option_is_named(self, given: dict[str, str], message: str) -> None:
         with pytest.raises(ConfigError) as caught:
             options(**given)
         assert message in str(caught.value)
 
 
 class TestOffsets:
-    def test_there_and_back(self) -> None:
+    def test_offset_as_json_is_read_back(self) -> None:
         offset = Offset.beginning(Position("t", 3, phase="snapshot")).at(Position("t", 5, 2, ordinal=70))
         found = Offset.from_json(offset.to_json())
         assert found == offset
@@ -156,7 +156,7 @@ class TestOffsets:
     @pytest.mark.parametrize(
         "change", [{"version": -1}, {"part": True}, {"phase": "x"}, {"table_id": None}, {"ordinal": "1"}]
     )
-    def test_of_another_source(self, change: dict[str, Any]) -> None:
+    def test_offset_of_another_source_is_refused(self, change: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match="not of a cdfd source"):
             Offset.from_json(Offset.beginning(Position("t", 3)).to_json() | change)
         with pytest.raises(ConfigError, match="not of a cdfd source"):

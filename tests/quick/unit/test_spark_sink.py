@@ -40,7 +40,7 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
 
 
 class TestOptions:
-    def test_shapes(self) -> None:
+    def test_filter_and_masks_are_read(self) -> None:
         told = {
             "key": "id",
             "where": "id > 1",
@@ -66,7 +66,7 @@ class TestOptions:
         with pytest.raises(ConfigError, match="there is no mask"):
             SinkOptions.parse(INLINE | {"mask.a": "hide"})
 
-    def test_inline(self) -> None:
+    def test_options_of_table_and_sink_are_read(self) -> None:
         told = {
             "table": "sold",
             "topic": "shop.sold",
@@ -99,7 +99,7 @@ class TestOptions:
         assert found.config.storage.s3.region == "eu-west-1"
         assert (found.job, found.snapshot) == ("june", 7)
 
-    def test_a_file(self, tmp_path: Path) -> None:
+    def test_table_of_a_configuration_file_is_chosen_by_name(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.yaml"
         tables = [{"uri": "/lake/orders"}, {"uri": "/lake/customers"}]
         document = {"pipeline": "p", "tables": tables, "sink": {"kind": "kafka", "bootstrap_servers": "a:1"}}
@@ -125,7 +125,7 @@ class TestOptions:
             ({"format.x": "y", "format": "flat"}, "repeats another one"),
         ],
     )
-    def test_wrong_ones(self, options: dict[str, str], said: str) -> None:
+    def test_wrong_option_is_named(self, options: dict[str, str], said: str) -> None:
         with pytest.raises(ConfigError, match=said):
             SinkOptions.parse(INLINE | options, {})
 
@@ -189,7 +189,7 @@ class TestCheckpoints:
         assert snapshot_version(tmp_path.as_uri()) == 7
 
     @pytest.mark.parametrize("text", ["", "v1\n{}", 'v1\n{}\n{"logOffset":0}', "v1\n{}\nno JSON", "v1\n{}\n[1]"])
-    def test_other_sources(self, tmp_path: Path, text: str) -> None:
+    def test_checkpoint_of_another_source_has_no_snapshot(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "offsets").mkdir()
         (tmp_path / "offsets" / "0").write_text(text)
         assert snapshot_version(str(tmp_path)) is None

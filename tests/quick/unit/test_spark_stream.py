@@ -129,7 +129,7 @@ def file_sizes(path: str, *versions: int) -> int:
     return sum(add.size for version in versions for add in read_commit(path, version).adds)
 
 
-def test_the_backlog(tmp_path: Path) -> None:
+def test_offset_has_the_backlog_after_it(tmp_path: Path) -> None:
     """It is of the end of a micro-batch, and the same position is the same offset: Spark would begin a micro-batch without rows."""
     path = table(tmp_path, 5)  # versions 0 to 4
     with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
@@ -230,7 +230,7 @@ def test_a_limit_of_rows_of_change_data_files(tmp_path: Path) -> None:
         assert [version for _, version, _, _ in found] == wanted
 
 
-def test_after_a_restart(tmp_path: Path) -> None:
+def test_stream_continues_at_its_offset_after_a_restart(tmp_path: Path) -> None:
     """Spark says where the stream is by asking for what is between the same offset twice."""
     path = table(tmp_path, 9)
     with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
@@ -256,7 +256,7 @@ def test_after_a_restart(tmp_path: Path) -> None:
         ({"startingTimestamp": "1 day ago"}, 0),
     ],
 )
-def test_where_it_begins(tmp_path: Path, start: dict[str, Any], at: int) -> None:
+def test_stream_begins_where_its_options_say(tmp_path: Path, start: dict[str, Any], at: int) -> None:
     with reading(table(tmp_path, 3), **start) as reader:
         assert place(reader.initialOffset()) == ("stream", at, 0, 0)
 

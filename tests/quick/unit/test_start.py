@@ -73,13 +73,13 @@ class TestWords:
             *[("after 3", 4), ({"after": 3}, 4), ({"after": "-1"}, 5), ("After -2", 4), ({"after": np.int64(0)}, 1)],
         ],
     )
-    def test_starts(self, five: Lake, start: Start, version: int) -> None:
+    def test_word_or_number_begins_at_its_version(self, five: Lake, start: Start, version: int) -> None:
         assert started(five, start) == version
 
     @pytest.mark.parametrize(
         ("until", "version"), [(None, None), ("now", 4), ("latest", 4), (2, 2), ("2", 2), (99, 99), (-1, 4), ("-2", 3)]
     )
-    def test_ends(self, five: Lake, until: Start | None, version: int | None) -> None:
+    def test_word_or_number_ends_at_its_version(self, five: Lake, until: Start | None, version: int | None) -> None:
         assert ended(five, until) == version
 
     @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ class TestWords:
             ("90 secs ago", timedelta(seconds=90)),
         ],
     )
-    def test_how_long_ago(self, text: str, delta: timedelta) -> None:
+    def test_time_ago_is_parsed_as_a_duration(self, text: str, delta: timedelta) -> None:
         assert parse_bound(text) == delta
 
     def test_longer_ago_than_any_table(self) -> None:
@@ -183,7 +183,7 @@ class TestWords:
         assert parse_bound("176722560000") == 176722560000
         assert parse_bound(1767225600) == 1767225600
 
-    def test_no_table(self) -> None:
+    def test_start_in_a_folder_without_a_table_is_refused(self) -> None:
         for start in ("earliest", "latest", 0, -1, "2026-01-01", "1 hour ago"):
             with pytest.raises(NotATableError, match="not a Delta table"):
                 started(Lake(manual_clock()), start)
@@ -208,7 +208,9 @@ class TestRanges:
             ),
         ],
     )
-    def test_what_cannot_be(self, five: Lake, first: int, last: int, error: type[CdfdError], said: str) -> None:
+    def test_range_that_cannot_be_is_refused(
+        self, five: Lake, first: int, last: int, error: type[CdfdError], said: str
+    ) -> None:
         with pytest.raises(error, match=said):
             run(check_range(DeltaLog(five), first, last))
 
@@ -259,7 +261,7 @@ class TestTimestamps:
         # Versions after a time are those that a range up to that time has not.
         assert started(five, {"after": moment(seconds)}) == last + 1
 
-    def test_how_long_ago(self, five: Lake) -> None:
+    def test_time_ago_is_found_by_the_clock(self, five: Lake) -> None:
         log, clock = DeltaLog(five), manual_clock()
         clock.advance(5 * 3600)
         now = clock.now_ms()
@@ -287,7 +289,7 @@ class TestTimestamps:
             assert await start_version(DeltaLog(lake), at) == (0 if millisecond == 123 else 1)
             assert await until_version(DeltaLog(lake), at) == 0
 
-    def test_in_other_zones(self, five: Lake) -> None:
+    def test_time_of_another_zone_is_the_same_moment(self, five: Lake) -> None:
         zone = timezone(timedelta(hours=-5))
         assert started(five, moment(7200).astimezone(zone)) == 2
         assert started(five, moment(7200).astimezone(zone).isoformat()) == 2
@@ -339,7 +341,7 @@ class TestInCommitTimestamps:
         ("hours", "first"),
         [(-1, 0), (0, 0), (2, 2), (2.1, 3), (9, 9), (9.5, 10), (10.5, 10), (10.6, 11), (30, 30), (99, 50)],
     )
-    async def test_enabled_later(self, hours: float, first: int) -> None:
+    async def test_time_is_found_on_both_sides_of_the_enablement(self, hours: float, first: int) -> None:
         settings = {"delta.inCommitTimestampEnablementVersion": "10"}
         log = DeltaLog(await half_past(50, 10, **settings))
         assert await start_version(log, moment(hours * 3600), LATER) == first
@@ -427,7 +429,9 @@ class TestBeginnings:
             ("after 3 hours ago", 3, False),
         ],
     )
-    def test_where_it_begins(self, five: Lake, start: Start, version: int, snapshot: bool) -> None:
+    def test_beginning_is_a_version_or_its_snapshot(
+        self, five: Lake, start: Start, version: int, snapshot: bool
+    ) -> None:
         assert run(start_position(DeltaLog(five), start, self.NOW)) == StartPosition("T", version, snapshot)
 
     @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_entries_go_by_physical_names() -> None:
         ("ratio", "Infinity", float("inf")),
     ],
 )
-def test_typed_values(column: str, written: object, read: object) -> None:
+def test_bound_is_read_in_the_type_of_its_column(column: str, written: object, read: object) -> None:
     scalar = stats(minValues={column: written}).min((column,))
     assert scalar is not None
     assert scalar.as_py() == read
@@ -167,7 +167,7 @@ def test_binary_has_no_bounds() -> None:
     assert bounds("x", "\\n", "\\n", schema) == ("None", "None")
 
 
-def test_wide_bounds() -> None:
+def test_wide_bounds_leave_only_certain_counts_of_nulls() -> None:
     written = {"id": 1}
     wide = stats(tightBounds=False, minValues=written, maxValues=written, nullCount={"id": 4})
     assert not wide.tight_bounds

@@ -158,7 +158,7 @@ def test_a_part_of_a_version_is_not_the_version(orders: TableMonitor) -> None:
 # States and errors
 
 
-def test_states(orders: TableMonitor) -> None:
+def test_state_follows_the_events_of_a_table(orders: TableMonitor) -> None:
     seen = [orders.reading().state]
     events: tuple[Callable[[], None], ...] = (
         lambda: orders.started(snapshot_at(3)),
@@ -289,7 +289,9 @@ def test_a_table_that_failed_is_ready_again_once_it_delivers(orders: TableMonito
 # The document
 
 
-def test_the_document(status: Status, orders: TableMonitor, clock: ManualClock) -> None:
+def test_document_has_position_lag_and_time_of_each_table(
+    status: Status, orders: TableMonitor, clock: ManualClock
+) -> None:
     orders.started(at(4))
     orders.committed(at(5), [version(4)], {"insert": 3}, 10)
     orders.recorded(4)

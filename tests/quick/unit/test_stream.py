@@ -161,7 +161,7 @@ class TestWhereItBegins:
 
 
 class TestTimestamps:
-    async def test_they_increase(self, clock: ManualClock, lake: Lake) -> None:
+    async def test_times_of_versions_in_one_millisecond_increase(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)  # in one millisecond
         times = [version.plan.timestamp_ms for version in await planned(lake, clock, 0, 3)]
         assert times == [clock.now_ms() + version for version in range(4)]
@@ -244,19 +244,21 @@ class TestOtherTables:
 
     @pytest.mark.parametrize("versions", [1, 4, 9])
     @pytest.mark.parametrize("start", [0, 4])
-    async def test_its_versions(self, versions: int, start: int, clock: ManualClock, lake: Lake) -> None:
+    async def test_versions_of_another_table_are_refused(
+        self, versions: int, start: int, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, versions, clock, "new")
         stream = PlanStream(DeltaLog(lake))
         with pytest.raises(TableChangedError, match="its id was old and is new"):
             await anext(stream.versions(tailer(lake, clock, "old"), start))
 
     @pytest.mark.parametrize("versions", [1, 4, 9])
-    async def test_its_snapshot(self, versions: int, clock: ManualClock, lake: Lake) -> None:
+    async def test_snapshot_of_another_table_is_refused(self, versions: int, clock: ManualClock, lake: Lake) -> None:
         await table(lake, versions, clock, "new")
         with pytest.raises(TableChangedError, match="its id was old and is new"):
             await PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old"))
 
-    async def test_none_at_all(self, clock: ManualClock, lake: Lake) -> None:
+    async def test_deleted_table_is_named_as_deleted(self, clock: ManualClock, lake: Lake) -> None:
         for work in (
             anext(PlanStream(DeltaLog(lake)).versions(tailer(lake, clock, "old"), 4)),
             PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old")),

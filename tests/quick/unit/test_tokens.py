@@ -46,7 +46,9 @@ def failure(settings: OAuth, timeout: float = 5.0) -> SinkError:
 
 class TestEndpoint:
     @pytest.mark.parametrize("authentication", ["basic", "post"])
-    def test_a_token(self, server: TokenServer, authentication: str) -> None:
+    def test_token_is_fetched_with_the_credentials_of_the_client(
+        self, server: TokenServer, authentication: str
+    ) -> None:
         before = time.time()
         token = fetch(
             oauth(server, client_authentication=authentication, scope="a b", parameters={"audience": "http://k/"})
@@ -111,7 +113,7 @@ class TestEndpoint:
         assert error.retriable
         assert "timed out" in error.what
 
-    def test_nobody_there(self) -> None:
+    def test_endpoint_that_refuses_connections_is_retried(self) -> None:
         with TokenServer() as server:
             settings = oauth(server)
         error = failure(settings)
@@ -127,7 +129,7 @@ class TestEndpoint:
         assert error.retriable
         assert "no-such-host.invalid" in error.what
 
-    def test_certificates(self, tmp_path: Path) -> None:
+    def test_endpoint_with_an_untrusted_certificate_names_the_setting(self, tmp_path: Path) -> None:
         certificates = Certificates.issue(tmp_path)
         with TokenServer(certificate=certificates.server) as server:
             assert fetch(oauth(server, ca_path=str(certificates.ca))).value == server.issued[0]

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,7 +91,7 @@ def test_no_version_in_the_retention_loses_a_file(tmp_path: Path, seed: int) -> 
 
 
 class TestFolders:
-    def test_hidden_ones_stay(self, tmp_path: Path) -> None:
+    def test_hidden_files_and_folders_stay(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1], "_p": ["a"]}), partition_by=["_p"])
         names = ["_own/x", ".own/x", "a/_x", "a/.x", "_delta_log/_x", "_delta_log/y", "nested/_delta_log/0", "nested/z"]
         gone = ["a/x", "_change_data/c", "_p=b/x", "x"]
@@ -105,11 +104,11 @@ class TestFolders:
         assert all((tmp_path / name).exists() for name in names)
         assert not any((tmp_path / name).exists() for name in gone)
 
-    def test_new_files_stay(self, tmp_path: Path) -> None:
+    def test_file_newer_than_the_retention_stays(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         (tmp_path / "unfinished.parquet").write_bytes(b"1")
         assert found(tmp_path) == []
-        assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"] or time.time() < 0
+        assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"]
 
 
 class TestRetention:
@@ -145,7 +144,7 @@ class TestRetention:
         assert len(found(tmp_path, retention="3h")) == 1
 
     @pytest.mark.parametrize("text", ["7", "-1d", "soon"])
-    def test_no_time(self, tmp_path: Path, text: str) -> None:
+    def test_retention_that_is_no_duration_is_refused(self, tmp_path: Path, text: str) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         with pytest.raises(ConfigError, match="--retention"):
             run(Request(str(tmp_path), retention=text))

@@ -103,7 +103,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("text", "name", "expected"), READ)
-def test_values(text: str, name: str, expected: object) -> None:
+def test_text_is_read_in_each_type(text: str, name: str, expected: object) -> None:
     read = value(text, name)
     assert read == expected
     assert math.copysign(1, read) == math.copysign(1, expected) if isinstance(expected, float) else True
@@ -245,7 +245,7 @@ def test_bytes_that_look_like_escapes_round_trip() -> None:
         (pa.scalar(b""), None),
     ],
 )
-def test_serialized_values(scalar: pa.Scalar[Any], text: str | None) -> None:
+def test_value_is_written_as_its_text(scalar: pa.Scalar[Any], text: str | None) -> None:
     assert serialize(scalar) == text
 
 

@@ -155,7 +155,7 @@ TICKS = 1729794114114937
         (obj([]), "{}"),
     ],
 )
-def test_every_type(value: bytes, expected: str) -> None:
+def test_each_type_has_its_json(value: bytes, expected: str) -> None:
     assert text(value) == expected
     json.loads(expected)
     assert text(value + b"behind it") == expected
@@ -163,7 +163,7 @@ def test_every_type(value: bytes, expected: str) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("large", [False, True])
-def test_every_width(width: int, large: bool) -> None:
+def test_offsets_of_each_width_are_read(width: int, large: bool) -> None:
     names = metadata(["a", "ö", "zz"], width=width)
     value = obj([(0, TRUE), (1, array([NULL] * 3, width, large)), (2, short("x"))], width, width, large)
     assert text(value, names) == '{"a":true,"ö":[null,null,null],"zz":"x"}'
@@ -232,7 +232,7 @@ def test_other_binary_types(kind: pa.DataType) -> None:
     assert to_json(pa.array(rows, target)).to_pylist() == ["true"]
 
 
-def test_dictionaries() -> None:
+def test_dictionary_columns_are_read() -> None:
     column = pa.StructArray.from_arrays(
         [pa.array([metadata()] * 3).dictionary_encode(), pa.array([TRUE, FALSE, TRUE]).dictionary_encode()],
         names=["metadata", "value"],
@@ -295,7 +295,7 @@ def shredded(rows: Sequence[dict[str, Any] | None], typed: pa.DataType, names: S
     ],
     ids=str,
 )
-def test_shredded_primitives(kind: pa.DataType, value: Any, expected: str) -> None:
+def test_shredded_primitive_has_its_json(kind: pa.DataType, value: Any, expected: str) -> None:
     rows = [{"typed_value": value}, {"value": short("n/a")}, {}, {"value": NULL}, None]
     assert shredded(rows, kind) == [expected, '"n/a"', "null", "null", None]
 
@@ -317,7 +317,7 @@ def test_shredded_uuids_of_the_extension_type() -> None:
     assert to_json(column).to_pylist() == [None, '"00000000-0000-0000-0000-000000000000"']
 
 
-def test_shredded_arrays() -> None:
+def test_shredded_array_has_its_json() -> None:
     kind = pa.list_(pa.struct([("value", pa.binary()), ("typed_value", pa.string())]))
     rows = [
         {"typed_value": [{"typed_value": "comedy"}, {"typed_value": "drama"}]},
@@ -341,7 +341,7 @@ EVENT = pa.struct(
 NAMES = ["click", "email", "event_ts", "event_type"]
 
 
-def test_shredded_objects() -> None:
+def test_shredded_object_has_its_json() -> None:
     """The table of "Objects" in VariantShredding.md."""
     noop, ticks, nothing = {"typed_value": "noop"}, {"typed_value": TICKS}, {"value": None}
     rows = [
@@ -436,7 +436,7 @@ def test_shredded_values_that_contradict_each_other(row: dict[str, Any], kind: p
         (obj([(0, NULL)]), b"\x01\x01\x01\x00a", "name leads out"),
     ],
 )
-def test_malformed(value: bytes, names: bytes, expected: str) -> None:
+def test_malformed_variant_is_refused(value: bytes, names: bytes, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
         text(value, names)
 

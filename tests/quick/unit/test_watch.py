@@ -83,13 +83,13 @@ class TestBackoff:
         assert delays == [1.0, 2.0, 4.0, 5.0, 5.0]
         assert backoff.reset() == Backoff(1.0, 5.0)
 
-    def test_bounds(self) -> None:
+    def test_delay_is_at_most_the_limit(self) -> None:
         assert Backoff(3.0, 2.0).delay == 2.0
         assert Backoff(1.0, 60.0, idle=100_000).delay == 60.0
 
 
 class TestPollWatch:
-    async def test_waits_its_time(self) -> None:
+    async def test_poll_waits_for_its_time_by_the_clock(self) -> None:
         clock = ManualClock()
         watch = PollWatch(clock)
         waiting = asyncio.create_task(watch.wait(2))
@@ -114,7 +114,7 @@ class TestNames:
             ("00000000000000000007.crc", False),
         ],
     )
-    def test_log_entries(self, name: str, accepts: bool) -> None:
+    def test_only_names_of_log_entries_wake_the_watcher(self, name: str, accepts: bool) -> None:
         assert is_log_entry(name) is accepts
 
 

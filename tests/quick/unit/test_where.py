@@ -44,7 +44,7 @@ SCHEMA = TableSchema(
         ("größe = 1", [Term("größe", "=", (("1", False),))]),
     ],
 )
-def test_terms(text: str, terms: list[Term] | None) -> None:
+def test_conditions_are_parsed_into_terms(text: str, terms: list[Term] | None) -> None:
     found = parse_where(text)
     expected = [Term("odd`name", "<", (("1", False),)), Term("Name", "=", (("a", True), ("b'c", True)))]
     assert list(found) == (expected if terms is None else terms)

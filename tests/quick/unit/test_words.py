@@ -20,13 +20,13 @@ from tests.support.docs.words import in_module, in_page
         ("```\ntold\n```\n`anew`", 0),
     ],
 )
-def test_pages(tmp_path: Path, text: str, found: int) -> None:
+def test_unplain_words_of_a_page_are_counted(tmp_path: Path, text: str, found: int) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     assert len(list(in_page(page))) == found
 
 
-def test_modules(tmp_path: Path) -> None:
+def test_words_of_docstrings_and_comments_are_checked(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('"""What is here."""\n\ntold = {"what": 1}  # nobody knows\n')
     assert [(line, text) for _, line, text in in_module(module)] == [(1, "What"), (3, "nobody")]

@@ -45,7 +45,9 @@ PLAIN = StructType(())
         ),
     ],
 )
-def test_refused_by_name(protocol: Protocol, columns: StructType, named: str) -> None:
+def test_table_that_cannot_be_appended_to_names_its_feature(
+    protocol: Protocol, columns: StructType, named: str
+) -> None:
     with pytest.raises(UnsupportedError, match="rows cannot be appended") as error:
         check_appendable(protocol, columns)
     assert error.value.what.endswith(named)
