@@ -213,12 +213,12 @@ class TableSchema:
         find = ByName({child.name: child for child in self.struct})
         chosen: dict[str, StructField] = {}
         for name in columns:
-            found = find(name)
-            if not found:
+            child = next(iter(find(name)), None)
+            if child is None:
                 raise ConfigError(f"there is no column {name!r:.200}", hint=_known_columns(name, self.names))
-            if found[0].name in chosen:
+            if child.name in chosen:
                 raise ConfigError(f"column {name!r:.200} is listed twice in `columns`")
-            chosen[found[0].name] = found[0]
+            chosen[child.name] = child
         if not chosen:
             raise ConfigError("`columns` is empty", hint=f"remove `columns` to read all of {', '.join(self.names)}")
         return self._with(tuple(chosen.values()))

@@ -81,6 +81,26 @@ class TestPartial:
         assert headers.newest(9, parts).complete
         assert next(parts) == PartialHeader(8)
 
+    def test_files_that_add_nothing_are_no_sources(self) -> None:
+        one = PartialHeader(9).before(None, OTHER, "newest")
+        both = one.before(PROTOCOL, METADATA, "older")
+        assert both == PartialHeader(9, PROTOCOL, OTHER)
+        assert both.sources == {"newest", "older"}
+        assert one.before(None, METADATA, "older").sources == {"newest"}
+        assert both.before(NEWER, METADATA, "oldest").sources == {"newest", "older"}
+        assert one.before(PROTOCOL, None, "older") == both
+        assert one.before(PROTOCOL, None).sources == {"newest"}
+
+    def test_error_names_the_file_if_it_is_in_one(self) -> None:
+        bad = Protocol(3, 7, frozenset(["tomorrow"]))
+        for header, path in (
+            (PartialHeader(9).before(bad, METADATA, "a"), "a"),
+            (PartialHeader(9).before(bad, None, "a").before(None, METADATA, "b"), None),
+        ):
+            with pytest.raises(UnsupportedError) as caught:
+                header.finish()
+            assert caught.value.path == path
+
     @pytest.mark.parametrize(
         ("part", "what"),
         [(PartialHeader(3, None, METADATA), "no protocol action"), (PartialHeader(3, PROTOCOL), "no metaData action")],

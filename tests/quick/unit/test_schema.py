@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from cdfd.delta.actions import Metadata
-from cdfd.delta.datatypes import VOID, DataType
+from cdfd.delta.datatypes import VOID, DataType, without_void
 from cdfd.delta.schema import (
     ArrayType,
     ColumnMappingMode,
@@ -384,6 +384,22 @@ def test_void_columns_are_nulls() -> None:
     wanted = pa.schema([("v", pa.null()), ("s", pa.struct([("v", pa.null()), ("y", pa.int64())])), ("a", nothing)])
     assert TableSchema(struct).arrow == wanted
     assert parse(serialize(struct)) == struct
+
+
+def test_void_columns_and_structs_of_nothing_else_are_left_out() -> None:
+    mixed, kept = StructType((StructField("v", VOID), StructField("y", LONG))), StructType((StructField("y", LONG),))
+    hollow, empty = StructType((StructField("v", VOID),)), StructType(())
+    columns: dict[str, DataType] = {
+        "v": VOID,
+        "h": hollow,
+        "e": empty,
+        "s": mixed,
+        "a": ArrayType(mixed),
+        "m": MapType(STRING, mixed),
+    }
+    expected: dict[str, DataType] = {"e": empty, "s": kept, "a": ArrayType(kept), "m": MapType(STRING, kept)}
+    struct = StructType(tuple(StructField(name, kind) for name, kind in columns.items()))
+    assert without_void(struct) == StructType(tuple(StructField(name, kind) for name, kind in expected.items()))
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdfd.changes import range_slices
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import FILE_BYTES, Slice, cut, digest, placed
 from cdfd.changes.execute import Execution
+from cdfd.changes.path_ranges import PathRange
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
+from cdfd.changes.range_slices import RangeSlice
 from cdfd.changes.slices import measure, read_slice, read_slices
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
-from cdfd.delta.files import PackedFiles, pack
+from cdfd.delta.files import FILES, PackedFiles, pack
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, MissingFileError
+from cdfd.tail.listing import Listing
 from tests.standard.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 from tests.support.memory_storage import MemoryStorage
 
@@ -213,6 +217,37 @@ class TestCut:
         assert self.shares(mib, 5 * mib, mib, limit=3 * mib) == [["0"], ["1/0of2"], ["1/1of2"], ["2"]]
         assert self.shares(mib, mib, limit=WHOLE) == [["0", "1"]]
         assert self.shares(limit=mib) == []
+
+    def test_a_part_of_a_version_has_slices_of_its_scans_alone(self) -> None:
+        plan = of("a", "b", "c", "d", "e")
+        slices = cut(plan, FILE_BYTES, start=Position("T", 3, 1, ordinal=7), end=3)
+        assert [[scan.path for scan in each.plan.scans] for each in slices] == [["b"], ["c"]]
+        assert [(each.part, each.ordinal) for each in slices] == [(1, 7), (2, None)]
+        assert [each.part for each in cut(plan, FILE_BYTES, start=Position("T", 3, 3), end=9)] == [3, 4]
+
+    def test_scans_without_needed_rows_have_slices_of_their_own(self) -> None:
+        kept = np.array([True, False, False, True, True])
+        slices = cut(of("a", "b", "c", "d", "e"), WHOLE, kept=kept)
+        found = [([scan.path for scan in each.plan.scans], each.wanted) for each in slices]
+        assert found == [(["a"], True), (["b", "c"], False), (["d", "e"], True)]
+        later = cut(of("a", "b", "c", "d", "e"), WHOLE, start=Position("T", 3, 2), kept=kept)
+        assert [each.wanted for each in later] == [False, True]
+
+    def test_first_slice_of_a_part_alone_looks_at_the_files_that_decide_about_pairs(self) -> None:
+        scans = tuple(FileScan(path, None, {}, 1000) for path in ("a", "b", "c", "d"))
+        plan = replace(of(), scans=scans, origin="cdc", cross_partition=scans)
+        first, second = cut(plan, 1, start=Position("T", 3, 2))
+        assert [scan.path for scan in first.looks] == ["c", "a", "b", "d"]
+        assert second.looks == ()
+        assert [[scan.path for scan in each.looks] for each in cut(plan, 1)] == [["a"], ["b"], ["c"], ["d"]]
+
+    def test_digest_of_a_cut_stays_the_same(self) -> None:
+        """It is stored with jobs: those that an earlier release began go on."""
+        assert digest(cut(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
+        files = PathRange(Listing(3, (), False, False), "a", None, (), PackedFiles(Add, FILES.empty_table()), 2)
+        ranges = [RangeSlice(of(), 0, 0, 5, files=files, bytes=2000)]
+        assert range_slices.digest(ranges) == "paths-f4e79e5477b23976"
+        assert range_slices.digest(cut(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
 
     def test_files_of_unknown_size_weigh_something(self) -> None:
         assert self.shares(0, 0, 0, limit=2 * FILE_BYTES) == [["0", "1"], ["2"]]

@@ -11,7 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd import snapshot
 from cdfd.commands.vacuum import Request, run
-from cdfd.errors import CdfdError, ConfigError
+from cdfd.delta.actions import Add
+from cdfd.delta.commit import Commit
+from cdfd.delta.vacuum import NamedFiles, named
+from cdfd.errors import CdfdError, ConfigError, PathError
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -109,6 +112,31 @@ class TestFolders:
         (tmp_path / "unfinished.parquet").write_bytes(b"1")
         assert found(tmp_path) == []
         assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"]
+
+
+ROOT = "/lake/table"
+
+
+def named_by(root: str, *names: str) -> NamedFiles:
+    return named(Commit(3, adds=tuple(Add(name, {}, 1, 1, True) for name in names)), root)
+
+
+class TestNames:
+    def test_absolute_names_are_inside_or_outside_of_the_root(self) -> None:
+        files = named_by(ROOT, "a", f"{ROOT}/b", "./c", "/elsewhere/d", f"{ROOT}x/e")
+        assert files.inside.to_pylist() == ["a", "b", "c"]
+        assert files.outside == {"/elsewhere/d": 3, f"{ROOT}x/e": 3}
+
+    def test_object_outside_of_the_prefix_has_no_other_name(self) -> None:
+        files = named_by("s3://lake/table", "s3://lake/table/a", "s3://lake/other/b")
+        assert (files.inside.to_pylist(), files.outside) == (["a"], {})
+
+    @pytest.mark.parametrize("name", ["s3://lake/table/a", "//host/a", "../../../a", ""])
+    def test_name_of_no_certain_file_says_that_nothing_was_removed(self, name: str) -> None:
+        with pytest.raises(PathError) as caught:
+            named_by(ROOT, name)
+        assert (caught.value.table, caught.value.version) == (ROOT, 3)
+        assert str(caught.value.hint).startswith("Nothing was removed")
 
 
 class TestRetention:

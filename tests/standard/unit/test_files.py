@@ -71,6 +71,9 @@ class TestSameAsATuple:
 
 
 class TestPackedFiles:
+    def test_change_data_files_change_no_data(self) -> None:
+        assert pack([Cdc("a", {}, 1)]).column("data_change").to_pylist() == [False]
+
     @pytest.mark.parametrize("index", [-4, 3, 100])
     def test_out_of_range(self, index: int) -> None:
         with pytest.raises(IndexError):
