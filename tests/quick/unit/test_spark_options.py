@@ -75,6 +75,7 @@ class TestOptions:
         assert found.changes == "files"
         assert found.skip_missing
         assert found.max_files == 7
+        assert found.allowed_roots == ("s3://a", "s3://b")
         assert (
             options(maxVersionsPerTrigger="3").max_versions == options(max_versions_per_trigger="3").max_versions == 3
         )
@@ -103,10 +104,6 @@ class TestOptions:
         ):
             with pytest.raises(ConfigError):
                 options(**given)
-
-    def test_allowed_roots_are_separated_by_commas(self) -> None:
-        found = options(allowedRoots="s3://a,s3://b")
-        assert found.allowed_roots == ("s3://a", "s3://b")
 
     def test_options_of_the_store_are_read_and_hidden(self) -> None:
         found = options(**{"Storage.Endpoint_Url": "http://x", "storage.secret_access_key": "hunter2"})
