@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from cdfd.commands.inspect import report
 from cdfd.delta import last_checkpoint
 from cdfd.delta.commit import parse, serialize
-from cdfd.errors import ConfigError, GapError, LogError, StorageError, UnsupportedError
+from cdfd.errors import ConfigError, GapError, LogError, NotATableError, StorageError, UnsupportedError
 from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_log
 from cdfd.progress.ledger import LedgerEntry, app_id
@@ -620,6 +620,35 @@ class TestContention:
         assert await version_of(storage.inner) == 3
         there = await commits(storage)
         assert there == list(range(there[0], there[-1] + 1))
+
+    async def test_a_version_that_another_writer_checkpoints_at_once_is_valid(self) -> None:
+        storage = FaultyStorage(MemoryStorage())
+        appending, log = txn_log.TxnLog(storage, manual_clock(), jitter=lambda: 0.0), DeltaLog(storage.inner)
+        await opened(storage.inner).record(ORDERS, 0, "T")
+
+        async def checkpoint(method: str, path: str) -> None:
+            if method == "put_if_absent":
+                await upkeep.maintain(log, 2)
+
+        storage.after = checkpoint
+        assert await appending.append(lambda state: [txn(ORDERS, 1, BEGINNING)]) == 2
+        assert await commits(storage) == [0, 1, 2]
+        assert await log.newest_checkpoint(2) == 2
+
+    async def test_a_version_that_is_gone_at_once_is_not_recorded(self) -> None:
+        storage = FaultyStorage(MemoryStorage())
+        log = txn_log.TxnLog(storage, manual_clock(), jitter=lambda: 0.0)
+        await opened(storage.inner).record(ORDERS, 0, "T")
+
+        async def delete_table(method: str, path: str) -> None:
+            if method == "put_if_absent":
+                for stat in [stat async for stat in storage.inner.list("_delta_log/")]:
+                    await storage.inner.delete(stat.path)
+
+        storage.after = delete_table
+        with pytest.raises(NotATableError, match="no longer exists"):
+            await log.append(lambda state: [txn(ORDERS, 1, BEGINNING)])
+        assert await names(storage.inner) == []
 
     async def test_a_record_whose_outcome_was_unknown_is_not_repeated(self) -> None:
         storage = FaultyStorage(MemoryStorage())

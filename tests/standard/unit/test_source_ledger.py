@@ -191,6 +191,33 @@ class TestItsOwn:
             writer.version = await newest(lake)
             await writer.insert(rows(10 + inserted))
 
+    async def test_of_a_table_of_one_version_is_not_answered_either(self, lake: Lake) -> None:
+        await table(lake, 1, manual_clock())
+        ledger = opened(lake)
+        await ledger.record(ORDERS, 0, "T")
+        await ledger.record(ORDERS, 1, "T")
+        assert (await newest(lake), await known(lake)) == (1, 0)
+
+    async def test_an_entry_that_was_removed_is_not_taken_for_progress(self, lake: Lake) -> None:
+        await table(lake, 3, manual_clock())
+        ledger = opened(lake)
+        await ledger.record(ORDERS, 2, "T")
+        await opened(lake).record(COPY, 2, "T")
+        await ledger.position(ORDERS)
+        await checkpoint(lake, 4)
+        lake.forget(entry_path(3))
+        await ledger.record(ORDERS, 4, "T")
+        assert (await newest(lake), await known(lake)) == (5, 4)
+
+    async def test_a_hash_that_comes_later_is_recorded(self, lake: Lake) -> None:
+        await table(lake, 3, manual_clock())
+        ledger = opened(lake)
+        await ledger.record(ORDERS, 2, "T")
+        await ledger.record(ORDERS, 2, "T", "ab" * 16)
+        position = await opened(lake).position(ORDERS)
+        assert position is not None
+        assert (position.version, position.digest) == (2, "ab" * 16)
+
     async def test_what_is_behind_it_is_recorded(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
         ledger = opened(lake)
