@@ -129,6 +129,19 @@ class TestSchemaOfTheVersion:
         assert (made.unrefined, made.refinement) == ("it replaces the schema", None)
 
 
+def test_files_of_row_ids_are_not_read_whole() -> None:
+    by_key, by_row_id, plain = (
+        refined_plan(update(), "key"),
+        refined_plan(update(), "rows"),
+        plan(update(), header(), 7),
+    )
+    assert [[scan.path for scan in each.files] for each in (by_key, by_row_id, plain)] == [
+        ["old", "new"],
+        [],
+        ["old", "new"],
+    ]
+
+
 def test_only_versions_that_are_matched_by_key_promise_rows_that_differ() -> None:
     images = with_images_paired(ChangePlan(4, 7, header().schema, (FileScan("c", None, {}, 1),), "cdc", key=("id",)))
     by_key, by_row_id = refined_plan(update(), "key"), refined_plan(update(), "rows")
