@@ -81,7 +81,7 @@ def _found(name: str | None, file_schema: pa.Schema) -> str | None:
     places = file_schema.get_all_field_indices(name)
     if len(places) > 1:
         raise DataError(f"the file has {len(places)} columns {name!r:.200} of row ids", hint=HINT)
-    kind = file_schema.field(places[0]).type
+    kind = file_schema.field(name).type
     if kind != pa.int64():
         raise DataError(f"column {name!r:.200} has row ids of type {kind!s:.100} instead of int64", hint=HINT)
     return name

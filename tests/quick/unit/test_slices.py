@@ -22,6 +22,7 @@ from cdfd.changes.path_ranges import PathRange
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.range_slices import RangeSlice
+from cdfd.changes.refinement import Bucket
 from cdfd.changes.slices import measure, read_slice, read_slices
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
@@ -240,6 +241,13 @@ class TestCut:
         assert [scan.path for scan in first.looks] == ["c", "a", "b", "d"]
         assert second.looks == ()
         assert [[scan.path for scan in each.looks] for each in cut(plan, 1)] == [["a"], ["b"], ["c"], ["d"]]
+
+    def test_each_bucket_of_a_refined_version_is_a_slice(self) -> None:
+        scans = tuple(FileScan("a", None, {}, 1000, bucket=Bucket(number, 3, 100 * number)) for number in range(3))
+        found = [(each.part, each.ordinal, each.looks) for each in cut(replace(of(), scans=scans), FILE_BYTES)]
+        assert found == [(0, 0, ()), (1, 100, ()), (2, 200, ())]
+        later = cut(replace(of(), scans=scans), FILE_BYTES, start=Position("T", 3, 1, ordinal=150))
+        assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200)]
 
     def test_digest_of_a_cut_stays_the_same(self) -> None:
         """It is stored with jobs: those that an earlier release began go on."""
