@@ -67,7 +67,7 @@ class Range:
     def is_only(self, value: Value) -> bool:
         """Whether all values are known to be equal to one that is neither null nor NaN."""
         low, high = _comparable(self.low, value), _comparable(self.high, value)
-        return not self.nan and low is not None and high is not None and bool(low == value == high)
+        return not self.nan and low is not None and bool(low == value == high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _comparable(bound: Any, operand: Any) -> Any:
         return bound
     if isinstance(bound, datetime) and isinstance(operand, datetime):
         return bound if (bound.tzinfo is None) == (operand.tzinfo is None) else None
-    return bound if type(bound) is type(operand) and isinstance(bound, str | bytes | date) else None
+    return bound if type(bound) is type(operand) else None
 
 
 class Columns:
