@@ -114,7 +114,7 @@ def _refined(
     plan: ChangePlan, commit: Commit, header: Header, previous: Header, refine: Refine, key: tuple[str, ...]
 ) -> ChangePlan:
     by_rows = refine == "rows" or (refine == "auto" and row_tracking_enabled(header.metadata))
-    if refine == "auto" and not by_rows and not key:
+    if not by_rows and not key:
         return plan
     try:
         if by_rows:

@@ -1,12 +1,16 @@
 """Positions in the transaction identifiers of a log."""
 
+from dataclasses import replace
+
 import immutables
 import pytest
 
-from cdfd.delta.actions import Metadata, Protocol, Txn
+from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
+from cdfd.delta.checkpoint import State
+from cdfd.errors import LogError
 from cdfd.progress.ledger import app_id
 from cdfd.progress.txn_positions import StoredPosition, stored_position
-from cdfd.progress.txn_state import TxnState, commit_info
+from cdfd.progress.txn_state import TxnState, commit_info, from_checkpoint
 
 APP = app_id("shop", "orders")
 HALVES = (0x0011223344556677, 0x8899AABBCCDDEEFF - (1 << 64))
@@ -53,6 +57,26 @@ def test_digest_counts_if_it_was_recorded_with_the_position(
 def test_commits_have_an_in_commit_timestamp_if_the_table_has_the_feature(protocol: Protocol, stamped: bool) -> None:
     _, fields = commit_info("WRITE", 50, state(protocol=protocol))
     assert fields.get("inCommitTimestamp") == (101 if stamped else None)
+
+
+def test_commit_after_one_without_an_in_commit_timestamp_is_refused() -> None:
+    before = replace(state(protocol=Protocol(1, 7, None, frozenset({"inCommitTimestamp"}))), in_commit_timestamp=None)
+    with pytest.raises(LogError, match="the newest commit has none"):
+        commit_info("WRITE", 50, before)
+
+
+def test_state_of_a_checkpoint_has_its_identifiers() -> None:
+    domain = DomainMetadata("d", "{}")
+    found = from_checkpoint(5, State(PLAIN, ENABLED, {APP: Txn(APP, 3)}, {"d": domain}))
+    assert (found.version, found.protocol, found.metadata) == (5, PLAIN, ENABLED)
+    assert (dict(found.txns), dict(found.domains)) == ({APP: Txn(APP, 3)}, {"d": domain})
+
+
+@pytest.mark.parametrize("found", [State(), State(protocol=PLAIN), State(metadata=ENABLED)])
+def test_checkpoint_without_protocol_or_metadata_is_refused(found: State) -> None:
+    with pytest.raises(LogError, match="no protocol or no metaData") as caught:
+        from_checkpoint(5, found)
+    assert caught.value.version == 5
 
 
 def test_commits_are_blind_appends_unless_they_read_the_table() -> None:
