@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from cdfd.delta.datatypes import (
     MAX_PRECISION,
-    VOID,
     ArrayType,
     DataType,
     Decimal,
@@ -110,8 +109,6 @@ def _delta_field(field: pa.Field[Any]) -> StructField:
 def _delta_type(arrow: pa.DataType, name: str) -> DataType:
     if (primitive := _DELTA.get(arrow)) is not None:
         return Primitive(primitive)
-    if pa.types.is_null(arrow):
-        return VOID
     for matches, build in _FAMILIES:
         if matches(arrow):
             return build(arrow, name)

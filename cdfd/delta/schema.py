@@ -248,15 +248,15 @@ def _partition_fields(struct: StructType, columns: Sequence[str]) -> list[Struct
     find = ByName({child.name: child for child in struct})
     partitions: dict[str, StructField] = {}
     for name in columns:
-        found = find(name)
-        if not found:
+        child = next(iter(find(name)), None)
+        if child is None:
             raise LogError(f"partition column {name!r:.200} is not in the schema")
-        if found[0].name in partitions:
+        if child.name in partitions:
             raise LogError(f"partition column {name!r:.200} is named twice")
-        kind = found[0].type
+        kind = child.type
         if not isinstance(kind, Primitive | Decimal) or kind == Primitive("variant"):
             raise LogError(f"partition column {name!r:.200} is of type {kind!s:.200}, not of a primitive one")
-        partitions[found[0].name] = found[0]
+        partitions[child.name] = child
     return list(partitions.values())
 
 

@@ -81,6 +81,9 @@ class TestPartial:
         assert headers.newest(9, parts).complete
         assert next(parts) == PartialHeader(8)
 
+    def test_entries_without_either_leave_the_header_as_it_is(self) -> None:
+        assert headers.newest(9, iter([PartialHeader(9), PartialHeader(8, PROTOCOL)])) == PartialHeader(9, PROTOCOL)
+
     def test_files_that_add_nothing_are_no_sources(self) -> None:
         one = PartialHeader(9).before(None, OTHER, "newest")
         both = one.before(PROTOCOL, METADATA, "older")

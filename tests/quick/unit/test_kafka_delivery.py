@@ -428,6 +428,15 @@ class TestOversized:
         assert document["topic"] == "shop.orders"
         assert table.sink.oversized == 1
 
+    @pytest.mark.parametrize(("oversized", "warnings"), [("skip", 2), ("dlq", 1)])
+    async def test_warning_is_logged_for_each_skipped_record_or_for_the_first_of_a_dead_letter_topic(
+        self, oversized: Any, warnings: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        table = recorded(oversized=oversized)
+        await deliver(table.sink, pa.concat_batches([rows(1, note="x" * LIMIT), rows(2, note="x" * LIMIT)]))
+        assert table.sink.oversized == 2
+        assert sum("is too large" in record.message for record in caplog.records) == warnings
+
 
 class TestFailure:
     async def test_delivery_that_failed_is_not_committed(self) -> None:

@@ -517,6 +517,18 @@ def test_an_id_that_is_none(number: object) -> None:
         nested_ids(StructField("x", LONG, metadata={"delta.columnMapping.nested.ids": {"x.element": number}}))
 
 
+@pytest.mark.parametrize(("document", "shown"), [([1], "an array"), ({"a": 1}, "an object"), (7, "7")])
+def test_error_shows_what_stands_for_a_field_in_few_words(document: object, shown: str) -> None:
+    text = json.dumps({"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": document}]})
+    with pytest.raises(LogError, match=rf"`nullable` must be true or false, not {shown}\. "):
+        parse(text)
+
+
+def test_ids_inside_of_a_column_must_be_an_object() -> None:
+    with pytest.raises(LogError, match="must be an object, not 7"):
+        nested_ids(StructField("x", LONG, metadata={"delta.columnMapping.nested.ids": 7}))
+
+
 def test_a_physical_name_that_is_none() -> None:
     with pytest.raises(LogError):
         physical_name(StructField("x", LONG, metadata={"delta.columnMapping.physicalName": 1}), ColumnMappingMode.NAME)
