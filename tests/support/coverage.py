@@ -15,12 +15,13 @@ from tests.support.cache import ROOT
 
 PATHS = ("tests/quick", "tests/standard/unit", "tests/standard/contract", "tests/standard/kafka")
 FLOORS = {
-    "cdfd/delta": 97.0,
-    "cdfd/changes/plan.py": 99.0,
-    "cdfd/progress": 95.0,
-    "cdfd/sinks/kafka/transactions": 93.0,
+    "cdfd/delta": 99.0,
+    "cdfd/changes/plan.py": 99.5,
+    "cdfd/progress": 99.0,
+    "cdfd/sinks/kafka/transactions": 97.0,
 }
-"""Percent of lines and branches of a room, or of a module, that `PATHS` reach at least."""
+"""Percent of lines and branches of a room, or of a module, that `PATHS` reach at least: just below 99.4, 100, 99.3 and 97.9, as measured
+with the quick tier, and of `tests/standard` the tests of Kafka, ledgers, the sink contract, the Delta sink and mirrors."""
 Reached = tuple[int, int]
 """Lines and branches that are reached, and that there are."""
 

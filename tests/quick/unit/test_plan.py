@@ -4,6 +4,7 @@ import itertools
 import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from cdfd.changes.plan import (
     LiveScans,
     needs_snapshot,
     plan,
+    plan_listed_snapshot,
     plan_snapshot,
     wants_snapshot,
 )
@@ -372,6 +374,18 @@ class TestSnapshot:
     def test_an_empty_table(self) -> None:
         empty = first(Commit(0, protocol=Protocol(1, 2), metadata=HEADER.metadata))
         assert list(plan_snapshot(empty, 7).scans) == []
+
+    def test_snapshot_that_is_listed_elsewhere_has_no_scans(self) -> None:
+        whole = plan_snapshot(self.STATE, 7)
+        assert len(whole.scans) > 0
+        assert plan_listed_snapshot(self.STATE, 7) == replace(whole, scans=())
+
+    def test_table_without_columns_may_have_no_files(self) -> None:
+        nothing = Metadata("i", '{"type":"struct","fields":[]}', (), {})
+        state = first(Commit(0, protocol=Protocol(1, 2), metadata=nothing))
+        assert list(plan_snapshot(state, 7).scans) == []
+        with pytest.raises(LogError, match="data files, but no columns"):
+            plan_snapshot(state.apply(entry(add("a", partitionValues={}))), 7)
 
 
 class TestDeterminism:

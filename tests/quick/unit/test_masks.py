@@ -1,0 +1,63 @@
+"""Columns as they are published: by which names, and what their masks make of them."""
+
+from typing import Any
+
+import pytest
+
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.masks import Mask, Method
+from cdfd.delta.schema import Primitive, StructField
+
+KEY = b"sixteen letters!"
+LONG = StructField("a", Primitive("long"), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "kind", "nullable"),
+    [
+        ("nullify", {}, "long", True),
+        ("constant", {"value": "7"}, "long", False),
+        ("hmac_sha256", {"key": KEY}, "string", False),
+    ],
+)
+def test_only_nulls_make_a_column_nullable_and_only_hashes_change_its_type(
+    method: Method, options: dict[str, Any], kind: str, nullable: bool
+) -> None:
+    field = Mask(method, **options).field(LONG)
+    assert (field.name, str(field.type), field.nullable) == ("a", kind, nullable)
+
+
+@pytest.mark.parametrize(
+    ("written", "chosen"),
+    [
+        ("a", Chosen("a")),
+        ({"name": "a", "as": "b"}, Chosen("a", "b")),
+        (Chosen("a", "b"), Chosen("a", "b")),
+        ("", None),
+        (7, None),
+        ({"name": "a"}, None),
+        ({"name": "a", "as": "b", "c": "d"}, None),
+        ({"name": "", "as": "b"}, None),
+        ({"name": "a", "as": ""}, None),
+        ({"name": 7, "as": "b"}, None),
+        ({"name": "a", "as": 7}, None),
+    ],
+)
+def test_choice_of_a_column_is_a_name_or_a_name_and_an_alias(written: object, chosen: Chosen | None) -> None:
+    assert Chosen.of(written) == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        (" amount ", Chosen("amount")),
+        ("amount as value", Chosen("amount", "value")),
+        ("a as b as c", Chosen("a as b", "c")),
+        ("as b", Chosen("as b")),
+        ("a as ", Chosen("a as")),
+    ],
+)
+def test_choice_is_parsed_from_text(text: str, chosen: Chosen) -> None:
+    found = Chosen.parse(text)
+    assert found == chosen
+    assert (found.published, str(found)) == (chosen.alias or chosen.name, text.strip())
