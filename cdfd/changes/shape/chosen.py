@@ -24,8 +24,9 @@ class Chosen:
     @classmethod
     def parse(cls, text: str) -> Chosen:
         """`amount`, or `amount as value`."""
-        name, separator, alias = text.strip().rpartition(" as ")
-        return cls(name.strip(), alias.strip()) if separator and name.strip() and alias.strip() else cls(text.strip())
+        text = text.strip()
+        name, separator, alias = text.rpartition(" as ")
+        return cls(name.strip(), alias.strip()) if separator else cls(text)
 
     @classmethod
     def of(cls, given: object) -> Chosen | None:
