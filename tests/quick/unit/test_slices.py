@@ -268,6 +268,19 @@ class TestCut:
         slices = [*placed(first, slices[:-1], sized[:-1]), slices[-1]]
         assert rows(read_slices(slices, execution)) == rows(execution.batches([first, second]))
 
+    def test_slices_that_begin_within_a_version_keep_their_ordinals(self) -> None:
+        execution = table({"a": [1], "b": [2, 3], "e": []})
+        first, second, third = (replace(of(*paths), version=n) for n, paths in enumerate(["ab", "ab", "eb"], 3))
+        slices = {}
+        for plan in (first, second, third):
+            parts = cut(plan, FILE_BYTES)
+            slices[plan.version] = placed(plan, parts, [measure(each, execution) for each in parts])
+        (_, first_b), (_, second_b), third_parts = slices.values()
+        for several in ([first_b, second_b], [first_b, *slices[4]], [first_b, *third_parts], [second_b, *third_parts]):
+            alone = [row for each in several for row in rows(read_slice(each, execution))]
+            assert rows(read_slices(several, execution)) == alone
+        assert [row.ordinal for row in rows(read_slices([first_b, *slices[4]], execution))] == [1, 2, 0, 1, 2]
+
     def test_shares_of_pieces_add_up(self) -> None:
         (scan,) = of("a", size=1001).scans
         assert sum(replace(scan, piece=(number, 3)).share for number in range(3)) == 1001

@@ -1024,6 +1024,45 @@ class TestCompaction:
         mark = json.loads(state.domains["delta.rowTracking"].configuration)["rowIdHighWaterMark"]
         assert max(numbers) <= mark
 
+    @pytest.mark.parametrize("enabled", [False, True])
+    async def test_compaction_says_that_row_ids_are_kept_if_they_are(self, tmp_path: Path, enabled: bool) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 1)
+        paths = sorted((tmp_path / "_delta_log").glob("*.json"))
+        log = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+        (metadata,) = (each["metaData"] for each in log if "metaData" in each)
+        adds = [each["add"] for each in log if "add" in each]
+        with_ids = [
+            {"add": {**add, "dataChange": False, "baseRowId": 10 * place, "defaultRowCommitVersion": 0}}
+            for place, add in enumerate(adds)
+        ]
+        domain = {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":99}', "removed": False}
+        changed = metadata["configuration"] | {
+            "delta.enableRowTracking": str(enabled).lower(),
+            "delta.rowTracking.materializedRowIdColumnName": "_id",
+            "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+        }
+        self.extend(
+            tmp_path,
+            ["rowTracking", "domainMetadata"],
+            {"metaData": {**metadata, "configuration": changed}},
+            {"domainMetadata": domain},
+            *with_ids,
+        )
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 12)
+        entries = sorted((tmp_path / "_delta_log").glob("*.json"))
+        commits = [json.loads(line) for path in entries for line in path.read_text().splitlines()]
+        compactions = [
+            each["commitInfo"] for each in commits if each.get("commitInfo", {}).get("operation") == "OPTIMIZE"
+        ]
+        assert compactions
+        kept = {"delta.rowTracking.preserved": "true"} if enabled else None
+        assert [each.get("tags") for each in compactions] == [kept] * len(compactions)
+        later = [path for path in entries if path > paths[-1]][1:]
+        for path in later:
+            written = [json.loads(line) for line in path.read_text().splitlines()]
+            versions = {each["add"]["defaultRowCommitVersion"] for each in written if "add" in each}
+            assert versions <= {int(path.stem)}
+
     async def test_columns_that_came_later_and_wider_types(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=10, compaction=self.COMPACTION)
         sink = await opened(LocalStorage(tmp_path), layout, owner=7)
