@@ -28,7 +28,7 @@ $(PACKAGE): pyproject.toml | $(BIN)/python
 # The versions are those of uv.lock. uv does not read pip's settings, so if it cannot install, pip does, with the newest versions.
 # PySpark comes as a source, and compressing a wheel of it takes longer than all the rest.
 $(MARK): export DIST_EXTRA_CONFIG = $(CURDIR)/.ci/wheels.cfg
-$(MARK): pyproject.toml uv.lock hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd native/* native/src/* native/src/*/*) | $(BIN)/python
+$(MARK): pyproject.toml uv.lock hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd native/* native/src/* native/src/*/* native/python/*/*) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip 'uv==0.13.9'
 	if command -v cargo > /dev/null; then $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ./native; fi
 	$(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --extra dev || $(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -1,6 +1,7 @@
-//! Decoding and encoding for cdfd. Arrays come and go as pyarrow's, without a copy.
+//! Decoding and encoding for cdfd. Arrays come and go as pyarrow's or numpy's, without a copy.
 
 mod parquet;
+mod trevni;
 
 use pyo3::prelude::*;
 
@@ -11,6 +12,8 @@ mod cdfd_native {
 
     #[pymodule_export]
     use super::parquet::parquet_module;
+    #[pymodule_export]
+    use super::trevni::trevni;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
