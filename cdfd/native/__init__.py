@@ -15,11 +15,12 @@ built: bool
 
 try:
     import cdfd_native
+    from cdfd_native import parquet, trevni
 
-    from cdfd.native import json_rows, kafka_records, trevni_decoding, trevni_encoding
+    from cdfd.native import json_rows, kafka_records
 except ImportError:
     built = False
 else:
     built = os.environ.get("CDFD_NATIVE") != "0" and cdfd_native.__version__ == VERSION
 
-__all__ = ["VERSION", "built", "json_rows", "kafka_records", "trevni_decoding", "trevni_encoding"]
+__all__ = ["VERSION", "built", "json_rows", "kafka_records", "parquet", "trevni"]

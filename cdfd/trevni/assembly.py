@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from cdfd.errors import TrevniError
 from cdfd.trevni.column_reader import Slice
+from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type
 from cdfd.trevni.value_types import ValueType
-from cdfd.trevni.varints import Numbers
 
 
 def assemble(shape: Shape, columns: Mapping[int, Slice], rows: int) -> Any:

@@ -143,7 +143,8 @@ def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Bloc
     first_rows = _sums(found[:, 0])
     if first_rows[-1] != rows:
         raise TrevniError(f"the blocks have {first_rows[-1]} rows, and the file has {rows}").at(offset=start)
-    return BlockTable(column, found[:, 0], first_rows, found[:, 1], found[:, 2], starts[:-1], values)
+    counts, sizes, stored = np.ascontiguousarray(found.T)
+    return BlockTable(column, counts, first_rows, sizes, stored, starts[:-1], values)
 
 
 def _sums(numbers: Numbers) -> Numbers:

@@ -75,13 +75,13 @@ _SNAPPY = pa.Codec("snappy")
 
 def _deflated(data: bytes | memoryview, size: int) -> bytes:
     if size > _DEFLATE_RATIO * len(data) + _SLACK:
-        raise TrevniError(f"{len(data)} deflated bytes cannot have {size} bytes inflated")
+        raise TrevniError(f"{len(data)} bytes of a deflated block cannot have {size} bytes decompressed")
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         # One byte more than expected shows a block that is too long; 0 would mean no limit.
         found = inflate.decompress(data, size + 1)
-    except zlib.error as error:
-        raise TrevniError(f"the deflated block is damaged: {error}") from None
+    except zlib.error:
+        raise TrevniError("the deflated block is damaged") from None
     if len(found) <= size and not inflate.eof:
         raise TrevniError("the deflated block is truncated")
     if inflate.unused_data:
@@ -94,11 +94,11 @@ def _snapped(data: bytes | memoryview, size: int) -> memoryview:
     if declared != size:
         raise TrevniError(f"the Snappy block says that it has {declared} bytes, and its descriptor says {size}")
     if size > _SNAPPY_RATIO * len(data) + _SLACK:
-        raise TrevniError(f"{len(data)} bytes of Snappy cannot have {size} bytes decompressed")
+        raise TrevniError(f"{len(data)} bytes of a Snappy block cannot have {size} bytes decompressed")
     try:
         return memoryview(_SNAPPY.decompress(pa.py_buffer(data), decompressed_size=size)).cast("B")
-    except (pa.ArrowException, OSError) as error:
-        raise TrevniError(f"the Snappy block is damaged: {error}") from None
+    except (pa.ArrowException, OSError):
+        raise TrevniError("the Snappy block is damaged") from None
 
 
 def _snappy_size(data: bytes | memoryview) -> int:
@@ -117,8 +117,8 @@ def _bzipped(data: bytes | memoryview, size: int) -> bytes:
     try:
         # 0 would mean no limit.
         found = expand.decompress(data, max(size, 1))[:size]
-    except (OSError, ValueError) as error:
-        raise TrevniError(f"the bzip2 block is damaged: {error}") from None
+    except (OSError, ValueError):
+        raise TrevniError("the bzip2 block is damaged") from None
     if len(found) < size:
         raise TrevniError("the bzip2 block is truncated")
     return found

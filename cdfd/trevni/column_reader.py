@@ -1,7 +1,6 @@
 """One column's lengths and values, in order: loads some blocks at once, and gives away what the next rows have of them."""
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,14 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
-from cdfd.trevni import native_decoding
+from cdfd.trevni import decoding
 from cdfd.trevni.blocks import BlockTable
-from cdfd.trevni.decoding import Decoded, decode
-from cdfd.trevni.lengths import Lengths
-from cdfd.trevni.native_decoding import Checksums
+from cdfd.trevni.lengths import Decoded, Lengths, Numbers
 from cdfd.trevni.source import Source
 from cdfd.trevni.value_types import ValueType
-from cdfd.trevni.varints import Numbers
 
 UNBACKED = 4 << 20
 """Lengths and values of some rows, at most, that no bytes of the file stand for: runs of lengths, and nulls."""
@@ -94,20 +90,17 @@ class ColumnReader:
         """
         last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
         while self._block < last:
-            stop = self._block + 1 if self._apart else last
-            self._append(self._block, stop)
-            self._block = stop
+            ends = np.cumsum(self.table.sizes[self._block : last])
+            together = 1 if self._apart else max(1, int(np.searchsorted(ends, decoding.LARGEST, "right")))
+            self._append(self._block, self._block + together)
+            self._block += together
 
     def _append(self, first: int, last: int) -> None:
-        rows = self.table.rows[first:last]
         try:
-            decoded = self._decoded(first, last, rows)
-            if self.column.parent is None and decoded.entries is not None:
-                _check_rows(decoded.entries, rows)
+            decoded = self._decoded(first, last)
         except TrevniError as error:
-            if error.column is None:
-                error.block = first + (error.block or 0)
-            raise error.at(column=self.column.name, offset=int(self.table.starts[error.block or 0])) from None
+            block = first if error.block is None else error.block
+            raise error.at(column=self.column.name, block=block, offset=int(self.table.starts[block])) from None
         size = int(self.table.sizes[first:last].sum())
         piece = _Piece(decoded, (first, last), int(self.table.first_rows[last]), 0, 0, size)
         self._pieces.append(piece)
@@ -115,35 +108,18 @@ class ColumnReader:
         if begin < self._row and len(self._pieces) == 1 and self.column.parent is None:
             self._skip(piece, self._row - begin)
 
-    def _decoded(self, first: int, last: int, rows: Numbers) -> Decoded:
-        if self.table.can_have_sizes(first, last):
-            # One block at a time: it is in the processor's cache when the kernel checks and decodes it.
-            sizes = self.table.sizes[first:last]
-            checksums = native_decoding.checksums(self.column, len(sizes))
-            blocks = self._blocks(first, last, checksums)
-            found = native_decoding.decode(self.column, blocks, sizes, rows, checksums=checksums, runs=self._runs)
-            if found is not None:
-                return Decoded(*found)
-        return decode(self.column, list(self._blocks(first, last)), rows, runs=self._runs)
-
-    def _blocks(self, first: int, last: int, checksums: Checksums | None = None) -> Iterator[bytes | memoryview]:
-        """Blocks, decompressed. Those are checked if there is no place for their checksums."""
-        starts = self.table.starts[first:last].tolist()
-        ends = (self.table.starts[first:last] + self.table.stored[first:last]).tolist()
-        behind = self.column.checksum.size
-        read, data, start = 0, memoryview(b""), 0
-        for number in range(last - first):
-            if number == read:
-                start = starts[number]
-                while read < last - first and (read == number or ends[read] + behind - start <= self._source.step):
-                    read += 1
-                data = self._source.bytes_at(start, ends[read - 1] + behind - start)
-            end = ends[number] - start
-            if checksums is None:
-                yield self.table.read_block(data[starts[number] - start : end + behind], first + number)
-            else:
-                checksums[number] = int.from_bytes(data[end : end + behind], "little")
-                yield self.table.decompressed(data[starts[number] - start : end], first + number)
+    def _decoded(self, first: int, last: int) -> Decoded:
+        decoder = decoding.decoder(self.table, first, last, runs=self._runs)
+        begins = self.table.starts[first:last]
+        ends = begins + self.table.stored[first:last] + self.column.checksum.size
+        start = first
+        while start < last:
+            # As many blocks as are read in one step, which has one block at least.
+            begin = int(begins[start - first])
+            stop = max(start + 1, first + int(np.searchsorted(ends, begin + self._source.step, "right")))
+            decoder.append(self._source.bytes_at(begin, int(ends[stop - first - 1]) - begin), start, stop)
+            start = stop
+        return decoder.finish()
 
     def _skip(self, piece: _Piece, entries: int) -> None:
         if piece.decoded.lengths is not None:
@@ -225,10 +201,3 @@ class ColumnReader:
     def _wrong(self, piece: _Piece, what: str) -> TrevniError:
         block = piece.blocks[0]
         return TrevniError(what).at(column=self.column.name, block=block, offset=int(self.table.starts[block]))
-
-
-def _check_rows(entries: Numbers, rows: Numbers) -> None:
-    wrong = np.flatnonzero(entries != rows)
-    if wrong.size:
-        block = int(wrong[0])
-        raise TrevniError(f"the block has {entries[block]} lengths for {rows[block]} rows").at(block=block)

@@ -7,24 +7,13 @@ million lengths, so they are expanded only for the rows that are read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from cdfd.trevni.varints import Numbers
-
-
-def covered(numbers: Numbers) -> Numbers:
-    """How many lengths each number stands for: 1 for 5, 2 for -1 and -2, 3 for -3 and -4."""
-    if not len(numbers) or numbers.min() >= 0:
-        return np.ones(len(numbers), np.int64)
-    return np.where(numbers < 0, ((1 - numbers) >> 1) + 1, 1)
-
-
-def values_after(numbers: Numbers) -> Numbers:
-    """How many values follow each number: 5 after 5, none after -1 and -3, 2 after -2, 3 after -4."""
-    if not len(numbers) or numbers.min() >= 0:
-        return numbers
-    return np.where(numbers < 0, np.where(numbers & 1, 0, (-numbers >> 1) + 1), numbers)
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +34,8 @@ class Lengths:
         if not len(numbers) or numbers.min() >= 0:
             return cls(numbers)
         each = np.where(numbers < 0, (numbers + 1) & 1, numbers)
-        return cls(each, np.cumsum(covered(numbers)))
+        counts = np.where(numbers < 0, ((1 - numbers) >> 1) + 1, 1)
+        return cls(each, np.cumsum(counts))
 
     def __len__(self) -> int:
         if self.ends is None:
@@ -81,3 +71,15 @@ class Lengths:
             before[0] = start
             before[1:] = ends[:-1]
         return ends - before
+
+
+class Decoded(NamedTuple):
+    """The content of some consecutive blocks.
+
+    Attributes:
+        lengths: of array columns; None for others.
+        values: Arrow values. For booleans of a column with a parent, whose number the blocks do not say, all bits that there are.
+    """
+
+    lengths: Lengths | None
+    values: pa.Array

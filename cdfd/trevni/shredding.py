@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni.arrow_schema import decimal_bytes
 from cdfd.trevni.file_writer import ColumnRows
+from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union
 from cdfd.trevni.value_types import ARROW, ValueType
-from cdfd.trevni.varints import Numbers
 
 
 def shred(shape: Shape, rows: Any, columns: int) -> list[ColumnRows]:

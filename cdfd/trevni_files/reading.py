@@ -9,7 +9,6 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from cdfd import native
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.metadata import FileMetadata
@@ -17,8 +16,8 @@ from cdfd.trevni.rows import run_all
 from cdfd.trevni.table_reader import BATCH_ROWS, TableReader
 from cdfd.trevni_files.opening import StorageOptions, Where, in_threads, opened
 
-TABLE_BYTES = 512 << 20 if native.built else 96 << 20
-"""Bytes of blocks to decode at once for a whole table, about. Kernels decode block by block; without them, all bytes are copied at once."""
+TABLE_BYTES = 512 << 20
+"""Bytes of blocks to decode at once for a whole table, about."""
 
 Rows: TypeAlias = "range | slice | tuple[int, int]"
 

@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kernel in (folder / "cdfd" / "native").glob("*.pyx"):
         if kernel.stem != KERNEL:
             kernel.unlink()
-    (folder / "cdfd" / "native" / "trevni_decoding.cpython-30-x86_64-linux-gnu.so").write_bytes(b"old")
+    (folder / "cdfd" / "native" / "json_rows.cpython-30-x86_64-linux-gnu.so").write_bytes(b"old")
     return folder
 
 

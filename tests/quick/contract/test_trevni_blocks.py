@@ -1,10 +1,9 @@
-"""What decodes and encodes blocks of Trevni columns: the kernels in machine code, and numpy. Both give the same."""
+"""What decodes and encodes blocks of Trevni columns: `cdfd_native`, and plain code. Both give the same, and the same errors."""
 
 from __future__ import annotations
 
 import io
 import os
-import zlib
 from itertools import product
 
 import numpy as np
@@ -15,23 +14,23 @@ from hypothesis import strategies as st
 
 import cdfd.trevni as trevni
 from cdfd import native
-from cdfd.trevni import native_decoding
+from cdfd.trevni import decoding
+from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
-from cdfd.trevni.decoding import Decoded, decode
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.lengths import Decoded
 from cdfd.trevni.metadata import ColumnMetadata
+from cdfd.trevni.plain_decoding import PlainDecoder
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Source
+from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.value_types import ARROW, ValueType
 from tests.support.trevni import rows
 
-FORMS = [
-    (kind, array)
-    for kind, array in product(ValueType, [False, True])
-    if array or kind not in (ValueType.NULL, ValueType.BOOLEAN)
-]
-"""Columns that the kernels know."""
+FORMS = list(product(ValueType, [False, True]))
+Rows = tuple[ColumnMetadata, list[int] | None, pa.Array, int]
+"""A column, lengths, values and a block size."""
+Content = tuple[list[int] | None, str]
 
 VALUES: dict[ValueType, st.SearchStrategy[object]] = {
     ValueType.NULL: st.none(),
@@ -50,17 +49,22 @@ VALUES: dict[ValueType, st.SearchStrategy[object]] = {
 @pytest.fixture(autouse=True, scope="module")
 def _built() -> None:
     if not native.built:
-        assert "CI" not in os.environ, "the kernels are not built: `pip install --editable .` builds them"
-        pytest.skip("the kernels are not built")
+        assert "CI" not in os.environ, "cdfd_native is not installed: `make` builds it where there is cargo"
+        pytest.skip("cdfd_native is not installed")
 
 
-def column(kind: ValueType, array: bool, parent: str | None = None) -> ColumnMetadata:
-    return ColumnMetadata("c", kind, array=array, parent=parent, codec=Codec.NULL, checksum=Checksum.NULL)
+def column(
+    kind: ValueType,
+    array: bool,
+    parent: str | None = None,
+    codec: Codec = Codec.NULL,
+    checksum: Checksum = Checksum.NULL,
+) -> ColumnMetadata:
+    return ColumnMetadata("c", kind, array=array, parent=parent, codec=codec, checksum=checksum)
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> tuple[ColumnMetadata, list[int] | None, pa.Array, int]:
-    """A column, lengths, values and a block size."""
+def columns(draw: st.DrawFn) -> Rows:
     kind, array = draw(st.sampled_from(FORMS))
     lengths = draw(st.lists(st.integers(0, 3) | st.sampled_from([0, 0, 1, 70]), max_size=40)) if array else None
     count = sum(lengths) if lengths is not None else draw(st.integers(0, 60))
@@ -70,10 +74,10 @@ def columns(draw: st.DrawFn) -> tuple[ColumnMetadata, list[int] | None, pa.Array
     return column(kind, array), lengths, values, draw(st.integers(1, 200))
 
 
-def written(found: tuple[ColumnMetadata, list[int] | None, pa.Array, int], pieces: int = 1) -> bytes:
+def written(of_rows: Rows, pieces: int = 1) -> bytes:
     """A file of one column, whose rows are written in pieces."""
-    of, lengths, values, block_bytes = found
-    writer = FileWriter([of], codec=Codec.NULL, checksum=Checksum.NULL, block_bytes=block_bytes)
+    of, lengths, values, block_bytes = of_rows
+    writer = FileWriter([of], codec=of.codec, checksum=of.checksum, block_bytes=block_bytes)
     count = len(values) if lengths is None else len(lengths)
     for part in np.array_split(np.arange(count), pieces):
         start, end = (int(part[0]), int(part[-1]) + 1) if len(part) else (0, 0)
@@ -86,61 +90,88 @@ def written(found: tuple[ColumnMetadata, list[int] | None, pa.Array, int], piece
     return b"".join(writer.finish())
 
 
-def in_numpy(found: tuple[ColumnMetadata, list[int] | None, pa.Array, int], pieces: int = 1) -> bytes:
+def written_plainly(of_rows: Rows, pieces: int = 1) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", False)
-        return written(found, pieces)
+        return written(of_rows, pieces)
 
 
-def same(found: Decoded, expected: Decoded) -> None:
-    assert (found.lengths is None) == (expected.lengths is None)
-    if found.lengths is not None and expected.lengths is not None:
-        count = len(expected.lengths)
-        assert len(found.lengths) == count
-        assert found.lengths.expand(0, count).tolist() == expected.lengths.expand(0, count).tolist()
-    # Equality of arrays would say that NaN is not itself.
-    assert found.values.type == expected.values.type
-    assert repr(found.values.to_pylist()) == repr(expected.values.to_pylist())
-    found.values.validate(full=True)
-    if expected.entries is not None:
-        assert found.entries is not None
-        assert found.entries.tolist() == expected.entries.tolist()
+def table(
+    of: ColumnMetadata, blocks: list[bytes], sizes: list[int], counts: list[int]
+) -> tuple[BlockTable, memoryview]:
+    """Stored blocks, one after the other, with their checksums; and their table."""
+    behind = of.checksum.size
+    starts = np.cumsum([0, *map(len, blocks)])[:-1].astype(np.int64)
+    stored = np.array([len(block) - behind for block in blocks], np.int64)
+    number_of = np.array(counts, np.int64)
+    first_rows = np.concatenate((np.zeros(1, np.int64), np.cumsum(number_of)))
+    found = BlockTable(of, number_of, first_rows, np.array(sizes, np.int64), stored, starts)
+    return found, memoryview(b"".join(blocks))
 
 
-def by_kernels(of: ColumnMetadata, blocks: list[bytes], counts: list[int], *, runs: bool = True) -> Decoded | None:
-    sizes = np.array([len(block) for block in blocks], np.int64)
-    found = native_decoding.decode(of, iter(blocks), sizes, np.array(counts, np.int64), runs=runs)
-    return None if found is None else Decoded(*found)
+def content(decoder: decoding.Decoder, data: memoryview, count: int) -> Content | tuple[str, int | None]:
+    """Lengths and values, or the error and its block. Equality of arrays would say that NaN is not itself."""
+    try:
+        if count:
+            decoder.append(data, 0, count)
+        decoded = decoder.finish()
+    except trevni.TrevniError as error:
+        return error.what, error.block
+    decoded.values.validate(full=True)
+    return lengths_of(decoded), f"{decoded.values.type} {decoded.values.to_pylist()!r}"
+
+
+def lengths_of(decoded: Decoded) -> list[int] | None:
+    """Lengths, of which there may be more than there is memory for: then their number alone."""
+    if decoded.lengths is None:
+        return None
+    count = len(decoded.lengths)
+    return decoded.lengths.expand(0, count).tolist() if count < 1 << 20 else [count]
+
+
+def alike(
+    of: ColumnMetadata, blocks: list[bytes], counts: list[int], runs: bool, sizes: list[int] | None = None
+) -> None:
+    found, data = table(of, blocks, sizes or [len(block) for block in blocks], counts)
+    if not found.can_have_sizes(0, len(blocks)):
+        return
+    by_native = decoding.decoder(found, 0, len(blocks), runs=runs)
+    assert not isinstance(by_native, PlainDecoder)
+    assert content(by_native, data, len(blocks)) == content(PlainDecoder(found, runs=runs), data, len(blocks))
+
+
+def damaged(blocks: list[bytes], data: st.DataObject) -> None:
+    damage = data.draw(st.sampled_from(["none", "byte", "cut", "more"]))
+    if not blocks or damage == "none":
+        return
+    number = data.draw(st.integers(0, len(blocks) - 1))
+    block = bytearray(blocks[number])
+    place = data.draw(st.integers(0, max(0, len(block) - 1)))
+    if damage == "byte" and block:
+        block[place] = data.draw(st.integers(0, 255))
+    elif damage == "cut":
+        del block[place:]
+    else:
+        block[place:place] = data.draw(st.binary(min_size=1, max_size=12))
+    blocks[number] = bytes(block)
 
 
 @settings(max_examples=300, deadline=None)
 @given(columns(), st.integers(1, 4))
-def test_both_write_the_same_bytes(found: tuple[ColumnMetadata, list[int] | None, pa.Array, int], pieces: int) -> None:
-    assert written(found, pieces) == in_numpy(found, pieces) == in_numpy(found)
+def test_both_write_the_same_bytes(of_rows: Rows, pieces: int) -> None:
+    assert written(of_rows, pieces) == written_plainly(of_rows, pieces) == written_plainly(of_rows)
 
 
 @settings(max_examples=300, deadline=None)
 @given(columns(), st.data())
-def test_both_decode_blocks_alike_damaged_or_not(
-    found: tuple[ColumnMetadata, list[int] | None, pa.Array, int], data: st.DataObject
-) -> None:
-    reader = Reader(Source.of(written(found)))
-    table = reader.blocks(0)
-    starts, sizes, counts = (list(map(int, each)) for each in (table.starts, table.sizes, table.rows))
-    blocks = [bytes(reader.source.bytes_at(*each)) for each in zip(starts, sizes, strict=True)]
-    damage = data.draw(st.sampled_from(["none", "byte", "cut", "more"]))
-    if blocks and damage != "none":
-        number = data.draw(st.integers(0, len(blocks) - 1))
-        block = bytearray(blocks[number])
-        place = data.draw(st.integers(0, max(0, len(block) - 1)))
-        if damage == "byte" and block:
-            block[place] = data.draw(st.integers(0, 255))
-        elif damage == "cut":
-            del block[place:]
-        else:
-            block[place:place] = data.draw(st.binary(min_size=1, max_size=12))
-        blocks[number] = bytes(block)
-    alike(found[0], blocks, counts, data.draw(st.booleans()))
+def test_both_decode_blocks_alike_damaged_or_not(of_rows: Rows, data: st.DataObject) -> None:
+    reader = Reader(Source.of(written(of_rows)))
+    found = reader.blocks(0)
+    blocks = [
+        bytes(reader.source.bytes_at(*each)) for each in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+    ]
+    damaged(blocks, data)
+    alike(of_rows[0], blocks, found.rows.tolist(), data.draw(st.booleans()))
 
 
 @settings(max_examples=500, deadline=None)
@@ -157,26 +188,20 @@ def test_both_decode_any_bytes_alike(
     alike(column(*form, parent), blocks, [count] * len(blocks), runs)
 
 
-def alike(of: ColumnMetadata, blocks: list[bytes], counts: list[int], runs: bool) -> None:
-    """The kernels give what numpy does, or leave it to numpy, which finds an error or runs that are better kept."""
-    found = by_kernels(of, blocks, counts, runs=runs)
-    try:
-        expected = decode(of, blocks, np.array(counts, np.int64), runs=runs)
-    except trevni.TrevniError:
-        assert found is None
-        return
-    if found is None:
-        assert expected.lengths is not None
-        assert len(expected.lengths) > (sum(counts) if of.parent is None else 65_536)
-    else:
-        same(found, expected)
-
-
-def test_checksums_are_those_of_zlib() -> None:
-    data = np.random.default_rng(1).integers(0, 256, 70_000, np.uint8).tobytes()
-    for size in [*range(300), 1000, 65_536, 70_000]:
-        assert native.trevni_decoding.crc32(data[:size]) == zlib.crc32(data[:size])
-        assert native.trevni_decoding.crc32(memoryview(data)[size : size + 200]) == zlib.crc32(data[size : size + 200])
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(Codec), st.sampled_from(Checksum), st.integers(0, 300), st.data())
+def test_both_decompress_alike_damaged_or_not(
+    codec: Codec, checksum: Checksum, count: int, data: st.DataObject
+) -> None:
+    of = column(ValueType.LONG, False, None, codec, checksum)
+    values = pa.array([number % 7 for number in range(count)], pa.int64())
+    reader = Reader(Source.of(written((of, None, values, 100))))
+    found = reader.blocks(0)
+    places = zip(found.starts.tolist(), (found.stored + checksum.size).tolist(), strict=True)
+    blocks = [bytes(reader.source.bytes_at(*each)) for each in places]
+    damaged(blocks, data)
+    if all(len(block) >= checksum.size for block in blocks):
+        alike(of, blocks, found.rows.tolist(), True, found.sizes.tolist())
 
 
 @pytest.mark.parametrize("width", range(1, 11))
@@ -185,9 +210,9 @@ def test_numbers_of_each_width(width: int) -> None:
     number = 1 << (7 * width - 2) if width < 10 else -(2**63)
     for count in (1, 7, 8, 9, 40):
         values = pa.array([number] * count + [1] + [-number - 1] * count)
-        found = column(ValueType.LONG, False), None, values, 1 << 20
-        data = written(found)
-        assert data == in_numpy(found)
+        of_rows = column(ValueType.LONG, False), None, values, 1 << 20
+        data = written(of_rows)
+        assert data == written_plainly(of_rows)
         [window] = Reader(Source.of(data)).windows([0])
         assert window.columns[0].values.equals(values)
 
@@ -196,35 +221,81 @@ def test_numbers_of_each_width(width: int) -> None:
 def test_strings_of_each_length(size: int) -> None:
     for kind, letter in ((ValueType.STRING, "a"), (ValueType.STRING, "\u20ac"), (ValueType.BYTES, b"\xff")):
         values = pa.array([letter[:0], letter * size, letter, letter * size], ARROW[kind])
-        found = column(kind, False), None, values, 1 << 20
-        data = written(found)
-        assert data == in_numpy(found)
+        of_rows = column(kind, False), None, values, 1 << 20
+        data = written(of_rows)
+        assert data == written_plainly(of_rows)
         [window] = Reader(Source.of(data)).windows([0])
         assert window.columns[0].values.equals(values)
 
 
-def test_text_that_is_not_utf_8_is_left_to_numpy() -> None:
-    assert by_kernels(column(ValueType.STRING, False), [b"\x02a\x02\xff"], [2]) is None
-    assert by_kernels(column(ValueType.BYTES, False), [b"\x02a\x02\xff"], [2]) is not None
+@pytest.mark.parametrize("kind", [ValueType.NULL, ValueType.STRING, ValueType.LONG])
+def test_runs_that_stand_for_more_than_the_bytes_allow_take_no_memory(kind: ValueType) -> None:
+    """Five bytes are a thousand million lengths, all of them zero."""
+    block = long_bytes(-(1 << 31) + 1)
+    found, data = table(column(kind, True, "parent"), [block], [len(block)], [1])
+    decoder = decoding.decoder(found, 0, 1, runs=True)
+    decoder.append(data, 0, 1)
+    lengths = decoder.finish().lengths
+    assert lengths is not None
+    assert lengths.ends is not None
+    assert (len(lengths), len(lengths.each), lengths.total(0, len(lengths))) == ((1 << 30) + 1, 1, 0)
+    one = {ValueType.NULL: b"\x02", ValueType.STRING: b"\x02\x02a", ValueType.LONG: b"\x02\x0a"}[kind]
+    alike(column(kind, True, "parent"), [one + block, block + one], [1, 1], True)
 
 
-def test_runs_that_stand_for_more_than_the_bytes_allow_are_left_to_numpy() -> None:
-    """Five bytes are a thousand million lengths. Expanding them is not for the kernels."""
-    longest = b"\xff\xff\xff\xff\x0f"
-    for kind in (ValueType.NULL, ValueType.STRING, ValueType.LONG):
-        assert by_kernels(column(kind, True, "parent"), [longest], [1]) is None
-        assert by_kernels(column(kind, True), [longest], [1 << 30]) is None
+def test_rows_with_fewer_values_than_lengths_say_are_not_written() -> None:
+    encoder = native.trevni.BlockEncoder("long", 100, 100)
+    offsets, entries = np.zeros(1, np.int32), np.array([0, 2])
+    with pytest.raises(ValueError, match="fewer values"):
+        encoder.write(np.array([1, 1]), np.zeros(1, np.int64), offsets, 0, entries, 0, 0)
+    with pytest.raises(ValueError, match="fewer values"):
+        encoder.write(None, np.zeros(1, np.int64), offsets, 0, entries, 0, 0)
+    text = native.trevni.BlockEncoder("string", 100, 100)
+    with pytest.raises(ValueError, match="fewer values"):
+        text.write(None, np.zeros(3, np.uint8), np.array([0, 2, 4], np.int32), 0, entries, 0, 0)
+    with pytest.raises(ValueError, match="fewer values"):
+        text.write(None, np.zeros(3, np.uint8), np.array([2, 0, 1], np.int32), 0, entries, 0, 0)
 
 
-@pytest.mark.parametrize("codec", ["null", "snappy", "bzip2"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("long", np.int64), ("int", np.int32), ("double", np.uint8), ("bytes", np.uint8)]
+)
+def test_nothing_is_written_behind_the_arrays(kind: str, dtype: type) -> None:
+    """Arrays that are too small are an error, whatever the blocks say."""
+    whole = np.full(64, 77, dtype)
+    offsets = np.zeros(9, np.int32)
+    decoder = native.trevni.BlockDecoder(
+        kind, None, whole[:2], offsets[:3], codec="null", crc32=False, counted=False, runs=True
+    )
+    one = np.array([24], np.int64)
+    with pytest.raises(ValueError, match="more bytes than were announced"):
+        decoder.append(np.full(24, 2, np.uint8), one - 24, one, one, one)
+    assert (whole[2:] == 77).all()
+    assert not offsets[3:].any()
+
+
+@pytest.mark.parametrize(
+    "numbers", [(1, 24, 24), (-1, 3, 3), (0, 25, 25), (0, -1, 3), (0, 24, 1 << 40), (1 << 62, 1, 1)]
+)
+def test_a_block_that_is_not_in_the_data_is_an_error(numbers: tuple[int, int, int]) -> None:
+    values, offsets = np.zeros(24, np.int64), np.zeros(1, np.int32)
+    decoder = native.trevni.BlockDecoder(
+        "long", None, values, offsets, codec="null", crc32=True, counted=False, runs=True
+    )
+    start, stored, size = (np.array([number], np.int64) for number in numbers)
+    with pytest.raises(ValueError, match=r"announced|descriptor says"):
+        decoder.append(np.zeros(24, np.uint8), start, stored, size, size)
+
+
+@pytest.mark.parametrize("codec", ["null", "snappy", "deflate", "bzip2"])
 def test_both_write_the_same_file_of_all_types(codec: str) -> None:
-    table = rows.table(3000)
+    expected = rows.table(3000)
     files = []
-    for kernels in (True, False):
+    for built in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native, "built", kernels)
+            patch.setattr(native, "built", built)
             file = io.BytesIO()
-            trevni.write_table(table, file, codec=codec, block_bytes=4096, first_values=["long", "double"])
+            trevni.write_table(expected, file, codec=codec, block_bytes=4096, first_values=["long", "double"])
             files.append(file.getvalue())
-            assert trevni.read_table(pa.BufferReader(file.getvalue())).equals(table)
+            assert trevni.read_table(pa.BufferReader(file.getvalue())).equals(expected)
     assert files[0] == files[1]

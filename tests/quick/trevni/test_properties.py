@@ -7,13 +7,10 @@ import io
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cdfd.trevni as trevni
-
-pytestmark = pytest.mark.usefixtures("kernels")
 
 SIMPLE: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),

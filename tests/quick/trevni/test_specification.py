@@ -28,9 +28,6 @@ from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
 from cdfd.trevni.value_types import ARROW, ValueType
-from cdfd.trevni.varints import encoded, signed, unsigned, widths, zigzag
-
-pytestmark = pytest.mark.usefixtures("kernels")
 
 PAGE = Path(__file__).parents[3] / "docs" / "trevni.md"
 
@@ -67,10 +64,9 @@ def test_longs_are_zigzag_coded_with_a_bit_for_more_bytes(number: int, digits: s
     data = bytes.fromhex(digits)
     assert long_bytes(number) == data
     assert Cursor(Source.of(data)).long() == number
-    many = zigzag(np.array([number]))
-    assert encoded(many, widths(many)).tobytes() == data
-    padded = np.frombuffer(data + bytes(16), np.uint8)
-    assert signed(unsigned(padded, np.array([len(data) - 1]))).tolist() == [number]
+    file = written(ColumnMetadata("n", ValueType.LONG), [number])
+    assert block_of(file) == data
+    assert document(file)["columns"][0]["values"] == [number]
 
 
 def test_bytes_and_strings_follow_their_length() -> None:

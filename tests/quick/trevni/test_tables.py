@@ -20,8 +20,6 @@ from cdfd.trevni.table_reader import TableReader
 from cdfd.trevni.value_types import ValueType
 from tests.support.trevni import rows
 
-pytestmark = pytest.mark.usefixtures("kernels")
-
 CODECS = ("null", "snappy", "deflate", "bzip2")
 
 

@@ -38,11 +38,11 @@ def files() -> list[bytes]:
 
 
 def check(case: Case) -> str:
-    """Physical columns, and rows: with the kernels in machine code, if they are built, and without. Both give the same, or the same error."""
+    """Physical columns, and rows: by `cdfd_native`, if it is installed, and by plain code. Both give the same, or the same error."""
     data = case.files["file"]
     answers = []
-    for kernels in {native.built, False}:
-        before, native.built = native.built, kernels
+    for built in {native.built, False}:
+        before, native.built = native.built, built
         found: list[bytes] = []
         try:
             outcome = guarded(lambda found=found: read(data, found))
@@ -50,7 +50,7 @@ def check(case: Case) -> str:
             native.built = before
         answers.append((outcome, last_refusal[:] if outcome != "value" else found))
     if answers[0] != answers[-1]:
-        raise Violation("kernels and numpy differ", f"{answers[0]!r:.300} and {answers[-1]!r:.300}")
+        raise Violation("cdfd_native and plain code differ", f"{answers[0]!r:.300} and {answers[-1]!r:.300}")
     return answers[0][0]
 
 
