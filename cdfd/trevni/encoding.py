@@ -65,7 +65,8 @@ def _buffers(kind: ValueType, values: pa.Array) -> tuple[Any, Any, int]:
         return None, _NO_OFFSETS, 0
     if kind in (ValueType.INT, ValueType.LONG):
         width: Any = np.int32 if kind is ValueType.INT else np.int64
-        return np.frombuffer(values.buffers()[1] or b"", width)[start : start + count], _NO_OFFSETS, 0
+        numbers = np.frombuffer(values.buffers()[1], width, start + count)[start:] if count else np.zeros(0, width)
+        return numbers, _NO_OFFSETS, 0
     if not count:
         return _NOTHING, _NO_OFFSETS, 0
     if kind in (ValueType.STRING, ValueType.BYTES):

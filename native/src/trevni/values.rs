@@ -152,66 +152,59 @@ pub struct Text<'a> {
     pub checked: Option<&'a mut Count>,
 }
 
-impl Text<'_> {
-    #[inline]
-    fn read_one(&mut self, block: &mut &[u8]) -> Result<(), Damage> {
-        let size: i32 = varint::read(block)?;
-        let size = usize::try_from(size).map_err(|_| Damage::NegativeSize)?;
-        let data = *block;
-        let (text, behind) = data.split_at_checked(size).ok_or(Damage::WithinValue)?;
-        let target = self.data.get_mut(self.count.bytes..).ok_or(Damage::Room)?;
-        match (
-            data.first_chunk::<SLACK>(),
-            target.first_chunk_mut::<SLACK>(),
-        ) {
-            (Some(data), Some(target)) if size <= SLACK => *target = *data,
-            _ => target
-                .get_mut(..size)
-                .ok_or(Damage::Room)?
-                .copy_from_slice(text),
-        }
-        let bytes = self.count.bytes + size;
-        let end = i32::try_from(bytes).map_err(|_| Damage::Room)?;
-        *self
-            .offsets
-            .get_mut(self.count.values + 1)
-            .ok_or(Damage::Room)? = end;
-        self.count.bytes = bytes;
-        self.count.values += 1;
-        *block = behind;
-        Ok(())
-    }
-}
-
 impl Values for Text<'_> {
     #[inline]
     fn read(&mut self, block: &mut &[u8], most: usize) -> Result<usize, Damage> {
-        for values in 0..most {
-            if block.is_empty() {
-                return Ok(values);
+        let mut target = self.data.get_mut(self.count.bytes..).ok_or(Damage::Room)?;
+        let mut left = *block;
+        let mut end = self.count.bytes;
+        let mut values = 0;
+        for offset in self
+            .offsets
+            .iter_mut()
+            .skip(self.count.values + 1)
+            .take(most)
+        {
+            if left.is_empty() {
+                break;
             }
-            self.read_one(block)?;
+            let size: i32 = varint::read(&mut left)?;
+            let size = usize::try_from(size).map_err(|_| Damage::NegativeSize)?;
+            let (text, behind) = left.split_at_checked(size).ok_or(Damage::WithinValue)?;
+            match (
+                left.first_chunk::<SLACK>(),
+                target.first_chunk_mut::<SLACK>(),
+            ) {
+                (Some(chunk), Some(target)) if size <= SLACK => *target = *chunk,
+                _ => target
+                    .get_mut(..size)
+                    .ok_or(Damage::Room)?
+                    .copy_from_slice(text),
+            }
+            end += size;
+            *offset = i32::try_from(end).map_err(|_| Damage::Room)?;
+            left = behind;
+            target = &mut target[size..];
+            values += 1;
         }
-        Ok(most)
-    }
-
-    #[inline]
-    fn read_array(&mut self, block: &mut &[u8], count: usize) -> Result<(), Damage> {
-        for _ in 0..count {
-            self.read_one(block)?;
-        }
-        Ok(())
+        *block = left;
+        self.count.bytes = end;
+        self.count.values += values;
+        Ok(values)
     }
 
     fn end_block(&mut self) -> Result<(), Damage> {
         let Some(checked) = &mut self.checked else {
             return Ok(());
         };
-        let data = &self.data[..self.count.bytes];
+        let data = self.data.get(..self.count.bytes).ok_or(Damage::Room)?;
         let text = &data[checked.bytes..];
         if !text.is_ascii() {
             simdutf8::basic::from_utf8(text).map_err(|_| Damage::NotUtf8)?;
-            let starts = &self.offsets[checked.values..self.count.values];
+            let starts = self
+                .offsets
+                .get(checked.values..self.count.values)
+                .ok_or(Damage::Room)?;
             if starts.iter().any(|&start| {
                 data.get(start as usize)
                     .is_some_and(|&byte| byte & 0xC0 == 0x80)
