@@ -78,31 +78,13 @@ class BlockTable:
         Raises:
             TrevniError: the block is damaged.
         """
-        end = int(self.stored[number])
-        found = self.decompressed(data[:end], number)
+        end, column = int(self.stored[number]), self.column
         try:
-            self.column.checksum.check(found, data[end:], self.column.codec)
+            block = column.codec.decompress(data[:end], int(self.sizes[number]))
+            column.checksum.check(block, data[end:], column.codec)
         except TrevniError as error:
-            raise self._at(error, number) from None
-        return found
-
-    def decompressed(self, data: memoryview, number: int) -> bytes | memoryview:
-        """A block whose checksum is not looked at.
-
-        Args:
-            data: the block's stored bytes.
-            number: of the block.
-
-        Raises:
-            TrevniError: the block is damaged.
-        """
-        try:
-            return self.column.codec.decompress(data, int(self.sizes[number]))
-        except TrevniError as error:
-            raise self._at(error, number) from None
-
-    def _at(self, error: TrevniError, number: int) -> TrevniError:
-        return error.at(column=self.column.name, block=number, offset=int(self.starts[number]))
+            raise error.at(column=column.name, block=number, offset=int(self.starts[number])) from None
+        return block
 
 
 def read(source: Source, column: ColumnMetadata, start: int, rows: int) -> BlockTable:
