@@ -12,15 +12,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from cdfd import native
 from cdfd.encoding.native_rows import Cells
 from cdfd.encoding.pieces import Column, join, parts
 from cdfd.encoding.values import Rules, cells, check_type, object_separators
 from cdfd.errors import DataError, UnsupportedError
 
-# Rows put together at a time: it bounds the memory beyond input and output, and keeps most of that in the
-# processor's cache.
-_ROWS_AT_ONCE: Final = 65_536 if native.built else 16_384
+# Rows put together at a time: it bounds the memory beyond input and output.
+_ROWS_AT_ONCE: Final = 65_536
 
 
 class JsonEncoder:

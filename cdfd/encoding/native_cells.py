@@ -1,4 +1,4 @@
-"""Cells of the types that the kernel of `cdfd.native` prints: numbers, times, strings. Others are left to `cdfd.encoding.values`."""
+"""Cells of the types that `cdfd.native` prints: numbers, times, strings. Others are left to `cdfd.encoding.values`."""
 
 from collections.abc import Callable
 
@@ -25,14 +25,14 @@ from cdfd.encoding.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
 
 _LARGEST_SCALE = 38
 _FEW_ROWS = 16
-"""Rows that the kernel prints faster than it is found out whether all of them are the same."""
+"""Rows that are printed faster than it is found out whether all of them are the same."""
 
 
 def cells(array: pa.Array) -> Cells | None:
     """The cells of an array, without the quotes of names and of long numbers.
 
     Returns:
-        None if the kernel does not print them, or all of them are the same, which is cheaper as a literal.
+        None if `cdfd.native` is missing or does not print them, or all of them are the same, which is cheaper as a literal.
 
     Raises:
         DataError: a string is not UTF-8, a time out of range.
@@ -56,7 +56,7 @@ def _integers(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     if _same(values, nulls):
         return None
     kind = np.uint64 if types.is_unsigned_integer(array.type) else np.int64
-    return Cells(UNSIGNED if kind is np.uint64 else INTEGERS, _octets(values.astype(kind, copy=False)), nulls)
+    return Cells(UNSIGNED if kind is np.uint64 else INTEGERS, values.astype(kind, copy=False), nulls)
 
 
 def _floats(array: pa.Array, nulls: Booleans | None) -> Cells | None:
@@ -64,7 +64,7 @@ def _floats(array: pa.Array, nulls: Booleans | None) -> Cells | None:
         array = array.cast(pa.float64())
     values = raw_values(array, np.float64)
     mask = None if nulls is None else nulls.view(np.uint8)
-    return Cells(THOUSANDTHS, _octets(values), nulls) if native.json_rows.are_thousandths(values, mask) else None
+    return Cells(THOUSANDTHS, values, nulls) if native.json_rows.are_thousandths(values, mask) else None
 
 
 def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
@@ -74,7 +74,7 @@ def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     found = limbs(array)
     if found is None:
         return None
-    return Cells(DECIMALS, _octets(np.ascontiguousarray(found)), nulls, number=scale).quoted()
+    return Cells(DECIMALS, np.ascontiguousarray(found), nulls, number=scale).quoted()
 
 
 def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
@@ -94,24 +94,20 @@ def _dates(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     days = days_of(array)
     if _same(days, nulls) or not _in_calendar(days, nulls):
         return None
-    return Cells(DATES, _octets(days), nulls).quoted()
+    return Cells(DATES, days, nulls).quoted()
 
 
 def _timestamps(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     times = microseconds(array)
     if _same(times, nulls) or not _in_calendar(times, nulls, DAY):
         return None
-    return Cells(TIMESTAMPS, _octets(times), nulls, number=array.type.tz is not None).quoted()
+    return Cells(TIMESTAMPS, times, nulls, number=array.type.tz is not None).quoted()
 
 
 def _in_calendar(values: Integers, nulls: Booleans | None, day: int = 1) -> bool:
     """Whether all years have four digits. `day` is how much of the values a day is."""
     known = without_gaps(values, nulls)
     return bool(known.min() >= FIRST_DAY * day and known.max() < (LAST_DAY + 1) * day)
-
-
-def _octets(values: np.typing.NDArray[np.generic]) -> np.typing.NDArray[np.uint8]:
-    return values.view(np.uint8)
 
 
 _CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans | None], Cells | None]], ...] = (

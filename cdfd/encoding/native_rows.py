@@ -1,6 +1,6 @@
-"""Rows of text by the kernel of `cdfd.native`, which prints numbers, times and strings where they stand.
+"""Rows of text by `cdfd.native`, which prints numbers, times and strings where they stand.
 
-`cells` gives what the kernel prints itself. Other columns are pieces of text (`cdfd.encoding.pieces`), which it copies.
+`native_cells` gives what it prints itself. Other columns are pieces of text (`cdfd.encoding.pieces`), which it copies.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow as pa
 from cdfd import native
 
 if TYPE_CHECKING:
-    from cdfd.native.json_rows import Cells as Parts
+    from cdfd_native.json_rows import Cells as Parts
 
 TEXTS, INTEGERS, UNSIGNED, THOUSANDTHS, DECIMALS, BOOLEANS, STRINGS, DATES, TIMESTAMPS = range(9)
-"""Kinds of cells, as the kernel numbers them."""
+"""Kinds of cells, as `cdfd_native.json_rows` numbers them."""
 
 _NUMBER_BYTES = 24
 """Bytes of a number or a time, about: the first guess."""
@@ -31,11 +31,11 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """The cells of one column as values that the kernel prints.
+    """The cells of one column as values that are printed row by row.
 
     Attributes:
         kind: of the values.
-        values: their bytes; the text of strings.
+        values: of the rows; the bytes of all strings.
         nulls: which rows are null, or None if none is.
         offsets: of strings.
         number: digits after the point, number of the first bit, or whether a time has a zone.
@@ -46,7 +46,7 @@ class Cells:
     constant: ClassVar[None] = None
 
     kind: int
-    values: Bytes
+    values: npt.NDArray[Any]
     nulls: npt.NDArray[np.bool_] | None = None
     offsets: Integers | None = None
     number: int = 0
@@ -59,7 +59,7 @@ class Cells:
 
     @property
     def parts(self) -> Parts:
-        """The form in which the kernel takes them."""
+        """The form in which `cdfd.native` takes them."""
         mask = None if self.nulls is None else self.nulls.view(np.uint8)
         return self.kind, self.values, self.offsets, mask, self.opening, self.closing, self.number, ()
 

@@ -8,7 +8,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.changes.columns import array_of
-from cdfd.encoding.pieces import Booleans, Column, Index, Integers, at, nulls_of, parts, pool, pool_of, split_at
+from cdfd.encoding.pieces import (
+    Booleans,
+    Column,
+    Index,
+    Integers,
+    at,
+    nulls_of,
+    numbers_in,
+    parts,
+    pool,
+    pool_of,
+    split_at,
+)
 
 _QUOTE = b'"'
 _BOOLEANS = pool(b"false", b"true")
@@ -30,7 +42,7 @@ def raw_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """The values buffer as numbers of that type; entries under nulls are arbitrary."""
     if not len(array):
         return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+    return numbers_in(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
 
 
 def without_gaps(values: npt.NDArray[Any], nulls: Booleans | None) -> npt.NDArray[Any]:
@@ -149,7 +161,7 @@ def limbs(array: pa.Array) -> Integers | None:
         array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     if not pa.types.is_decimal128(array.type):
         return None
-    both = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+    both = numbers_in(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
     low, high = both[0::2], both[1::2]
     return low if (high == low >> 63).all() else None
 

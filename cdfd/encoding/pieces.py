@@ -1,8 +1,6 @@
 """Rows of text put together from pieces, for a whole batch at once.
 
-Text is made in two steps. Every column is first turned into a *pool* of texts and, per row, the positions of the
-pieces in that pool which make up its cell. Then all pools and the literals between the columns become one pool, the
-positions one matrix (a line per row), and a single Arrow `take` copies piece after piece:
+Every column is first turned into a *pool* of texts and, per row, the positions of the pieces in that pool which make up its cell:
 
     pool   {"id":   ,"kind":"   "}   | 7 8 9 | insert delete
              0         1         2      3 4 5    6      7
@@ -11,9 +9,8 @@ positions one matrix (a line per row), and a single Arrow `take` copies piece af
            0 4 1 7 2      ->   {"id":8,"kind":"delete"}
            0 5 1 7 2      ->   {"id":9,"kind":"delete"}
 
-The data buffer of the result holds the rows one after the other. A piece costs a few nanoseconds, a null is a
-position like any other, a dictionary column needs its values encoded once only, and what is the same in all rows
-melts into the literals and costs nothing.
+Then `join` copies piece after piece, row after row, into one buffer. A piece costs a few nanoseconds, a dictionary column needs its values
+encoded once only, and what is the same in all rows melts into the literals between the columns and costs nothing.
 
 All arrays here are `large_binary`: offsets of 64 bits, so that no batch is too large.
 """
@@ -22,18 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdfd import native
 from cdfd.encoding import native_rows
 from cdfd.encoding.native_rows import Cells
 
 if TYPE_CHECKING:
-    from cdfd.native.json_rows import Cells as Parts
+    from cdfd_native.json_rows import Cells as Parts
 
 Integers = npt.NDArray[np.signedinteger]
 Booleans = npt.NDArray[np.bool_]
@@ -41,8 +39,6 @@ Bytes = npt.NDArray[np.uint8]
 Index = Integers | int
 
 _NULL = b"null"
-_NULL_AT, _EMPTY_AT = 0, 1
-_INT32_LIMIT = 2**31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +90,14 @@ def parts(array: pa.Array) -> tuple[Integers, Bytes]:
     _, offsets, data = array.buffers()
     if not len(array):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    values = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    values = numbers_in(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return values, np.frombuffer(data if data is not None else b"", np.uint8)
+
+
+def numbers_in(buffer: pa.Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The numbers of a buffer, at an address of their width: a buffer that lies in a message need not be at one."""
+    numbers = np.frombuffer(buffer, dtype)
+    return numbers if numbers.flags.aligned else numbers.copy()
 
 
 def pool_from_parts(offsets: Integers, data: pa.Buffer | Bytes | None) -> pa.Array:
@@ -119,7 +121,7 @@ def text_parts(array: pa.Array) -> tuple[Integers, Bytes]:
     if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)) or not len(array):
         return parts(pool_of(array))
     _, offsets, data = array.buffers()
-    values = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    values = numbers_in(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     return values.astype(np.int64), np.frombuffer(data if data is not None else b"", np.uint8)
 
 
@@ -155,22 +157,31 @@ def gather(column: Column, rows: Index, nulls: Booleans | None) -> Column:
 
 def join(separators: Sequence[bytes], columns: Sequence[Column | Cells], rows: int) -> pa.Array:
     """One text per row: separator 0, the cell of column 0, separator 1 and so on, ending with a separator."""
-    gaps, all_varying = _without_constants(separators, columns)
+    gaps, varying = _without_constants(separators, columns)
     if native.built:
-        cells = [column.parts if isinstance(column, Cells) else _cells(column) for column in all_varying]
-        size = sum(column.size(rows) for column in all_varying)
+        cells = [column.parts if isinstance(column, Cells) else _cells(column) for column in varying]
+        size = sum(column.size(rows) for column in varying)
         return pool_from_parts(*native_rows.written(gaps, cells, rows, size))
-    varying = [column for column in all_varying if isinstance(column, Column)]
-    texts, plan = _literals(gaps, varying)
-    base = len(texts)
-    pools = [pool(*texts)]
-    index: list[Index] = [plan[0]]
-    for column, gap in zip(varying, plan[1:], strict=True):
-        index += [_position(piece, base, column.nulls, first=number == 0) for number, piece in enumerate(column.index)]
-        index.append(gap)
-        pools.append(column.pool)
-        base += len(column.pool)
-    return _take(pa.concat_arrays(pools), index, rows)
+    # A first text for each row, because all others may be the same in all rows.
+    texts: list[pa.Array | pa.Scalar] = [pa.repeat(_text(gaps[0]), rows)]
+    for column, gap in zip(varying, gaps[1:], strict=True):
+        assert isinstance(column, Column), "without `cdfd.native`, nothing makes `Cells`"
+        texts += [_texts(column), _text(gap)]
+    return pc.binary_join_element_wise(*texts, _text(b""))
+
+
+def _text(text: bytes) -> pa.Scalar:
+    return pa.scalar(text, pa.large_binary())
+
+
+def _texts(column: Column) -> pa.Array | pa.Scalar:
+    """The text of each cell, or one text for all rows."""
+    pieces = [
+        column.pool[piece] if isinstance(piece, int) else column.pool.take(pa.array(piece, mask=column.nulls))
+        for piece in column.index
+    ]
+    texts = pc.binary_join_element_wise(_text(column.opening), *pieces, _text(column.closing), _text(b""))
+    return texts if column.nulls is None else pc.if_else(pa.array(column.nulls), _text(_NULL), texts)
 
 
 def _cells(column: Column) -> Parts:
@@ -193,47 +204,3 @@ def _without_constants(
         else:
             gaps[-1] += constant + separator
     return gaps, varying
-
-
-def _literals(gaps: Sequence[bytes], columns: Sequence[Column]) -> tuple[list[bytes], list[Index]]:
-    """The literals, and for each gap which of them stands there.
-
-    A gap takes in the closing of the cell before it and the opening of the one after it. A null has neither, so a gap
-    next to a column with nulls has variants: with and without the closing, times with and without the opening.
-    """
-    texts = [_NULL, b""]
-    plan: list[Index] = []
-    for number, gap in enumerate(gaps):
-        left = columns[number - 1] if number > 0 else None
-        right = columns[number] if number < len(columns) else None
-        closings, closed_by = _variants(left.closing, left.nulls) if left else ([b""], 0)
-        openings, opened_by = _variants(right.opening, right.nulls) if right else ([b""], 0)
-        plan.append(len(texts) + closed_by * len(openings) + opened_by)
-        texts += [closing + gap + opening for closing in closings for opening in openings]
-    return texts, plan
-
-
-def _variants(mark: bytes, nulls: Booleans | None) -> tuple[list[bytes], Index]:
-    """The forms of a mark next to a cell, and which of them holds in each row."""
-    if nulls is None or not mark:
-        return [mark], 0
-    return [mark, b""], nulls.astype(np.int64)
-
-
-def _position(piece: Index, base: int, nulls: Booleans | None, *, first: bool) -> Index:
-    """Positions of one piece of the cells in the joint pool. Of a null the first is `null`, the others are empty."""
-    if nulls is None:
-        return piece + base
-    return np.where(nulls, _NULL_AT if first else _EMPTY_AT, piece + base)
-
-
-def _take(whole: pa.Array, index: Sequence[Index], rows: int) -> pa.Array:
-    """Row i is `whole[index[0][i]] + whole[index[1][i]] + ...`."""
-    matrix = np.empty((rows, len(index)), np.int32 if len(whole) < _INT32_LIMIT else np.int64)
-    matrix[:] = [piece if isinstance(piece, int) else 0 for piece in index]
-    for number, piece in enumerate(index):
-        if not isinstance(piece, int):
-            matrix[:, number] = piece
-    taken = whole.take(pa.array(matrix.reshape(-1)))
-    offsets, _ = parts(taken)
-    return pool_from_parts(offsets[:: len(index)], taken.buffers()[2])

@@ -15,9 +15,7 @@ built: bool
 
 try:
     import cdfd_native
-    from cdfd_native import parquet, trevni
-
-    from cdfd.native import json_rows, kafka_records
+    from cdfd_native import json_rows, kafka_records, parquet, trevni
 except ImportError:
     built = False
 else:

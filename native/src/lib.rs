@@ -1,6 +1,9 @@
 //! Decoding and encoding for cdfd. Arrays come and go as pyarrow's or numpy's, without a copy.
 
+mod json_rows;
+mod kafka_records;
 mod parquet;
+mod room;
 mod trevni;
 
 use pyo3::prelude::*;
@@ -10,6 +13,10 @@ use pyo3::prelude::*;
 mod cdfd_native {
     use super::*;
 
+    #[pymodule_export]
+    use super::json_rows::module as json_rows;
+    #[pymodule_export]
+    use super::kafka_records::module as kafka_records;
     #[pymodule_export]
     use super::parquet::parquet_module;
     #[pymodule_export]

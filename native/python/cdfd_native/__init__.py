@@ -1,5 +1,5 @@
 """Decoding and encoding for cdfd in memory-safe machine code."""
 
-from cdfd_native.cdfd_native import __version__, parquet, trevni
+from cdfd_native.cdfd_native import __version__, json_rows, kafka_records, parquet, trevni
 
-__all__ = ["__version__", "parquet", "trevni"]
+__all__ = ["__version__", "json_rows", "kafka_records", "parquet", "trevni"]

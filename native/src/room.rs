@@ -1,0 +1,165 @@
+//! Memory of a caller that texts and numbers are written into, one after the other.
+
+use pyo3::PyErr;
+use pyo3::exceptions::PyValueError;
+
+/// Short texts are copied as this many bytes where there is room, which saves a call.
+pub const WIDE: usize = 32;
+
+/// Why no more can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The memory is full: the caller has to make room.
+    Full,
+    /// An offset or an index leads out of its array.
+    OutOfBounds,
+    /// A day that is not in the years 0 to 9999.
+    OutOfCalendar,
+}
+
+impl From<Stop> for PyErr {
+    fn from(stop: Stop) -> PyErr {
+        PyValueError::new_err(match stop {
+            Stop::Full => "there is not enough room",
+            Stop::OutOfBounds => "an offset or an index leads out of its array",
+            Stop::OutOfCalendar => "a time is not in the years 0 to 9999",
+        })
+    }
+}
+
+/// Memory, and the end of what is written.
+pub struct Room<'a> {
+    bytes: &'a mut [u8],
+    end: usize,
+}
+
+impl<'a> Room<'a> {
+    /// `end` is where writing starts.
+    pub fn new(bytes: &'a mut [u8], end: usize) -> Self {
+        Room { bytes, end }
+    }
+
+    /// The end of what is written.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Copy a text.
+    #[inline]
+    pub fn put(&mut self, text: &[u8]) -> Result<(), Stop> {
+        let end = self.end + text.len();
+        self.bytes
+            .get_mut(self.end..end)
+            .ok_or(Stop::Full)?
+            .copy_from_slice(text);
+        self.end = end;
+        Ok(())
+    }
+
+    /// Write at most `N` bytes: `fill` gets so many, and returns how many of them count.
+    #[inline]
+    pub fn put_short<const N: usize>(
+        &mut self,
+        fill: impl FnOnce(&mut [u8; N]) -> usize,
+    ) -> Result<(), Stop> {
+        let free = self
+            .bytes
+            .get_mut(self.end..)
+            .and_then(|free| free.first_chunk_mut())
+            .ok_or(Stop::Full)?;
+        self.end += fill(free);
+        Ok(())
+    }
+
+    /// Copy a text.
+    #[inline]
+    pub fn put_text(&mut self, text: Text) -> Result<(), Stop> {
+        if text.size <= WIDE
+            && let Some(wide) = text.tail.first_chunk::<WIDE>()
+            && let Some(free) = self
+                .bytes
+                .get_mut(self.end..)
+                .and_then(|free| free.first_chunk_mut::<WIDE>())
+        {
+            *free = *wide;
+            self.end += text.size;
+            return Ok(());
+        }
+        self.put(text.bytes())
+    }
+}
+
+/// A text, and what follows it in memory, so that it can be copied as `WIDE` bytes.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    tail: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Text<'a> {
+    /// The first `size` bytes of `tail`.
+    #[inline]
+    pub fn of(tail: &'a [u8], size: usize) -> Self {
+        Text {
+            tail,
+            size: size.min(tail.len()),
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        &self.tail[..self.size]
+    }
+}
+
+/// A text that is written often.
+pub struct Literal {
+    padded: Vec<u8>,
+    size: usize,
+}
+
+impl Literal {
+    /// The text of these parts.
+    pub fn of(parts: &[&[u8]]) -> Self {
+        let mut padded = parts.concat();
+        let size = padded.len();
+        padded.resize(size.max(WIDE), 0);
+        Literal { padded, size }
+    }
+
+    #[inline]
+    pub fn text(&self) -> Text<'_> {
+        Text {
+            tail: &self.padded,
+            size: self.size,
+        }
+    }
+}
+
+/// Texts one after the other, and where each one starts and ends. They come from outside, so nothing is known of the offsets.
+#[derive(Clone, Copy)]
+pub struct Texts<'a> {
+    pub data: &'a [u8],
+    pub offsets: &'a [i64],
+}
+
+impl<'a> Texts<'a> {
+    #[inline]
+    pub fn get(&self, index: usize) -> Result<Text<'a>, Stop> {
+        let (Some(&start), Some(&end)) = (
+            self.offsets.get(index),
+            self.offsets.get(index.wrapping_add(1)),
+        ) else {
+            return Err(Stop::OutOfBounds);
+        };
+        // A negative offset is beyond the end of all memory.
+        let (start, end) = (start as usize, end as usize);
+        if start > end || end > self.data.len() {
+            return Err(Stop::OutOfBounds);
+        }
+        Ok(Text {
+            tail: &self.data[start..],
+            size: end - start,
+        })
+    }
+}
