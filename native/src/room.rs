@@ -107,6 +107,11 @@ impl<'a> Text<'a> {
     }
 
     #[inline]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         &self.tail[..self.size]
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-KERNEL = "kafka_records"
+KERNEL = "parquet_joining"
 PARTS = ("cdfd", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 
 

@@ -1,4 +1,4 @@
-"""What puts Kafka's records one after the other: the kernel in machine code, and Arrow. Both give the same bytes."""
+"""What puts Kafka's records one after the other: machine code, and Python. Both give the same bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TEXTS = st.one_of(st.none(), st.binary(max_size=70), st.integers(0, 300).map(lam
 @pytest.fixture(autouse=True, scope="module")
 def _built() -> None:
     if not native.built:
-        assert "CI" not in os.environ, "the kernels are not built: `pip install --editable .` builds them"
-        pytest.skip("the kernels are not built")
+        assert "CI" not in os.environ, "cdfd-native is missing: `make` builds it"
+        pytest.skip("cdfd-native is missing")
 
 
 def both(records: Records, places: int | np.ndarray, batching: Batching) -> int:
@@ -86,15 +86,51 @@ def test_a_record_over_the_limit() -> None:
     both(Records(None, values), 0, Batching("none", limit=1000))
 
 
-def test_too_little_room_is_said() -> None:
-    value = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None
-    write = native.kafka_records.write
-    rows, headers = np.zeros(2, np.int64), np.frombuffer(b"\0", np.uint8)
-    assert write(rows, None, value, 0, headers, [], np.empty(60, np.uint8)) == -1
-    assert write(rows, None, value, 0, headers, [], np.empty(200, np.uint8)) == 20
-    column = [(np.frombuffer(b"\2x", np.uint8), value)]
-    assert write(rows, None, value, 0, headers, column, np.empty(72, np.uint8)) == -1
-    assert write(rows, None, value, 0, headers, column, np.empty(200, np.uint8)) == 20 + 2 * 6
+VALUE = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None
+
+
+def write(
+    size: int, *, rows: Any = (0, 0), value: Any = VALUE, columns: Any = (), limit: int = 1000
+) -> tuple[int, int]:
+    """Write two records of ten bytes and their header columns into memory of a size."""
+    data = np.empty(size, np.uint8)
+    return native.kafka_records.write(np.array(rows), None, value, 0, b"", columns, limit, data)
+
+
+def test_records_end_at_the_limit_and_where_memory_ends() -> None:
+    assert write(200) == (2, 20)
+    assert write(200, limit=20) == (2, 20)
+    assert write(200, limit=19) == (1, 10)
+    assert write(200, limit=0) == (1, 10)
+    assert write(45) == (1, 10)
+    assert write(42) == (1, 10)
+    assert write(31) == (0, 42)
+    assert write(200, columns=[(b"\2x", VALUE)]) == (2, 20 + 2 * 6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": (0, 1)},
+        {"rows": (-1, 0)},
+        {"value": (VALUE[0], np.array([0, 4]), None)},
+        {"value": (VALUE[0], np.array([3, 0]), None)},
+        {"value": (VALUE[0], np.array([-1, 2]), None)},
+        {"value": (*VALUE[:2], np.zeros(0, np.uint8))},
+        {"columns": [(b"\2x", (VALUE[0], np.array([0]), None))]},
+    ],
+)
+def test_rows_and_offsets_beyond_their_arrays_are_errors(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="out of its array"):
+        write(200, **wrong)
+
+
+def test_hashes_of_texts_beyond_their_array_are_errors() -> None:
+    for offsets in ([0, 4], [2, 1], [-1, 2]):
+        with pytest.raises(ValueError, match="out of its array"):
+            native.kafka_records.hashes(VALUE[0], np.array(offsets), np.zeros(1, np.uint32))
+    with pytest.raises(ValueError, match="one offset more"):
+        native.kafka_records.hashes(VALUE[0], np.array([0, 1]), np.zeros(2, np.uint32))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -290,13 +290,8 @@ def test_many_partitions(count: int) -> None:
     assert made == expected
 
 
-@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1), st.binary(max_size=2))
-def test_varints(values: list[int], before: bytes) -> None:
-    expected = []
-    for value in values:
-        encoded = bytearray()
-        encode_varint(value, encoded.append)
-        expected.append(bytes(encoded))
-    assert varints.texts(np.array(values), before).to_pylist() == [before + one for one in expected]
-    assert [before + varints.varint(value) for value in values] == [before + one for one in expected]
-    assert varints.sizes(np.array(values)).tolist() == [len(one) for one in expected]
+@given(st.integers(-(1 << 31), (1 << 31) - 1))
+def test_varints(value: int) -> None:
+    expected = bytearray()
+    encode_varint(value, expected.append)
+    assert varints.varint(value) == bytes(expected)

@@ -4,22 +4,18 @@ Such topics can be joined with those of Java producers partition by partition.
 
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
-A kernel in machine code hashes key after key. Without it, numpy does: the hash processes a key in words of four bytes, and each step
-processes the i-th word of all keys. So the number of steps is that of the longest key's words, for any number of keys.
+`cdfd.native` hashes all keys at once. Without it, kafka-python does, key by key.
 """
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from kafka.partitioner import murmur2
 
 from cdfd import native
-from cdfd.encoding.pieces import Bytes, Integers, nulls_of, parts, pool_of
+from cdfd.encoding.pieces import nulls_of, pool_of, text_parts
 
 _Hashes = npt.NDArray[np.uint32]
-
-_SEED = 0x9747B28C
-_FACTOR = np.uint32(0x5BD1E995)
-_WORD = 4
 
 
 def partitions(keys: pa.Array, count: int, *, unkeyed: int = 0) -> npt.NDArray[np.int32]:
@@ -40,48 +36,9 @@ def partitions(keys: pa.Array, count: int, *, unkeyed: int = 0) -> npt.NDArray[n
 
 def hashes(keys: pa.Array) -> _Hashes:
     """The 32 bits of Java's `Utils.murmur2` of each key. The hash of a null is undefined."""
-    offsets, data = parts(pool_of(keys))
-    if native.built and len(data):
-        hashed = np.empty(len(keys), np.uint32)
-        native.kafka_records.hashes(data, np.ascontiguousarray(offsets, np.int64), hashed)
-        return hashed
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    hashed = np.uint32(_SEED) ^ lengths.astype(np.uint32)
-    _mix_words(hashed, starts, lengths // _WORD, data)
-    _mix_rest(hashed, starts, lengths, data)
-    hashed ^= hashed >> np.uint32(13)
-    hashed *= _FACTOR
-    hashed ^= hashed >> np.uint32(15)
+    if not native.built:
+        return np.array([murmur2(key or b"") for key in pool_of(keys).to_pylist()], np.int64).astype(np.uint32)
+    offsets, data = text_parts(keys)
+    hashed = np.empty(len(keys), np.uint32)
+    native.kafka_records.hashes(data, offsets, hashed)
     return hashed
-
-
-def _mix_words(hashed: _Hashes, starts: Integers, words: Integers, data: Bytes) -> None:
-    if not len(words):
-        return
-    # Element i of this view is the word that starts at byte i, so elements overlap.
-    overlapping = np.ndarray((max(len(data) - _WORD + 1, 0),), "<u4", data, strides=(1,))
-    common = int(words.min())
-    for step in range(common):
-        hashed *= _FACTOR
-        hashed ^= _scrambled(overlapping[starts + step * _WORD])
-    longer = np.flatnonzero(words > common)
-    for step in range(common, int(words.max())):
-        hashed[longer] = hashed[longer] * _FACTOR ^ _scrambled(overlapping[starts[longer] + step * _WORD])
-        longer = longer[words[longer] > step + 1]
-
-
-def _scrambled(words: _Hashes) -> _Hashes:
-    words = words * _FACTOR
-    words ^= words >> np.uint32(24)
-    words *= _FACTOR
-    return words
-
-
-def _mix_rest(hashed: _Hashes, starts: Integers, lengths: Integers, data: Bytes) -> None:
-    """Mix the one to three bytes after the last complete word."""
-    rest = lengths % _WORD
-    ends = starts + lengths
-    for place in (2, 1, 0):
-        rows = np.flatnonzero(rest > place)
-        hashed[rows] ^= data[ends[rows] - rest[rows] + place].astype(np.uint32) << np.uint32(8 * place)
-    hashed[rest > 0] *= _FACTOR

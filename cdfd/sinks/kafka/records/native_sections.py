@@ -1,4 +1,4 @@
-"""Records one after the other, by the kernel of `cdfd.native`: what a record batch compresses."""
+"""Records one after the other, by `cdfd.native`: what a record batch compresses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdfd import native
 from cdfd.encoding.pieces import Integers, nulls_of, parts, pool_of
 
 if TYPE_CHECKING:
-    from cdfd.native.kafka_records import Texts
+    from cdfd_native.kafka_records import Texts
 
-_NUMBERS = 64
-"""Bytes that the kernel wants to have free beside a record."""
+_NUMBERS = 32
+"""Bytes that are free beside the records."""
 
 
 class Sections:
@@ -39,22 +39,29 @@ class Sections:
         columns: Iterable[tuple[bytes, pa.Array]],
     ) -> None:
         self._keys, self._values = _texts(keys), _texts(values)
-        self._fixed, self._headers = fixed, np.frombuffer(headers + b"\0", np.uint8)
-        self._columns = [(np.frombuffer(name, np.uint8), _of_column(column)) for name, column in columns]
+        self._fixed, self._headers = fixed, headers
+        self._columns = [(name, _of_column(column)) for name, column in columns]
         self._data = np.empty(0, np.uint8)
 
-    def section(self, rows: Integers, size: int) -> memoryview:
-        """The records of these rows, in at most `size` bytes. The next call writes over them."""
-        if len(self._data) < size + _NUMBERS:
-            # Arrow's allocator keeps memory for the next one. The system would clear each page first.
-            self._data = np.frombuffer(pa.allocate_buffer(size + _NUMBERS), np.uint8)
-        data = self._data
-        found = native.kafka_records.write(
-            rows, self._keys, self._values, self._fixed, self._headers, self._columns, data
-        )
-        assert found >= 0, "the bound of the records' sizes was too low"
-        section: Any = data[:found]
-        return memoryview(section)
+    def section(self, rows: Integers, limit: int) -> tuple[int, memoryview]:
+        """The first of these records: how many, and their bytes. The next call writes over them.
+
+        Args:
+            rows: which ones, in this order; at least one.
+            limit: in bytes. Only a record that is alone exceeds it.
+        """
+        size = limit + _NUMBERS
+        while True:
+            if len(self._data) < size:
+                # malloc gives memory that was in use before. The system clears each new page first, which takes as long as the records.
+                self._data = np.frombuffer(pa.allocate_buffer(size, pa.system_memory_pool()), np.uint8)
+            data = self._data
+            count, size = native.kafka_records.write(
+                rows, self._keys, self._values, self._fixed, self._headers, self._columns, limit, data
+            )
+            if count:
+                section: Any = data[:size]
+                return count, memoryview(section)
 
 
 def _texts(array: pa.Array | None) -> Texts | None:
