@@ -117,27 +117,39 @@ impl<'a> Text<'a> {
     }
 }
 
-/// A text that is written often.
-pub struct Literal {
-    padded: Vec<u8>,
-    size: usize,
+/// Texts that are written often, in one piece of memory.
+pub struct Literals {
+    bytes: Vec<u8>,
 }
 
-impl Literal {
-    /// The text of these parts.
-    pub fn of(parts: &[&[u8]]) -> Self {
-        let mut padded = parts.concat();
-        let size = padded.len();
-        padded.resize(size.max(WIDE), 0);
-        Literal { padded, size }
+/// One of them: where it starts, and its size.
+#[derive(Clone, Copy)]
+pub struct Literal(usize, usize);
+
+impl Literals {
+    pub fn new() -> Self {
+        Literals {
+            bytes: Vec::with_capacity(1024),
+        }
+    }
+
+    /// Add the text of these parts.
+    pub fn add(&mut self, parts: &[&[u8]]) -> Literal {
+        let start = self.bytes.len();
+        parts
+            .iter()
+            .for_each(|part| self.bytes.extend_from_slice(part));
+        Literal(start, self.bytes.len() - start)
+    }
+
+    /// Let all texts be copied as `WIDE` bytes, when the last one is added.
+    pub fn finish(&mut self) {
+        self.bytes.extend_from_slice(&[0; WIDE]);
     }
 
     #[inline]
-    pub fn text(&self) -> Text<'_> {
-        Text {
-            tail: &self.padded,
-            size: self.size,
-        }
+    pub fn get(&self, Literal(start, size): Literal) -> Text<'_> {
+        Text::of(&self.bytes[start..], size)
     }
 }
 

@@ -15,11 +15,22 @@ use rows::{Cells, Column, Piece, Rows};
 
 const MOST_PIECES: usize = 4;
 
-/// What a piece of text is, as Python says it.
-#[derive(FromPyObject)]
+/// Which texts are a piece of the cells, as Python says it.
 enum Indices<'py> {
     Same(usize),
     OfRow(PyReadonlyArray1<'py, i64>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Indices<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        // Trying both, as a derived form does, would make an exception for each array.
+        match object.cast::<PyArray1<i64>>() {
+            Ok(array) => Ok(Indices::OfRow(array.try_readonly()?)),
+            Err(_) => Ok(Indices::Same(object.extract()?)),
+        }
+    }
 }
 
 /// The values of a column.

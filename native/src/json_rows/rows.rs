@@ -3,7 +3,7 @@
 use super::numbers::{put_decimal, put_integer, put_thousandths, put_unsigned};
 use super::strings::put_string;
 use super::times::Calendar;
-use crate::room::{Literal, Room, Stop, Texts};
+use crate::room::{Literal, Literals, Room, Stop, Texts};
 
 /// The cells of a column.
 pub enum Cells<'a> {
@@ -96,6 +96,7 @@ impl Column<'_> {
 pub struct Rows<'a> {
     columns: Vec<([[Literal; 2]; 2], Column<'a>)>,
     end: [Literal; 2],
+    literals: Literals,
 }
 
 impl<'a> Rows<'a> {
@@ -105,18 +106,22 @@ impl<'a> Rows<'a> {
         if gaps.len() != columns.len() {
             return None;
         }
+        let mut literals = Literals::new();
         let mut closing: &[u8] = b"";
         let mut parts = Vec::with_capacity(columns.len());
         for (gap, column) in gaps.iter().zip(columns) {
             let [opening, next] = column.marks;
             let before = [closing, b""]
-                .map(|closing| [opening, b"null"].map(|text| Literal::of(&[closing, gap, text])));
+                .map(|closing| [opening, b"null"].map(|text| literals.add(&[closing, gap, text])));
             parts.push((before, column));
             closing = next;
         }
+        let end = [closing, b""].map(|closing| literals.add(&[closing, last]));
+        literals.finish();
         Some(Rows {
             columns: parts,
-            end: [closing, b""].map(|closing| Literal::of(&[closing, last])),
+            end,
+            literals,
         })
     }
 
@@ -126,13 +131,16 @@ impl<'a> Rows<'a> {
         let mut was_null = false;
         for (before, column) in &mut self.columns {
             let is_null = column.is_null(row)?;
-            room.put_text(before[usize::from(was_null)][usize::from(is_null)].text())?;
+            room.put_text(
+                self.literals
+                    .get(before[usize::from(was_null)][usize::from(is_null)]),
+            )?;
             if !is_null {
                 column.cells.write(room, row)?;
             }
             was_null = is_null;
         }
-        room.put_text(self.end[usize::from(was_null)].text())
+        room.put_text(self.literals.get(self.end[usize::from(was_null)]))
     }
 
     /// Write rows from `row` on, while there is room.
