@@ -39,9 +39,7 @@ class ParquetFile:
     def ranges(self, columns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Where columns are, in the order of row groups: row group, start, end."""
 
-    def statistics(
-        self, columns: Sequence[str]
-    ) -> list[dict[str, tuple[bytes | None, bytes | None, int | None, int]]]:
+    def statistics(self, columns: Sequence[str]) -> list[dict[str, tuple[bytes | None, bytes | None, int | None, int]]]:
         """For each row group and column that is no list: lowest and highest value, nulls, values. None: unknown."""
 
 class Batches:
