@@ -2,6 +2,8 @@
 
 import asyncio
 import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 
 
@@ -67,3 +69,22 @@ class ManualClock:
         heapq.heappush(self._sleepers, (self._elapsed + seconds, next(self._tiebreak), alarm))
         self._arrived.set()
         return alarm
+
+
+@asynccontextmanager
+async def passing(clock: ManualClock, step: float = 1.0) -> AsyncIterator[ManualClock]:
+    """A clock whose time passes by itself meanwhile: by `step` seconds whenever somebody waits for it."""
+
+    async def advance() -> None:
+        while True:
+            await clock.wait_for_sleepers()
+            clock.advance(step)
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(advance())
+    try:
+        yield clock
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

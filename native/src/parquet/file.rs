@@ -225,14 +225,14 @@ fn read_footer(source: &Source) -> Result<bytes::Bytes> {
         _ => return Err(damaged!("the file does not end as Parquet files do")),
     }
     let length = u32::from_le_bytes([ending[0], ending[1], ending[2], ending[3]]) as usize;
-    if length > FOOTER_BYTES {
-        return Err(too_large!(
-            "the footer has {length} bytes; at most {FOOTER_BYTES} are read"
-        ));
-    }
     if (length + ENDING_BYTES + 4) as u64 > size {
         return Err(damaged!(
             "the footer has {length} bytes, and the file {size}"
+        ));
+    }
+    if length > FOOTER_BYTES {
+        return Err(too_large!(
+            "the footer has {length} bytes; at most {FOOTER_BYTES} are read"
         ));
     }
     if length <= before.len() {
