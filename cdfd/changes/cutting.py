@@ -16,6 +16,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from cdfd.arrays import to_numpy
 from cdfd.changes.image_order import ImageCounts
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
@@ -175,7 +176,7 @@ def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
     """Bytes of the files of each scan, at most `MOST_BYTES`."""
     if isinstance(scans, LiveScans):
         # A million files are no million objects.
-        sizes = scans.files.table.column("size").fill_null(0).to_numpy()
+        sizes = to_numpy(scans.files.table.column("size").fill_null(0))
         return np.clip(np.asarray(sizes, dtype=np.int64), 0, MOST_BYTES)
     return np.fromiter((max(0, min(scan.share, MOST_BYTES)) for scan in scans), np.int64, len(scans))
 

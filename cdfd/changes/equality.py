@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, to_numpy
+
 Integers: TypeAlias = "npt.NDArray[np.int64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Column: TypeAlias = Any
@@ -139,7 +141,7 @@ def _nested(column: Column, *, key: bool) -> Integers:
     else:
         elements = array.values
     inner = _column(elements, key=key)
-    offsets = array.offsets.to_numpy().astype(np.int64)
+    offsets = to_numpy(array.offsets).astype(np.int64)
     lists = pa.Array.from_buffers(
         pa.large_binary(), len(array), [None, pa.py_buffer(offsets * 8), pa.py_buffer(np.ascontiguousarray(inner))]
     )
@@ -172,14 +174,14 @@ def dense(numbers: Integers) -> Integers:
     least, most = int(numbers.min()), int(numbers.max())
     if most - least < _SPARSE * len(numbers) + 1024:
         return numbers - least
-    return _indices(pa.array(numbers))
+    return _indices(array(numbers))
 
 
 def _indices(column: Column) -> Integers:
     """Positions of the values in a dictionary; 0 for null."""
     encoded = column.dictionary_encode()
     chunks = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-    found = [pc.fill_null(chunk.indices, 0).to_numpy(zero_copy_only=False) for chunk in chunks]
+    found = [to_numpy(pc.fill_null(chunk.indices, 0)) for chunk in chunks]
     return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
 
 
@@ -195,12 +197,12 @@ def _numbers(column: Column, *, key: bool) -> Integers:
     elif not pa.types.is_integer(kind):
         column = column.cast(pa.int64())
     filled = pc.fill_null(column, 0) if column.null_count else column
-    return np.asarray(filled.to_numpy()).astype(np.int64)
+    return np.asarray(to_numpy(filled)).astype(np.int64)
 
 
 def _floats(column: Column, *, key: bool) -> Integers:
     """The bits of each number. Some NaN stands for all of them."""
-    values = np.asarray((pc.fill_null(column, 0.0) if column.null_count else column).to_numpy()).astype(np.float64)
+    values = np.asarray(to_numpy(pc.fill_null(column, 0.0) if column.null_count else column)).astype(np.float64)
     values = np.where(np.isnan(values), np.float64(np.nan), values)
     # The sum makes -0.0 to 0.0.
     return (values + 0.0 if key else values).view(np.int64)
@@ -235,6 +237,4 @@ def _chunks(column: Column) -> list[Any]:
 
 
 def _booleans(column: Column) -> Mask:
-    return np.asarray(
-        column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-    )
+    return np.asarray(to_numpy(column))

@@ -86,4 +86,5 @@ def kept_batches(
     if run:
         yield from batches()
     if skipped:
-        yield pa.RecordBatch.from_pylist([], schema=reader.layout.schema), skipped
+        empty = [pa.nulls(0, kind) for kind in reader.layout.schema.types]
+        yield pa.RecordBatch.from_arrays(empty, schema=reader.layout.schema), skipped

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_TYPES, types_from_file
 from cdfd.changes.equality import same
 from cdfd.delta.roaring import RowSet
@@ -240,7 +241,7 @@ def codes_of(types: Iterable[pa.Array]) -> Iterator[Codes]:
     """The positions in `CHANGE_TYPES` of change types, batch by batch. DataError for a value that is no change type."""
     for column in types:
         if len(column):
-            yield types_from_file(column).indices.to_numpy()
+            yield to_numpy(types_from_file(column).indices)
 
 
 def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> Iterator[Codes]:
@@ -253,7 +254,7 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
     for types, key in batches:
         if not len(types):
             continue
-        codes = np.array(types_from_file(types).indices.to_numpy())
+        codes = np.array(to_numpy(types_from_file(types).indices))
         columns = [pa.concat_arrays([*before, now]) for before, now in zip(_each(last, len(key)), key, strict=True)]
         first = len(columns[0]) - len(codes)
         posts = np.flatnonzero(codes == POST_IMAGE)
@@ -261,7 +262,7 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
         posts = posts[posts + first > 0]
         if len(posts):
             changed = np.zeros(len(posts), np.bool_)
-            now, before = pa.array(posts + first), pa.array(posts + first - 1)
+            now, before = array(posts + first), array(posts + first - 1)
             for column in columns:
                 changed |= ~same(column.take(now), column.take(before))
             codes[posts[changed]] = MOVED
@@ -294,11 +295,11 @@ def divided(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool)
     """The early rows and the late ones of a batch. Few blocks are slices, which are not copied; late ones are if that is wanted."""
     ends = np.flatnonzero(np.diff(late)) + 1
     if len(ends) > MOST_BLOCKS:
-        return [batch.filter(pa.array(~late))], [batch.filter(pa.array(late))]
+        return [batch.filter(array(~late))], [batch.filter(array(late))]
     blocks: Blocks = [], []
     for start, end in pairwise([0, *ends.tolist(), batch.num_rows]):
         blocks[bool(late[start])].append(batch.slice(start, end - start))
-    return (blocks[0], [batch.filter(pa.array(late))]) if copied and blocks[1] else blocks
+    return (blocks[0], [batch.filter(array(late))]) if copied and blocks[1] else blocks
 
 
 class MemoryBudget:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE, CHANGE_TYPES, types_as_written
 from cdfd.changes.image_order import (
     KEPT_CODES,
@@ -207,7 +208,7 @@ class JoinedImages:
         order, row = self._order(found), 0
         written = np.concatenate(found)
         written[written == MOVED] = POST_IMAGE
-        types = pa.DictionaryArray.from_arrays(pa.array(written), CHANGE_TYPES)
+        types = pa.DictionaryArray.from_arrays(array(written), CHANGE_TYPES)
         for batch in files.batches(schema, self._files, batch_rows, types.slice):
             yield row, *_divided(batch, row, order)
             row += batch.num_rows
@@ -237,7 +238,7 @@ class JoinedImages:
         check_change_type(together)
         if key is None:
             for batch in together.batches([CHANGE_TYPE], rows=BATCH_ROWS):
-                yield _types(batch).indices.to_numpy()
+                yield to_numpy(_types(batch).indices)
             return
         layout = self._files.layouts.of(key, together.schema_arrow)
         constants = Constants(files.scans, together.rows, key)

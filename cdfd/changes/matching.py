@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cdfd.arrays import array
 from cdfd.changes.equality import Integers, Mask, codes, same
 
 COMPARED_ROWS = 1 << 16
@@ -90,7 +91,7 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
     several = _in_groups(keys[:count], keys[count:]) if key else np.ones(both.num_rows, np.bool_)
     if several.any():
         rows = np.flatnonzero(several)
-        chosen = both.take(pa.array(rows))
+        chosen = both.take(array(rows))
         found = codes(chosen.columns, len(rows))
         first = int(np.searchsorted(rows, count))
         moved, arrived = match(found[:first], found[first:])
@@ -187,8 +188,7 @@ def equal_rows(
     columns = left.column_names if names is None else list(names)
     left, right = left.select(columns), right.select(columns)
     found = [
-        _all_equal(left.take(pa.array(mine)), right.take(pa.array(theirs)))
-        for mine, theirs in _blocks(left_rows, right_rows)
+        _all_equal(left.take(array(mine)), right.take(array(theirs))) for mine, theirs in _blocks(left_rows, right_rows)
     ]
     return np.concatenate(found) if found else np.zeros(0, np.bool_)
 

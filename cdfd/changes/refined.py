@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 from cdfd.changes.equality import Integers, Mask, codes, dense, hashes
 from cdfd.changes.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
@@ -136,8 +137,8 @@ class RefinedVersion:
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
             some = slice(start, start + self.batch_rows)
-            columns = rows.take(pa.array(chosen[some])).combine_chunks().to_batches()[0].columns
-            column = pa.DictionaryArray.from_arrays(pa.array(types[some].astype(np.int8)), CHANGE_TYPES)
+            columns = rows.take(array(chosen[some])).combine_chunks().to_batches()[0].columns
+            column = pa.DictionaryArray.from_arrays(array(types[some].astype(np.int8)), CHANGE_TYPES)
             yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema))
 
     def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
@@ -167,7 +168,7 @@ class RefinedVersion:
 
     def _paired(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
         """The changes of change data files."""
-        pairs = [np.asarray(side.column(side.num_columns - 1).to_numpy()) for side in (removed, added)]
+        pairs = [np.asarray(to_numpy(side.column(side.num_columns - 1))) for side in (removed, added)]
         sources = self.refinement.sources
         apart = any(LONE_IMAGE in side for side in pairs)
         if apart and any(scan.partition_values != sources[0].partition_values for scan in sources):
@@ -228,7 +229,7 @@ class RefinedVersion:
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
             if left[number]:
                 for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
-                    yield number, batch, bucket_of(batch.column(ROW_ID).to_numpy(), sides[0].count)
+                    yield number, batch, bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
 
         return self._filled(sides, rows)
 
@@ -246,13 +247,13 @@ class RefinedVersion:
             for batch in batches:
                 some = slice(start, start + batch.num_rows)
                 start += batch.num_rows
-                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], pa.array(pairs[some])], schema=rows_schema)
+                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array(pairs[some])], schema=rows_schema)
                 is_added = (types[some] == INSERT) | (types[some] == POST_IMAGE)
                 yield number, whole, is_added.astype(np.int64)
 
         for _, batch, is_added in self._read_sources(rows):
             for place, side in enumerate(sides):
-                side.add(batch.filter(pa.array(is_added == place)))
+                side.add(batch.filter(array(is_added == place)))
         return sides
 
     def _left(self, tracking: RowTracking) -> list[RowSet]:
@@ -261,7 +262,7 @@ class RefinedVersion:
         def runs(number: int, scan: FileScan) -> Iterator[_Found]:
             for found in read_row_ids(scan, self.files, tracking):
                 batch = runs_of(number, found.rows, found.ids, found.versions)
-                yield number, batch, bucket_of(batch.column("id").to_numpy(), sides[0].count)
+                yield number, batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
 
         sides = self._sides_of(RUNS, compressed=False)
         removed, added = self._filled(sides, runs)
@@ -371,7 +372,7 @@ def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[
 
 
 def _integers(rows: pa.Table, name: str) -> Integers:
-    return np.asarray(rows.column(name).to_numpy())
+    return np.asarray(to_numpy(rows.column(name)))
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from cdfd.arrays import to_numpy
 from cdfd.changes.equality import Integers, Mask, dense
 from cdfd.changes.matching import by_row_id
 from cdfd.delta.roaring import RowSet
@@ -125,7 +126,7 @@ class _Runs:
 
     @classmethod
     def of(cls, table: pa.Table) -> _Runs:
-        return cls(*(np.asarray(table.column(name).to_numpy()) for name in table.column_names))
+        return cls(*(np.asarray(to_numpy(table.column(name))) for name in table.column_names))
 
     def ordered(self) -> _Runs:
         """By id.

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.equality import Integers
 from cdfd.changes.refinement import RowIds, RowTracking
 from cdfd.errors import DataError
@@ -51,7 +52,7 @@ class FileRowIds:
     def extended(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """A batch of the file with the columns `ROW_ID_FIELDS`; its first row is row `first_row` of the file."""
         ids, versions = self.of_batch(batch, first_row)
-        arrays = [*batch.columns, pa.array(ids), pa.array(versions)]
+        arrays = [*batch.columns, array(ids), array(versions)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *ROW_ID_FIELDS]))
 
     def of_batch(self, batch: pa.RecordBatch, first_row: int) -> tuple[Integers, Integers]:
@@ -89,7 +90,7 @@ def _found(name: str | None, file_schema: pa.Schema) -> str | None:
 
 def _stored(column: pa.Array[Any], implied: Integers) -> Integers:
     if not column.null_count:
-        return np.asarray(column.to_numpy())
+        return np.asarray(to_numpy(column))
     # Null values are arbitrary in the buffer, and are not taken.
     values = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
-    return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, implied)
+    return np.where(to_numpy(column.is_valid()), values, implied)

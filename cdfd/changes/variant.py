@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes import variant_text as texts
 from cdfd.changes.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed
 from cdfd.errors import DataError
@@ -55,8 +56,8 @@ def to_json(array: pa.Array) -> pa.Array:
         raise DataError(f"variants do not fit into one batch: {error}", hint=_HINT) from error
     if not array.null_count:
         return text
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    return text.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+    valid = to_numpy(array.is_valid())
+    return text.take(array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
@@ -65,7 +66,7 @@ def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
         raise malformed("no value")
     names = _binary(metadata).dictionary_encode()
     values = _binary(value).fill_null(_NULL).dictionary_encode()
-    pairs = names.indices.to_numpy().astype(np.int64) * max(len(values.dictionary), 1) + values.indices.to_numpy()
+    pairs = to_numpy(names.indices).astype(np.int64) * max(len(values.dictionary), 1) + to_numpy(values.indices)
     different, which = np.unique(pairs, return_inverse=True)
     dictionaries = [Names(data) for data in names.dictionary.to_pylist()]
     encoded = values.dictionary.to_pylist()
@@ -107,7 +108,7 @@ class _Texts:
         """The text of each row; `which` has the number of each row's text."""
         lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
         self._bound(int(lengths[which].sum()))
-        return pa.array(self._texts, pa.large_binary()).take(pa.array(which))
+        return array(self._texts, pa.large_binary()).take(array(which))
 
     def _bound(self, length: int) -> None:
         self._length = length
@@ -243,7 +244,7 @@ def _typed(array: pa.Array, depth: int) -> _Typed:
         fields = {name: (Name.of(name), _group(columns[name.decode()], depth + 1)) for name in names}
         return _Fields(present.to_pylist(), fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lengths = array.value_lengths().fill_null(0).to_numpy()
+        lengths = to_numpy(array.value_lengths().fill_null(0))
         bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
         return _Items(present.to_pylist(), bounds, _group(_plain(array.flatten()), depth + 1))
     numbers, text = _primitives(array)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, types_from_file
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
@@ -52,7 +53,7 @@ def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
 def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
     """The rows with other change types, as positions in `CHANGE_TYPES`."""
     place = rows.schema.get_field_index(CHANGE_TYPE)
-    types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
+    types = pa.DictionaryArray.from_arrays(array(codes), CHANGE_TYPES)
     return rows.set_column(place, rows.schema.field(place), types.cast(rows.schema.field(place).type))
 
 
@@ -73,12 +74,12 @@ def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]
 
 def codes_of_rows(rows: pa.RecordBatch) -> Codes:
     """The change types of rows, as positions in `CHANGE_TYPES`."""
-    return np.asarray(types_from_file(rows.column(CHANGE_TYPE)).indices.to_numpy())
+    return np.asarray(to_numpy(types_from_file(rows.column(CHANGE_TYPE)).indices))
 
 
 def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
     """The positions of pre-images that are directly followed by their post-images."""
-    ordinals, versions = rows.column(CHANGE_ORDINAL).to_numpy(), rows.column(COMMIT_VERSION).to_numpy()
+    ordinals, versions = to_numpy(rows.column(CHANGE_ORDINAL)), to_numpy(rows.column(COMMIT_VERSION))
     adjacent = (np.diff(ordinals) == 1) & (np.diff(versions) == 0)
     return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & adjacent)
 

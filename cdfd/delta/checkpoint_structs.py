@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array
 from cdfd.delta import statistics, values
 from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import DataType, Decimal, Primitive, StructField, StructType
@@ -54,9 +55,7 @@ def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
     indices = [places.setdefault(tuple(each.as_py() or ()), len(places)) for each in files]
     distinct = [values.parse_partition(dict(pairs), schema) for pairs in places]
     columns = [
-        pa.array([each.get(child.name) for each in distinct], arrow_type(child.type)).take(
-            pa.array(indices, pa.int64())
-        )
+        array([each.get(child.name) for each in distinct], arrow_type(child.type)).take(array(indices, pa.int64()))
         for child in schema.partition_fields
     ]
     return pa.StructArray.from_arrays(columns, names=[schema.physical_name(child) for child in schema.partition_fields])
@@ -65,7 +64,7 @@ def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
 def documents(parsed: pa.Array) -> pa.Array:
     """The statistics that another checkpoint has as structs, as text; null where there are none."""
     found = map(_entry, parsed)
-    return pa.array([None if entry is None else orjson.dumps(entry).decode() for entry in found], TEXT)
+    return array([None if entry is None else orjson.dumps(entry).decode() for entry in found], TEXT)
 
 
 def _most(configuration: Mapping[str, str]) -> int | None:
@@ -95,8 +94,8 @@ def _has_bounds(kind: DataType) -> bool:
 def _parsed(stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructField, ...]]) -> pa.StructArray:
     files = [statistics.parse(text, schema) for text in stats.to_pylist()]
     columns: dict[str, pa.Array] = {
-        "numRecords": pa.array([each.num_records for each in files], pa.int64()),
-        "tightBounds": pa.array([each.tight_bounds for each in files], pa.bool_()),
+        "numRecords": array([each.num_records for each in files], pa.int64()),
+        "tightBounds": array([each.tight_bounds for each in files], pa.bool_()),
     }
     places = [([schema.physical_name(child) for child in path], path[-1].type) for path in leaves]
     bounded = [(names, kind) for names, kind in places if _has_bounds(kind)]
@@ -106,7 +105,7 @@ def _parsed(stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructF
     if places:
         counts = [[statistics.whole(_at(each.null_counts, names)) for each in files] for names, _ in places]
         columns["nullCount"] = _tree(
-            [(names, pa.array(found, pa.int64())) for (names, _), found in zip(places, counts, strict=True)]
+            [(names, array(found, pa.int64())) for (names, _), found in zip(places, counts, strict=True)]
         )
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns), mask=stats.is_null())
 
@@ -120,14 +119,14 @@ def _at(tree: object, names: Sequence[str]) -> object:
 
 def _bounds(trees: Sequence[object], names: Sequence[str], kind: DataType) -> pa.Array:
     """The bounds of a column in many files."""
-    return pa.array([statistics.typed(_at(tree, names), kind) for tree in trees], arrow_type(kind))
+    return array([statistics.typed(_at(tree, names), kind) for tree in trees], arrow_type(kind))
 
 
 def _tree(columns: Sequence[tuple[Sequence[str], pa.Array]]) -> pa.StructArray:
     """Columns by the names of a path, as structs in structs. A struct of nulls is null, as JSON without it."""
     groups = dict[str, list[tuple[Sequence[str], pa.Array]]]()
-    for (name, *rest), array in columns:
-        groups.setdefault(name, []).append((rest, array))
+    for (name, *inner), column in columns:
+        groups.setdefault(name, []).append((inner, column))
     arrays = [_tree(group) if group[0][0] else group[0][1] for group in groups.values()]
     missing = reduce(pc.and_, (array.is_null() for array in arrays))
     return pa.StructArray.from_arrays(arrays, names=list(groups), mask=missing)

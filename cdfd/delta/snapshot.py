@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, to_numpy
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES, TEXT, PackedFiles, pack
@@ -29,7 +30,7 @@ from cdfd.delta.protocol import has_deletion_vectors
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.errors import LogError
 
-EMPTY = FILES.empty_table()
+EMPTY = pa.Table.from_batches([], FILES)
 """No files."""
 
 COMPACT_AT = 65_536
@@ -52,7 +53,7 @@ class Base:
             # `take` on a chunked array copies; one contiguous array in path order is what bisection wants.
             paths = self.adds.column("path").combine_chunks()
             order = pc.sort_indices(paths)
-            self._order = pc.take(paths, order), order.to_numpy()
+            self._order = pc.take(paths, order), to_numpy(order)
         paths, order = self._order
         start = bisect_left(range(len(paths)), path, key=lambda row: str(paths[row].as_py()))
         found = []
@@ -223,13 +224,13 @@ def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa
     """Rows whose logical file the overlay says nothing of."""
     if not len(table) or not overlay:
         return table
-    mentioned = pa.array({path for path, _ in overlay}, TEXT)
+    mentioned = array({path for path, _ in overlay}, TEXT)
     suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
     drop = np.zeros(len(table), dtype=bool)
-    rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))
-    for row, action in zip(rows, PackedFiles(Add, table.take(pa.array(rows))), strict=True):
+    rows = np.flatnonzero(to_numpy(suspects))
+    for row, action in zip(rows, PackedFiles(Add, table.take(array(rows))), strict=True):
         drop[row] = action.key in overlay
-    return table.filter(pa.array(~drop)) if drop.any() else table
+    return table.filter(array(~drop)) if drop.any() else table
 
 
 def _joined(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:
@@ -259,5 +260,5 @@ def first(commit: Commit, *, all_fields: bool = False) -> Snapshot:
     if commit.version != 0:
         raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)
     header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
-    empty = ALL_FIELDS.empty_table() if all_fields else EMPTY
+    empty = pa.Table.from_batches([], ALL_FIELDS) if all_fields else EMPTY
     return Snapshot(header, Base(empty, empty))._with(header, commit)

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, scalar
 from cdfd.encoding.pieces import Booleans, Bytes, Integers, parts, pool_from_parts
 
 _TEXT_AT: Final = 4
-_NO_BYTES: Final = pa.scalar(b"", pa.large_binary())
+_NO_BYTES: Final = scalar(b"", pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +105,7 @@ def hidden(cells: Cells, nulls: Booleans) -> Cells:
     offsets, _ = parts(cells)
     if not np.diff(offsets)[nulls].any():
         return cells
-    return pc.if_else(pa.array(nulls), _NO_BYTES, cells)
+    return pc.if_else(array(nulls), _NO_BYTES, cells)
 
 
 def joined(cells: Sequence[Cells], rows: int) -> pa.Array:
@@ -134,7 +135,7 @@ def _merged(cells: Sequence[Cells]) -> Iterator[Cells | pa.Scalar]:
         if not is_same:
             yield from run
         elif len(data) >= _TEXT_AT:
-            yield pa.scalar(data, pa.large_binary())
+            yield scalar(data, pa.large_binary())
         else:
             yield same(data)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from cdfd.arrays import to_numpy
 from cdfd.encoding.avro_bytes import Cells, Short, fixed, hidden, joined, right_aligned, same, spans, varints
 from cdfd.encoding.numbers import raw_values, without_gaps
 from cdfd.encoding.pieces import nulls_of, parts, pool_of
@@ -79,7 +80,7 @@ def _integers(array: pa.Array) -> list[Cells]:
 
 
 def _booleans(array: pa.Array) -> list[Cells]:
-    return [fixed(array.fill_null(False).cast(pa.uint8()).to_numpy()[:, None])]
+    return [fixed(to_numpy(array.fill_null(False).cast(pa.uint8()))[:, None])]
 
 
 def _floats(array: pa.Array) -> list[Cells]:
@@ -150,7 +151,7 @@ def _maps(array: pa.Array) -> list[Cells]:
 
 def _blocks(lists: pa.Array, items: pa.Array) -> list[Cells]:
     """Arrays and maps: the number of items, the items, and 0 for no more; nothing but that 0 where there are none."""
-    counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+    counts = to_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     some = counts > 0
     end = Short(np.zeros((1, 1), np.uint8), some[:, None], some.astype(np.int64))
     return [varints(counts), spans(items, counts), end]
@@ -166,7 +167,7 @@ def _dictionaries(array: pa.Array) -> list[Cells]:
     lengths = np.diff(offsets)
     width = int(lengths.max())
     if width > _SHORT_TEXT:
-        return [texts.take(pa.array(codes))]
+        return [texts.take(array(codes))]
     counts = np.arange(width) < lengths[:, None]
     matrix = np.zeros(counts.shape, np.uint8)
     matrix[counts] = data[offsets[0] : offsets[-1]]

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd import __version__
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
 from cdfd.encoding.json import JsonEncoder, text_of
 from cdfd.encoding.numbers import integers, raw_values
@@ -75,7 +76,7 @@ class _Images(NamedTuple):
 
     def copy(self) -> _Images:
         texts, *numbers = self
-        return _Images(pa.array(texts.to_pylist(), texts.type), *(values.copy() for values in numbers))
+        return _Images(array(texts.to_pylist(), texts.type), *(values.copy() for values in numbers))
 
     def after(self, earlier: _Images) -> _Images:
         texts, *numbers = zip(earlier, self, strict=True)
@@ -141,7 +142,7 @@ class DebeziumEncoder:
             types = types_from_file(types)
         return _Images(
             self._encoder.rows(batch),
-            types.indices.to_numpy(),
+            to_numpy(types.indices),
             raw_values(versions, np.int64),
             raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64),
             raw_values(ordinals, np.int64),
@@ -176,7 +177,7 @@ class DebeziumEncoder:
         operations = Column(
             _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS, (np.where(updates, _UPDATE, codes).astype(np.int64),)
         )
-        version, time, ordinal = (integers(pa.array(values[rows])) for values in images[2:])
+        version, time, ordinal = (integers(array(values[rows])) for values in images[2:])
         cells = [before, after, time, version, ordinal, version, ordinal, operations, time]
         separators = [
             *(b'{"before":', b',"after":', b',"source":' + self._source(snapshot)),

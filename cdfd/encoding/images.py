@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.changes.whole_pairs import with_codes
@@ -95,7 +96,7 @@ class KeyedBatches:
         if codes[-1] == PRE_IMAGE:
             last = len(codes) - 1
             # `take` copies: the batch must not live on for one row of it.
-            self._held = batch.take(pa.array([last]))
+            self._held = batch.take(array([last]))
             batch, codes = batch.slice(0, last), codes[:last]
         return [*earlier, self._keyed(batch, codes, self._keys)] if batch.num_rows else earlier
 
@@ -110,8 +111,8 @@ class KeyedBatches:
         keys = make_keys(batch)
         pairs = _pairs(batch, codes)
         if len(pairs):
-            differs = pc.not_equal(keys.take(pa.array(pairs)), keys.take(pa.array(pairs + 1)))
-            pairs = pairs[differs.to_numpy(zero_copy_only=False)]
+            differs = pc.not_equal(keys.take(array(pairs)), keys.take(array(pairs + 1)))
+            pairs = pairs[to_numpy(differs)]
         if not len(pairs):
             return KeyedRows(batch, codes, keys)
         codes = codes.copy()
@@ -141,7 +142,7 @@ def change_codes(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
     types = batch.column(batch.num_columns - len(_CHANGE_NAMES))
     if not (pa.types.is_dictionary(types.type) and types.dictionary.equals(CHANGE_TYPES) and not types.null_count):
         types = types_from_file(types)
-    codes: npt.NDArray[np.int8] = types.indices.to_numpy().astype(np.int8, copy=False)
+    codes: npt.NDArray[np.int8] = to_numpy(types.indices).astype(np.int8, copy=False)
     return codes
 
 
@@ -149,4 +150,4 @@ def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:
     """For each of `rows` the key of the row in `others`, null for all other rows."""
     index, absent = np.zeros(len(keys), np.int64), np.ones(len(keys), np.bool_)
     index[rows], absent[rows] = others, False
-    return keys.take(pa.array(index, mask=absent))
+    return keys.take(array(index, mask=absent))

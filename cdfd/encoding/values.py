@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from cdfd.arrays import to_numpy
 from cdfd.encoding import native_cells, numbers, text, times
 from cdfd.encoding.native_rows import Cells
 from cdfd.encoding.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
@@ -162,7 +163,7 @@ def _is_name(kind: pa.DataType) -> bool:
 
 def _sequences(texts: pa.Array, lists: pa.Array, opening: bytes, closing: bytes) -> Column:
     """One text per list out of those of all items, each with a comma behind it; a list's last one is cut off."""
-    lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
+    lengths = to_numpy(pc.list_value_length(lists).fill_null(0))
     offsets, data = parts(texts)
     bounds = offsets[np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))]
     whole = pool_from_parts(bounds, data)
@@ -184,7 +185,7 @@ def _runs(array: pa.Array, rules: Rules) -> Column:
     values = column(array.values.slice(first, count), rules)
     if count == 1:
         return gather(values, 0, None)
-    ends = array.run_ends.to_numpy()[first : first + count].astype(np.int64) - array.offset
+    ends = to_numpy(array.run_ends)[first : first + count].astype(np.int64) - array.offset
     return gather(values, np.repeat(np.arange(count), np.diff(np.minimum(ends, len(array)), prepend=0)), None)
 
 

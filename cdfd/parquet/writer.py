@@ -60,7 +60,7 @@ class DataFileWriter:
 
     def finish(self) -> DataFile:
         """The file."""
-        self._writer_for(self._schema.empty_table()).close()
+        self._writer_for(pa.Table.from_batches([], self._schema)).close()
         data = self._sink.getvalue()
         footer = pq.read_metadata(pa.BufferReader(data))
         return DataFile(data, json.dumps(statistics(footer, self._listed), separators=(",", ":")), footer.num_rows)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE, constant_type
 from cdfd.changes.execute import Execution
 from cdfd.changes.net import NetChanges
@@ -118,7 +119,7 @@ def _left(
     files: PackedFiles[Add], found: pa.ChunkedArray, common: Sequence[object] | set[tuple[str, str | None]]
 ) -> PackedFiles[Add]:
     keep = np.ones(len(files), np.bool_)
-    places = np.flatnonzero(found.to_numpy())
+    places = np.flatnonzero(to_numpy(found))
     for place, add in zip(places, _chosen(files, found), strict=True):
         keep[place] = add.key not in common
-    return PackedFiles(Add, files.table.filter(pa.array(keep)))
+    return PackedFiles(Add, files.table.filter(array(keep)))

@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT
 from cdfd.delta.header import Header, PartialHeader
@@ -165,14 +166,14 @@ def _named(commits: list[Commit]) -> pa.Array:
     """The paths that commits name, ascending."""
     paths = {added.path for commit in commits for added in commit.adds}
     paths |= {removed.path for commit in commits for removed in commit.removes}
-    found = pa.array(paths, TEXT)
+    found = array(paths, TEXT)
     return found.take(pc.sort_indices(found))
 
 
 def _found(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
     """The files of a checkpoint with one of some paths."""
     if not len(paths) or not any(_has(some, paths) for some in listing.paths(storage)):
-        return FILES.empty_table()
+        return pa.Table.from_batches([], FILES)
     found = (
         batch.filter(pc.is_in(batch.column("path"), value_set=paths))
         for batch in listing.batches(storage, with_stats=True)

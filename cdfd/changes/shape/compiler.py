@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.arrays import array, scalar, to_numpy
 from cdfd.changes.shape.literals import (
     LONG,
     WHOLE,
@@ -49,7 +50,7 @@ from cdfd.delta.datatypes import DataType, Primitive, StructType, by_name
 from cdfd.delta.schema import TableSchema
 
 Expression: TypeAlias = Any
-_UNKNOWN: Expression = pc.scalar(pa.scalar(None, pa.bool_()))
+_UNKNOWN: Expression = pc.scalar(scalar(None, pa.bool_()))
 _DOUBLE = pa.float64()
 
 
@@ -95,7 +96,7 @@ class Filter:
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
         project = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["kept"]))
         kept = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
-        return np.asarray(pc.fill_null(kept, False).to_numpy())
+        return np.asarray(to_numpy(pc.fill_null(kept, False)))
 
 
 class _Compiler:
@@ -206,7 +207,7 @@ class _Compiler:
         if is_float(kind):
             return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
         plain, arrow = _plain(*found)
-        listed = plain.isin(pa.array(_scalars(values, kind), arrow))
+        listed = plain.isin(array(_scalars(values, kind), arrow))
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = pc.scalar(True) if len(values) < len(items) else found[0].is_null()
         return listed | (unknown & _UNKNOWN)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from cdfd.arrays import scalar
 from cdfd.changes.shape.predicate import Literal, Predicate
 from cdfd.delta import values
 from cdfd.delta.arrow_types import arrow_type
@@ -81,9 +82,9 @@ def typed(literal: Literal, kind: DataType, predicate: Predicate) -> Value | Non
     if literal.form not in _FORMS[kind.name]:
         raise _refused(literal, kind, predicate)
     if kind.name == "string":
-        return pa.scalar(literal.text, pa.string())
+        return scalar(literal.text, pa.string())
     if literal.form == "binary":
-        return pa.scalar(bytes.fromhex(literal.text), pa.binary())
+        return scalar(bytes.fromhex(literal.text), pa.binary())
     return _parsed(literal, kind, predicate)
 
 
@@ -124,8 +125,8 @@ def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
         return Nearest(None)
     step = decimal.Decimal((0, (1,), -kind.scale if isinstance(kind, Decimal) else 0))
     floor = largest if number > largest else number.quantize(step, decimal.ROUND_FLOOR, _EXACT)
-    scalar = pa.scalar(floor, arrow_type(kind)) if isinstance(kind, Decimal) else pa.scalar(int(floor), LONG)
-    return Nearest(scalar, floor == number)
+    nearest = scalar(floor, arrow_type(kind)) if isinstance(kind, Decimal) else scalar(int(floor), LONG)
+    return Nearest(nearest, floor == number)
 
 
 def common_decimal(*kinds: pa.DataType) -> pa.DataType:

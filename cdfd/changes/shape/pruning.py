@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from cdfd.arrays import array
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.shape.compiler import column_type
 from cdfd.changes.shape.literals import typed
@@ -155,7 +155,7 @@ def pruned(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = 
         return plan
     scans: Sequence[FileScan]
     if isinstance(plan.scans, LiveScans):
-        scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(pa.array(kept))))
+        scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(array(kept))))
     else:
         scans = tuple(scan for scan, keep in zip(plan.scans, kept, strict=True) if keep)
     return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")

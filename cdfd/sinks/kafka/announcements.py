@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdfd.arrays import array
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Announce
@@ -52,7 +53,7 @@ class Announcer:
 
     def _write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         keys, values = zip(*records, strict=True)
-        batch = Records(pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary()))
+        batch = Records(array(keys, pa.large_binary()), array(values, pa.large_binary()))
         try:
             if self._producer is None:
                 with TopicAdmin(self._connection) as admin:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cdfd.arrays import to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
 from cdfd.changes.image_order import DELETE, PRE_IMAGE
 from cdfd.changes.net import NetChanges
@@ -198,7 +199,7 @@ class MirrorDelivery:
 
     async def _write_changes(self, rows: pa.RecordBatch) -> None:
         assert self._net is not None
-        types = types_from_file(rows.column(CHANGE_TYPE)).indices.to_numpy()
+        types = to_numpy(types_from_file(rows.column(CHANGE_TYPE)).indices)
         self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
         with translated("write the rows", self._uri):
             await asyncio.to_thread(self._net.add, rows)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from cdfd.arrays import array, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.changes.table_files import TableFiles
@@ -86,16 +87,16 @@ class MirrorWriter:
     def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
         """Net changes. Yields files to store, and rows to delete."""
         for batch in batches:
-            types = batch.column(CHANGE_TYPE).indices.to_numpy()
+            types = to_numpy(batch.column(CHANGE_TYPE).indices)
             rows = batch.select(self._names)
             added = (types == INSERT) | (types == POST_IMAGE)
             removed = (types == DELETE) | (types == PRE_IMAGE)
             if self._changes is not None:
                 yield from self._fed(self._changes.write(batch.select([*self._names, CHANGE_TYPE])))
             if added.any():
-                yield from self._kept(self._data.write(rows if added.all() else rows.filter(pa.array(added))))
+                yield from self._kept(self._data.write(rows if added.all() else rows.filter(array(added))))
             if removed.any():
-                self._removed.append(rows if removed.all() else rows.filter(pa.array(removed)))
+                self._removed.append(rows if removed.all() else rows.filter(array(removed)))
                 self._removed_bytes += self._removed[-1].nbytes
                 if self._removed_bytes > _REMOVED_BYTES:
                     yield self._flush()

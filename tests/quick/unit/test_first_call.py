@@ -1,0 +1,61 @@
+"""pandas is not imported, which takes longer than most of what cdfd is asked for: by the library, by commands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+CALLS = {
+    "import": "import cdfd",
+    "changes": "import cdfd; assert cdfd.changes('t').read_all().num_rows == 5",
+    "snapshot": "import cdfd; assert cdfd.snapshot('t').read_all().num_rows == 3",
+    "tail": "import sys; sys.argv[1:] = ['tail', 't', '--from', 'earliest', '--until', 'now']; from cdfd.cli import main; main()",
+    "inspect": "import sys; sys.argv[1:] = ['inspect', 't']; from cdfd.cli import main; main()",
+}
+
+
+IMPORTED = """
+import pathlib, traceback
+ours = [frame for frame in traceback.extract_stack() if "cdfd" in frame.filename]
+lines = [f"{frame.filename}:{frame.lineno} {frame.line}" for frame in ours]
+pathlib.Path(__file__).with_name("imported").write_text("".join(f"{line}\\n" for line in lines))
+raise ImportError
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table `t`, and a module `pandas` that says that it was imported."""
+    folder = tmp_path_factory.mktemp("first")
+    feed = {"delta.enableChangeDataFeed": "true"}
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
+    write_deltalake(folder / "t", rows, configuration=feed, partition_by=["name"])
+
+    DeltaTable(folder / "t").delete("id = 2")
+    write_deltalake(folder / "t", rows.slice(0, 1), mode="append")
+    (folder / "pandas").mkdir()
+    (folder / "pandas" / "__init__.py").write_text(IMPORTED)
+    return folder
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_pandas_is_not_imported(call: str, folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}"}
+    done = subprocess.run(
+        [sys.executable, "-c", call],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    marker = folder / "pandas" / "imported"
+    stack = marker.read_text() if marker.exists() else ""
+    marker.unlink(missing_ok=True)
+    assert stack.splitlines()[-3:] == []
