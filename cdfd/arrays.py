@@ -87,7 +87,7 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
         return _of_structs(values, kind)
     if kind is not None and pa.types.is_map(kind):
         return _of_maps(values, kind)
-    return pa.array(values, kind)  # of other types, pyarrow alone can
+    return pa.array(values, kind)  # noqa: TID251 # of other types, pyarrow alone can
 
 
 def _of_scalars(values: Sequence[Any], kind: pa.DataType) -> Any:
