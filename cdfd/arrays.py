@@ -27,7 +27,7 @@ _NUMBERS = {
 }
 
 
-def array(values: Any, kind: pa.DataType | None = None, *, mask: Any = None) -> Any:
+def array_of(values: Any, kind: pa.DataType | None = None, *, mask: Any = None) -> Any:
     """An array of these values, as `pyarrow.array` makes it.
 
     Numbers of numpy are not copied if they are contiguous and of that type.
@@ -46,9 +46,9 @@ def array(values: Any, kind: pa.DataType | None = None, *, mask: Any = None) -> 
     return array if kind is None or array.type == kind else array.cast(kind)
 
 
-def scalar(value: Any, kind: pa.DataType | None = None) -> Any:
+def scalar_of(value: Any, kind: pa.DataType | None = None) -> Any:
     """A scalar, as `pyarrow.scalar` makes it."""
-    return array([value], kind)[0]
+    return array_of([value], kind)[0]
 
 
 def to_numpy(column: Any) -> Any:
@@ -83,7 +83,7 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
         return _of_numpy(known, np.array(missing)).cast(kind or pa.int64())
     if kind is not None and not kinds:
         return pa.nulls(len(values), kind)
-    if kind is not None and pa.types.is_struct(kind):
+    if kind is not None and pa.types.is_struct(kind) and all(issubclass(each, dict | tuple) for each in kinds):
         return _of_structs(values, kind)
     if kind is not None and pa.types.is_map(kind):
         return _of_maps(values, kind)
@@ -99,10 +99,12 @@ def _of_scalars(values: Sequence[Any], kind: pa.DataType) -> Any:
 
 def _of_structs(values: Sequence[Any], kind: pa.DataType) -> Any:
     fields = [kind.field(place) for place in range(kind.num_fields)]
+    names = [field.name for field in fields]
+    known = [dict(zip(names, each, strict=True)) if isinstance(each, tuple) else each or {} for each in values]
     columns = [
-        array([None if each is None else each.get(field.name) for each in values], field.type) for field in fields
+        array_of([each.get(name) for each in known], field.type) for name, field in zip(names, fields, strict=True)
     ]
-    return pa.StructArray.from_arrays(columns, fields=fields, mask=array([each is None for each in values]))
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=array_of([each is None for each in values]))
 
 
 def _of_maps(values: Sequence[Any], kind: Any) -> Any:
@@ -110,8 +112,11 @@ def _of_maps(values: Sequence[Any], kind: Any) -> Any:
     starts = np.cumsum([0, *map(len, entries)]).tolist()
     offsets = [None if each is None else start for each, start in zip(values, starts, strict=False)]
     pairs = [pair for each in entries for pair in each]
-    keys, items = array([key for key, _ in pairs], kind.key_type), array([item for _, item in pairs], kind.item_type)
-    return pa.MapArray.from_arrays(array([*offsets, starts[-1]], pa.int32()), keys, items, type=kind)
+    keys, items = (
+        array_of([key for key, _ in pairs], kind.key_type),
+        array_of([item for _, item in pairs], kind.item_type),
+    )
+    return pa.MapArray.from_arrays(array_of([*offsets, starts[-1]], pa.int32()), keys, items, type=kind)
 
 
 def _of_numpy(values: Any, mask: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.errors import DataError, UnsupportedError
 
 CHANGE_TYPE: Final = "_change_type"
@@ -17,7 +17,7 @@ CHANGE_ORDINAL: Final = "_change_ordinal"
 
 _TIMESTAMP = pa.timestamp("ms", "UTC")
 
-CHANGE_TYPES = array(["insert", "update_preimage", "update_postimage", "delete"])
+CHANGE_TYPES = array_of(["insert", "update_preimage", "update_postimage", "delete"])
 """All change types (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
 
 CHANGE_COLUMNS = (
@@ -51,7 +51,7 @@ def change_schema(table: pa.Schema) -> pa.Schema:
 
 
 def _types(code: int, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(array(np.full(count, code, np.int8)), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(array_of(np.full(count, code, np.int8)), CHANGE_TYPES)
 
 
 _FEW = 1 << 16
@@ -70,11 +70,11 @@ def types_of(change_types: Sequence[str], counts: Sequence[int]) -> pa.Dictionar
     if len(set(change_types)) == 1:
         return constant_type(change_types[0], sum(counts))
     codes = np.array([_CODES[each] for each in change_types], np.int8)
-    return pa.DictionaryArray.from_arrays(array(np.repeat(codes, counts)), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(array_of(np.repeat(codes, counts)), CHANGE_TYPES)
 
 
-_SPELLINGS = pa.concat_arrays([CHANGE_TYPES, array(["update_pre", "update_post"])])
-_MEANINGS = array([0, 1, 2, 3, 1, 2], pa.int8())
+_SPELLINGS = pa.concat_arrays([CHANGE_TYPES, array_of(["update_pre", "update_post"])])
+_MEANINGS = array_of([0, 1, 2, 3, 1, 2], pa.int8())
 """All spellings of change types, including those of early writers, and the position in `CHANGE_TYPES` of each."""
 
 
@@ -117,7 +117,7 @@ def _most(codes: pa.Int8Array) -> int:
 
 
 _NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
-_FIRST_ORDINALS: Final = array(_NUMBERS)
+_FIRST_ORDINALS: Final = array_of(_NUMBERS)
 
 
 def _ordinals(first: int, count: int) -> pa.Int64Array:
@@ -125,7 +125,7 @@ def _ordinals(first: int, count: int) -> pa.Int64Array:
     if first + count <= _FEW:
         return _FIRST_ORDINALS.slice(first, count)
     if count > _FEW:
-        return array(np.arange(first, first + count, dtype=np.int64))
+        return array_of(np.arange(first, first + count, dtype=np.int64))
     return _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first, out=numbers))
 
 
@@ -136,8 +136,8 @@ def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa
     return pa.Array.from_buffers(kind, count, [None, buffer])
 
 
-_NO_VERSIONS = array([], pa.int64())
-_NO_TIMESTAMPS = array([], _TIMESTAMP)
+_NO_VERSIONS = array_of([], pa.int64())
+_NO_TIMESTAMPS = array_of([], _TIMESTAMP)
 
 
 class VersionColumns:
@@ -186,9 +186,9 @@ class VersionColumns:
         numbered = np.arange(batch.num_rows, dtype=np.int64) + np.repeat(ordinals - starts, counts)
         columns = [
             *batch.columns,
-            array(np.repeat(versions, counts)),
-            array(np.repeat(timestamps, counts)).view(_TIMESTAMP),
-            array(numbered),
+            array_of(np.repeat(versions, counts)),
+            array_of(np.repeat(timestamps, counts)).view(_TIMESTAMP),
+            array_of(numbered),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import scalar, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy
 from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import Decimal, Foreign, Primitive
 
@@ -102,9 +102,9 @@ def _floored(array: pa.Array[Any]) -> pa.Array[Any]:
     """Nanoseconds as whole microseconds, toward the past as Spark does; a cast would go toward 1970."""
     ticks = array.view(pa.int64())
     if not ticks.null_count:
-        return array(np.floor_divide(to_numpy(ticks), 1000))
+        return array_of(np.floor_divide(to_numpy(ticks), 1000))
     nulls = to_numpy(ticks.is_null())
-    return array(np.floor_divide(to_numpy(ticks.fill_null(0)), 1000), mask=nulls)
+    return array_of(np.floor_divide(to_numpy(ticks.fill_null(0)), 1000), mask=nulls)
 
 
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -135,7 +135,7 @@ def _unscaled(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
     wide[:, :width] = given[:, ::-1]
     wide[:, width:] = np.where(given[:, :1] & 0x80, 0xFF, 0)
     numbers = pa.Array.from_buffers(pa.decimal128(38, scale), count, [None, pa.py_buffer(wide)])
-    return pc.if_else(array.is_valid(), numbers, scalar(None, numbers.type)) if array.null_count else numbers
+    return pc.if_else(array.is_valid(), numbers, scalar_of(None, numbers.type)) if array.null_count else numbers
 
 
 def _is_text(source: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 
 Integers: TypeAlias = "npt.NDArray[np.int64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
@@ -174,7 +174,7 @@ def dense(numbers: Integers) -> Integers:
     least, most = int(numbers.min()), int(numbers.max())
     if most - least < _SPARSE * len(numbers) + 1024:
         return numbers - least
-    return _indices(array(numbers))
+    return _indices(array_of(numbers))
 
 
 def _indices(column: Column) -> Integers:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_TYPES, types_from_file
 from cdfd.changes.equality import same
 from cdfd.delta.roaring import RowSet
@@ -262,7 +262,7 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
         posts = posts[posts + first > 0]
         if len(posts):
             changed = np.zeros(len(posts), np.bool_)
-            now, before = array(posts + first), array(posts + first - 1)
+            now, before = array_of(posts + first), array_of(posts + first - 1)
             for column in columns:
                 changed |= ~same(column.take(now), column.take(before))
             codes[posts[changed]] = MOVED
@@ -295,11 +295,11 @@ def divided(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool)
     """The early rows and the late ones of a batch. Few blocks are slices, which are not copied; late ones are if that is wanted."""
     ends = np.flatnonzero(np.diff(late)) + 1
     if len(ends) > MOST_BLOCKS:
-        return [batch.filter(array(~late))], [batch.filter(array(late))]
+        return [batch.filter(array_of(~late))], [batch.filter(array_of(late))]
     blocks: Blocks = [], []
     for start, end in pairwise([0, *ends.tolist(), batch.num_rows]):
         blocks[bool(late[start])].append(batch.slice(start, end - start))
-    return (blocks[0], [batch.filter(array(late))]) if copied and blocks[1] else blocks
+    return (blocks[0], [batch.filter(array_of(late))]) if copied and blocks[1] else blocks
 
 
 class MemoryBudget:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.batch import ChangeRun, VersionRows
 from cdfd.changes.columns import VersionColumns, types_of
 from cdfd.changes.data_files import is_parquet
@@ -215,12 +215,12 @@ class Constants:
             found = [values_of.get(child.name) for values_of in each]
             known = [value for value in found if value is not None]
             if known:
-                self._each[child.name] = array(found, known[0].type)
+                self._each[child.name] = array_of(found, known[0].type)
 
     def of(self, row: int, count: int) -> dict[str, Any]:
         """The values for `count` rows from row `row` on."""
         if not self._each:
             return self._same
         ends = np.clip(self._starts, row, row + count)
-        numbers = array(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
+        numbers = array_of(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
         return {name: column.take(numbers) for name, column in self._each.items()}

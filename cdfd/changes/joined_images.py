@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE, CHANGE_TYPES, types_as_written
 from cdfd.changes.image_order import (
     KEPT_CODES,
@@ -208,7 +208,7 @@ class JoinedImages:
         order, row = self._order(found), 0
         written = np.concatenate(found)
         written[written == MOVED] = POST_IMAGE
-        types = pa.DictionaryArray.from_arrays(array(written), CHANGE_TYPES)
+        types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
         for batch in files.batches(schema, self._files, batch_rows, types.slice):
             yield row, *_divided(batch, row, order)
             row += batch.num_rows

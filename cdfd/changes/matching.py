@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.equality import Integers, Mask, codes, same
 
 COMPARED_ROWS = 1 << 16
@@ -91,7 +91,7 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
     several = _in_groups(keys[:count], keys[count:]) if key else np.ones(both.num_rows, np.bool_)
     if several.any():
         rows = np.flatnonzero(several)
-        chosen = both.take(array(rows))
+        chosen = both.take(array_of(rows))
         found = codes(chosen.columns, len(rows))
         first = int(np.searchsorted(rows, count))
         moved, arrived = match(found[:first], found[first:])
@@ -188,7 +188,8 @@ def equal_rows(
     columns = left.column_names if names is None else list(names)
     left, right = left.select(columns), right.select(columns)
     found = [
-        _all_equal(left.take(array(mine)), right.take(array(theirs))) for mine, theirs in _blocks(left_rows, right_rows)
+        _all_equal(left.take(array_of(mine)), right.take(array_of(theirs)))
+        for mine, theirs in _blocks(left_rows, right_rows)
     ]
     return np.concatenate(found) if found else np.zeros(0, np.bool_)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
@@ -64,7 +64,7 @@ class NetChanges:
         added = (types == INSERT) | (types == POST_IMAGE)
         for side, chosen in enumerate((~added, added)):
             if chosen.any():
-                self._take(side, rows if chosen.all() else rows.filter(array(chosen)))
+                self._take(side, rows if chosen.all() else rows.filter(array_of(chosen)))
 
     def _take(self, side: int, rows: pa.RecordBatch) -> None:
         rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._rows)
@@ -105,8 +105,8 @@ class NetChanges:
 
     def _complete(self, rows: pa.Table, types: npt.NDArray[np.int8], ordinal: int) -> pa.RecordBatch:
         batch = rows.combine_chunks().to_batches()[0]
-        kinds = pa.DictionaryArray.from_arrays(array(types), CHANGE_TYPES)
-        ordinals = array(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
+        kinds = pa.DictionaryArray.from_arrays(array_of(types), CHANGE_TYPES)
+        ordinals = array_of(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
         columns = [*batch.columns[: len(self._names)], kinds, *batch.columns[len(self._names) :], ordinals]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -115,20 +115,20 @@ def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[t
     yield from _constant(removed, matched.deleted, DELETE)
     step = BATCH_ROWS // 2
     for start in range(0, len(matched.before), step):
-        old = removed.take(array(matched.before[start : start + step]))
-        new = added.take(array(matched.after[start : start + step]))
+        old = removed.take(array_of(matched.before[start : start + step]))
+        new = added.take(array_of(matched.after[start : start + step]))
         for name in (COMMIT_VERSION, COMMIT_TIMESTAMP):
             place = old.schema.get_field_index(name)
             old = old.set_column(place, old.schema.field(place), new.column(name))
         order = np.arange(2 * old.num_rows).reshape(2, -1).T.reshape(-1)
         types = np.tile(np.array([PRE_IMAGE, POST_IMAGE], np.int8), old.num_rows)
-        yield pa.concat_tables([old, new]).take(array(order)), types
+        yield pa.concat_tables([old, new]).take(array_of(order)), types
     yield from _constant(added, matched.inserted, INSERT)
 
 
 def _constant(rows: pa.Table, chosen: Integers, change_type: int) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:
     for start in range(0, len(chosen), BATCH_ROWS):
-        some = rows.take(array(chosen[start : start + BATCH_ROWS]))
+        some = rows.take(array_of(chosen[start : start + BATCH_ROWS]))
         yield some, np.full(some.num_rows, change_type, np.int8)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.matching import equal_rows
@@ -48,4 +48,4 @@ def _without(found: ChangeBatch) -> ChangeBatch:
     equal = before[equal_rows(table, before, table, before + 1)]
     keep = np.ones(rows.num_rows, np.bool_)
     keep[equal] = keep[equal + 1] = False
-    return found if keep.all() else replace(found, rows=rows.filter(array(keep)))
+    return found if keep.all() else replace(found, rows=rows.filter(array_of(keep)))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy
 from cdfd.changes.cutting import FILE_BYTES, shares
 from cdfd.changes.plan import FileScan, LiveScans
 from cdfd.delta.actions import Add
@@ -83,7 +83,7 @@ class PathRange:
             LogError: the checkpoint lists other files than when they were counted.
             CdfdError: the checkpoint cannot be read; it names table, version and file.
         """
-        changed = array(self.changed, TEXT)
+        changed = array_of(self.changed, TEXT)
         listed = self.listing.batches(storage, with_stats=True)
         found = (_between(batch, self.lower, self.upper) for batch in listed)
         kept = self.listing.kept(without(counted(batch), changed) for batch in found)
@@ -150,7 +150,7 @@ def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES)
         CdfdError: the checkpoint cannot be read; it names table, version and file.
     """
     # The sample is thinned out whenever it becomes too large, because the number of files is not known before.
-    highest, found = 2**64 - 1, array([], TEXT)
+    highest, found = 2**64 - 1, array_of([], TEXT)
     for paths in live.paths(storage):
         found = pa.concat_arrays([found, _up_to(highest, paths)])
         while highest and len(found) > 2 * most:
@@ -162,7 +162,7 @@ def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES)
 
 def _up_to(highest: int, paths: pa.Array) -> pa.Array:
     """The paths whose pseudo-random number is at most `highest`."""
-    return paths.filter(array(_scattered(paths) <= np.uint64(highest)))
+    return paths.filter(array_of(_scattered(paths) <= np.uint64(highest)))
 
 
 def _scattered(paths: pa.Array) -> npt.NDArray[np.uint64]:
@@ -217,7 +217,7 @@ def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter
     found: Counts = to_numpy(pc.fill_null(counts, 0)).astype(np.int64)
     unknown = np.flatnonzero(~known)
     if len(unknown):
-        scans = LiveScans(PackedFiles(Add, files.table.take(array(unknown))))
+        scans = LiveScans(PackedFiles(Add, files.table.take(array_of(unknown))))
         found[unknown] = list(count_rows(scans))
     return found
 
@@ -225,7 +225,7 @@ def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter
 def _between(rows: Rows, lower: str | None, upper: str | None) -> Rows:
     """The rows whose path is not before `lower`, and before `upper`."""
     paths = rows.column("path")
-    after = None if lower is None else pc.greater_equal(paths, scalar(lower, TEXT))
-    before = None if upper is None else pc.less(paths, scalar(upper, TEXT))
+    after = None if lower is None else pc.greater_equal(paths, scalar_of(lower, TEXT))
+    before = None if upper is None else pc.less(paths, scalar_of(upper, TEXT))
     masks = [mask for mask in (after, before) if mask is not None]
     return rows if not masks else rows.filter(masks[0] if len(masks) == 1 else pc.and_(*masks))

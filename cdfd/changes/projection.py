@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import scalar
+from cdfd.arrays import scalar_of
 from cdfd.changes import variant
 from cdfd.changes.conversion import Convert, conversion, identity
 from cdfd.delta.arrow_types import arrow_type, is_any_list
@@ -303,7 +303,7 @@ def _window(array: Any) -> tuple[Array, int, int]:
     offsets = array.offsets
     start, end = offsets[0].as_py(), offsets[-1].as_py()
     if start or array.offset:
-        offsets = pc.subtract(offsets, scalar(start, offsets.type))
+        offsets = pc.subtract(offsets, scalar_of(start, offsets.type))
     return offsets, start, end - start
 
 

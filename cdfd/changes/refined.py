@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 from cdfd.changes.equality import Integers, Mask, codes, dense, hashes
 from cdfd.changes.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
@@ -137,8 +137,8 @@ class RefinedVersion:
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
             some = slice(start, start + self.batch_rows)
-            columns = rows.take(array(chosen[some])).combine_chunks().to_batches()[0].columns
-            column = pa.DictionaryArray.from_arrays(array(types[some].astype(np.int8)), CHANGE_TYPES)
+            columns = rows.take(array_of(chosen[some])).combine_chunks().to_batches()[0].columns
+            column = pa.DictionaryArray.from_arrays(array_of(types[some].astype(np.int8)), CHANGE_TYPES)
             yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema))
 
     def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
@@ -247,13 +247,13 @@ class RefinedVersion:
             for batch in batches:
                 some = slice(start, start + batch.num_rows)
                 start += batch.num_rows
-                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array(pairs[some])], schema=rows_schema)
+                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array_of(pairs[some])], schema=rows_schema)
                 is_added = (types[some] == INSERT) | (types[some] == POST_IMAGE)
                 yield number, whole, is_added.astype(np.int64)
 
         for _, batch, is_added in self._read_sources(rows):
             for place, side in enumerate(sides):
-                side.add(batch.filter(array(is_added == place)))
+                side.add(batch.filter(array_of(is_added == place)))
         return sides
 
     def _left(self, tracking: RowTracking) -> list[RowSet]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.equality import Integers, Mask, dense
 from cdfd.changes.matching import by_row_id
 from cdfd.delta.roaring import RowSet
@@ -71,7 +71,7 @@ def runs_of(source: int, rows: Integers, ids: Integers, versions: Integers) -> p
     counts = np.diff(starts, append=len(ids))
     sources = np.full(len(starts), source, np.int32)
     columns = [ids[starts], counts, versions[starts], sources, rows[starts]]
-    return pa.RecordBatch.from_arrays(list(map(array, columns)), schema=RUNS)
+    return pa.RecordBatch.from_arrays(list(map(array_of, columns)), schema=RUNS)
 
 
 class Rows(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.equality import Integers
 from cdfd.changes.refinement import RowIds, RowTracking
 from cdfd.errors import DataError
@@ -52,7 +52,7 @@ class FileRowIds:
     def extended(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """A batch of the file with the columns `ROW_ID_FIELDS`; its first row is row `first_row` of the file."""
         ids, versions = self.of_batch(batch, first_row)
-        arrays = [*batch.columns, array(ids), array(versions)]
+        arrays = [*batch.columns, array_of(ids), array_of(versions)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *ROW_ID_FIELDS]))
 
     def of_batch(self, batch: pa.RecordBatch, first_row: int) -> tuple[Integers, Integers]:

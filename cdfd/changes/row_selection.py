@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.data_files import Footer
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError
@@ -85,7 +85,7 @@ class RowSelection:
     def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """The selected rows of a batch whose first row is row `first_row` of the file."""
         keep = self.mask(first_row, batch.num_rows)
-        return batch if keep is None or keep.all() else batch.filter(array(keep))
+        return batch if keep is None or keep.all() else batch.filter(array_of(keep))
 
 
 def check_row_counts(metadata: Footer) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.errors import ConfigError, StorageError
 
 MEMORY_BYTES = 128 << 20
@@ -196,6 +196,6 @@ def _divided(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Ite
     order = np.argsort(buckets, kind="stable")
     found = buckets[order]
     starts = np.flatnonzero(np.diff(found, prepend=-1))
-    sorted_rows = rows.take(array(order))
+    sorted_rows = rows.take(array_of(order))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         yield int(found[start]), sorted_rows.slice(start, end - start)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes import variant_text as texts
 from cdfd.changes.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed
 from cdfd.errors import DataError
@@ -57,7 +57,7 @@ def to_json(array: pa.Array) -> pa.Array:
     if not array.null_count:
         return text
     valid = to_numpy(array.is_valid())
-    return text.take(array(np.cumsum(valid) - 1, mask=~valid))
+    return text.take(array_of(np.cumsum(valid) - 1, mask=~valid))
 
 
 def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
@@ -108,7 +108,7 @@ class _Texts:
         """The text of each row; `which` has the number of each row's text."""
         lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
         self._bound(int(lengths[which].sum()))
-        return array(self._texts, pa.large_binary()).take(array(which))
+        return array_of(self._texts, pa.large_binary()).take(array_of(which))
 
     def _bound(self, length: int) -> None:
         self._length = length

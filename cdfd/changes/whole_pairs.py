@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, types_from_file
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
@@ -53,7 +53,7 @@ def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
 def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
     """The rows with other change types, as positions in `CHANGE_TYPES`."""
     place = rows.schema.get_field_index(CHANGE_TYPE)
-    types = pa.DictionaryArray.from_arrays(array(codes), CHANGE_TYPES)
+    types = pa.DictionaryArray.from_arrays(array_of(codes), CHANGE_TYPES)
     return rows.set_column(place, rows.schema.field(place), types.cast(rows.schema.field(place).type))
 
 

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.delta import statistics, values
 from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import DataType, Decimal, Primitive, StructField, StructType
@@ -55,7 +55,9 @@ def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
     indices = [places.setdefault(tuple(each.as_py() or ()), len(places)) for each in files]
     distinct = [values.parse_partition(dict(pairs), schema) for pairs in places]
     columns = [
-        array([each.get(child.name) for each in distinct], arrow_type(child.type)).take(array(indices, pa.int64()))
+        array_of([each.get(child.name) for each in distinct], arrow_type(child.type)).take(
+            array_of(indices, pa.int64())
+        )
         for child in schema.partition_fields
     ]
     return pa.StructArray.from_arrays(columns, names=[schema.physical_name(child) for child in schema.partition_fields])
@@ -64,7 +66,7 @@ def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
 def documents(parsed: pa.Array) -> pa.Array:
     """The statistics that another checkpoint has as structs, as text; null where there are none."""
     found = map(_entry, parsed)
-    return array([None if entry is None else orjson.dumps(entry).decode() for entry in found], TEXT)
+    return array_of([None if entry is None else orjson.dumps(entry).decode() for entry in found], TEXT)
 
 
 def _most(configuration: Mapping[str, str]) -> int | None:
@@ -94,8 +96,8 @@ def _has_bounds(kind: DataType) -> bool:
 def _parsed(stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructField, ...]]) -> pa.StructArray:
     files = [statistics.parse(text, schema) for text in stats.to_pylist()]
     columns: dict[str, pa.Array] = {
-        "numRecords": array([each.num_records for each in files], pa.int64()),
-        "tightBounds": array([each.tight_bounds for each in files], pa.bool_()),
+        "numRecords": array_of([each.num_records for each in files], pa.int64()),
+        "tightBounds": array_of([each.tight_bounds for each in files], pa.bool_()),
     }
     places = [([schema.physical_name(child) for child in path], path[-1].type) for path in leaves]
     bounded = [(names, kind) for names, kind in places if _has_bounds(kind)]
@@ -105,7 +107,7 @@ def _parsed(stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructF
     if places:
         counts = [[statistics.whole(_at(each.null_counts, names)) for each in files] for names, _ in places]
         columns["nullCount"] = _tree(
-            [(names, array(found, pa.int64())) for (names, _), found in zip(places, counts, strict=True)]
+            [(names, array_of(found, pa.int64())) for (names, _), found in zip(places, counts, strict=True)]
         )
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns), mask=stats.is_null())
 
@@ -119,7 +121,7 @@ def _at(tree: object, names: Sequence[str]) -> object:
 
 def _bounds(trees: Sequence[object], names: Sequence[str], kind: DataType) -> pa.Array:
     """The bounds of a column in many files."""
-    return array([statistics.typed(_at(tree, names), kind) for tree in trees], arrow_type(kind))
+    return array_of([statistics.typed(_at(tree, names), kind) for tree in trees], arrow_type(kind))
 
 
 def _tree(columns: Sequence[tuple[Sequence[str], pa.Array]]) -> pa.StructArray:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdfd.arrays import array, scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.delta import paths
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.checkpoint_structs import parsed_partitions, parsed_statistics
@@ -111,7 +111,7 @@ def checkpoint(
 def _with_version(table: pa.Table, version: int) -> pa.Table:
     """The rows with the one that makes them a V2 checkpoint. All actions are in this file: there are no sidecars."""
     kind = pa.struct([("version", pa.int64()), ("tags", _PAIRS)])
-    rows = pa.table({"checkpointMetadata": array([{"version": version, "tags": None}], kind)})
+    rows = pa.table({"checkpointMetadata": array_of([{"version": version, "tags": None}], kind)})
     return pa.concat_tables([rows, table], promote_options="default")
 
 
@@ -152,7 +152,7 @@ def _files(
         elif name == "tags" and kind == "remove":
             # A `remove` with the fields of its file has this one too.
             known = _flat(flat.column(name)).cast(type_) if name in flat.schema.names else pa.nulls(len(flat), type_)
-            columns.append(pc.coalesce(known, scalar([], type_)))
+            columns.append(pc.coalesce(known, scalar_of([], type_)))
         elif name in own and own[name] in flat.schema.names:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":
@@ -170,8 +170,8 @@ def _files(
 def _unpartitioned(files: pa.Table) -> pa.Table:
     """Files with no partition values, which another checkpoint may have as null: readers want an empty map."""
     place = files.schema.get_field_index("partition_values")
-    nothing = array([], _PAIRS.key_type)
-    empty = pa.MapArray.from_arrays(array(np.zeros(len(files) + 1, np.int32)), nothing, nothing)
+    nothing = array_of([], _PAIRS.key_type)
+    empty = pa.MapArray.from_arrays(array_of(np.zeros(len(files) + 1, np.int32)), nothing, nothing)
     return files.set_column(place, "partition_values", empty)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.writing import Action
@@ -99,5 +99,5 @@ def _wide(stats: str | None, rows: int) -> str:
 
 
 def _encoded(files: Sequence[Add]) -> list[str]:
-    encoded: list[str] = paths.encode_column(array([add.path for add in files], pa.string())).to_pylist()
+    encoded: list[str] = paths.encode_column(array_of([add.path for add in files], pa.string())).to_pylist()
     return encoded

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.delta.actions import NO_VALUES, Add, Cdc, DeletionVectorDescriptor, FileKey, Remove
 from cdfd.errors import LogError
 
@@ -79,7 +79,7 @@ class PackedFiles(Sequence[T]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
-                return PackedFiles(self.kind, self.table.take(array(range(start, stop, step), pa.int64())))
+                return PackedFiles(self.kind, self.table.take(array_of(range(start, stop, step), pa.int64())))
             return PackedFiles(self.kind, self.table.slice(start, max(0, stop - start)))
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
@@ -190,7 +190,7 @@ def pack(values: Iterable[FileAction], schema: pa.Schema = FILES) -> pa.RecordBa
     rows = [_row(value) for value in values]
     columns = list(zip(*rows, strict=True))[: len(schema)] if rows else [()] * len(schema)
     return pa.record_batch(
-        [array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+        [array_of(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.errors import LogError, PathError
 
 LOG = "_delta_log"
@@ -190,7 +190,7 @@ def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
             decode(str(path.as_py()))
         raise LogError("a path in the log is not UTF-8") from None
     if column.null_count:
-        decoded = pc.if_else(column.is_valid(), decoded, scalar(None, column.type))
+        decoded = pc.if_else(column.is_valid(), decoded, scalar_of(None, column.type))
     return _straighten(decoded)
 
 
@@ -199,7 +199,7 @@ def _straighten(column: pa.Array[Any]) -> pa.Array[Any]:
     winding: Any = pc.match_substring_regex(column, _WINDING)
     if not pc.any(winding).as_py():
         return column
-    found = array(map(_straight, column.filter(winding).to_pylist()), column.type)
+    found = array_of(map(_straight, column.filter(winding).to_pylist()), column.type)
     return pc.replace_with_mask(column, winding.fill_null(False), found)
 
 
@@ -209,7 +209,7 @@ def encode_column(column: pa.Array[Any]) -> pa.Array[Any]:
     if pc.all(plain).as_py() is not False:
         return column
     special = pc.invert(plain)
-    encoded = array(map(quote, column.filter(special).to_pylist(), repeat(_SAFE)), column.type)
+    encoded = array_of(map(quote, column.filter(special).to_pylist(), repeat(_SAFE)), column.type)
     return pc.replace_with_mask(column, special, encoded)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES, TEXT, PackedFiles, pack
@@ -224,13 +224,13 @@ def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa
     """Rows whose logical file the overlay says nothing of."""
     if not len(table) or not overlay:
         return table
-    mentioned = array({path for path, _ in overlay}, TEXT)
+    mentioned = array_of({path for path, _ in overlay}, TEXT)
     suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
     drop = np.zeros(len(table), dtype=bool)
     rows = np.flatnonzero(to_numpy(suspects))
-    for row, action in zip(rows, PackedFiles(Add, table.take(array(rows))), strict=True):
+    for row, action in zip(rows, PackedFiles(Add, table.take(array_of(rows))), strict=True):
         drop[row] = action.key in overlay
-    return table.filter(array(~drop)) if drop.any() else table
+    return table.filter(array_of(~drop)) if drop.any() else table
 
 
 def _joined(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:

@@ -32,7 +32,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.delta import values
 from cdfd.delta.actions import NO_VALUES
 from cdfd.delta.datatypes import DataType, Decimal, Primitive, StructField, StructType
@@ -87,7 +87,7 @@ def record_counts(stats: pa.Array) -> pa.Array:
     # A hundred thousand documents at a time, for the memory that Python's objects take.
     documents = texts.filter(rest).cast(pa.large_binary())
     parts = (documents.slice(start, _DOCUMENTS) for start in range(0, len(documents), _DOCUMENTS))
-    found = array((_record_count(document) for part in parts for document in part.to_pylist()), pa.int64())
+    found = array_of((_record_count(document) for part in parts for document in part.to_pylist()), pa.int64())
     return pc.replace_with_mask(counts, rest, found)
 
 
@@ -95,10 +95,10 @@ def counts_only(stats: pa.Array) -> pa.Array:
     """Documents, as text, that say `numRecords` and nothing else: of a million files they take a tenth of the memory."""
     counts = record_counts(stats).cast(pa.large_string())
     return pc.binary_join_element_wise(
-        scalar('{"numRecords":', pa.large_string()),
+        scalar_of('{"numRecords":', pa.large_string()),
         counts,
-        scalar("}", pa.large_string()),
-        scalar("", pa.large_string()),
+        scalar_of("}", pa.large_string()),
+        scalar_of("", pa.large_string()),
     )
 
 
@@ -236,7 +236,7 @@ def whole(entry: object) -> int | None:
 def typed(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
     """A JSON value as one of the column's type, None if it is not."""
     if kind == Primitive("string"):
-        return scalar(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None
+        return scalar_of(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None
     if not isinstance(kind, StructType) and isinstance(entry, str | bool | float | decimal.Decimal):
         try:
             parsed = values.parse(str(entry), kind)
@@ -288,7 +288,7 @@ def _wider(bound: pa.Scalar[Any] | None, sign: int) -> pa.Scalar[Any] | None:
         return None
     if bound.type.tz is not None and microseconds < _WHOLE_MINUTES_US:
         microseconds += sign * _DAY_US
-    return scalar(microseconds, pa.int64()).cast(bound.type) if -(2**63) <= microseconds < 2**63 else None
+    return scalar_of(microseconds, pa.int64()).cast(bound.type) if -(2**63) <= microseconds < 2**63 else None
 
 
 def _moved(number: decimal.Decimal, sign: int) -> decimal.Decimal:
@@ -300,5 +300,5 @@ def _moved(number: decimal.Decimal, sign: int) -> decimal.Decimal:
 
 
 def _single(number: float) -> float:
-    nearest: float = scalar(number, pa.float32()).as_py()
+    nearest: float = scalar_of(number, pa.float32()).as_py()
     return nearest

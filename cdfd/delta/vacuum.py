@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, Cdc, Remove
 from cdfd.delta.commit import Commit
@@ -78,7 +78,7 @@ class NamedFiles:
     @classmethod
     def union(cls, several: Iterable[NamedFiles]) -> NamedFiles:
         """The files of all of them."""
-        paths, outside = [array([], TEXT)], dict[str, int]()
+        paths, outside = [array_of([], TEXT)], dict[str, int]()
         for each in several:
             paths.append(each.inside)
             outside |= each.outside
@@ -103,7 +103,7 @@ def kept(state: Snapshot, cutoff_ms: int, root: str) -> NamedFiles:
     columns = [chunk for each in files for chunk in each.paths.chunks]
     with Within(root, state.version):
         vectors = [path for each in files for path in _vector_paths(_with_vectors(each))]
-        return _located(pa.concat_arrays([*columns, array(vectors, TEXT)]), root, state.version)
+        return _located(pa.concat_arrays([*columns, array_of(vectors, TEXT)]), root, state.version)
 
 
 def named(commit: Commit, root: str) -> NamedFiles:
@@ -115,12 +115,12 @@ def named(commit: Commit, root: str) -> NamedFiles:
     actions: tuple[Add | Remove | Cdc, ...] = (*commit.adds, *commit.removes, *commit.cdcs)
     with Within(root, commit.version):
         files = [*(action.path for action in actions), *_vector_paths(actions)]
-        return _located(array(files, TEXT), root, commit.version)
+        return _located(array_of(files, TEXT), root, commit.version)
 
 
 def unnamed(listed: Sequence[str], inside: pa.Array) -> list[bool]:
     """Of each path in a listing, whether no file of `NamedFiles.inside` may be it, as far as names tell."""
-    named: list[bool] = pc.is_in(_folded(array(listed, TEXT)), value_set=_folded(inside)).to_pylist()
+    named: list[bool] = pc.is_in(_folded(array_of(listed, TEXT)), value_set=_folded(inside)).to_pylist()
     return [not each for each in named]
 
 
@@ -129,7 +129,7 @@ def _folded(names: pa.Array) -> pa.Array:
     doubtful = pc.or_(pc.match_substring(names, "%"), pc.invert(pc.string_is_ascii(names)))
     folded = pc.ascii_lower(names)
     if pc.any(doubtful).as_py():
-        return pc.replace_with_mask(folded, doubtful, array(map(_fold, names.filter(doubtful).to_pylist()), TEXT))
+        return pc.replace_with_mask(folded, doubtful, array_of(map(_fold, names.filter(doubtful).to_pylist()), TEXT))
     return folded
 
 
@@ -153,7 +153,7 @@ def _located(files: pa.Array, root: str, version: int) -> NamedFiles:
         elif location.root == "/":
             outside[f"/{location.path}"] = version
         # An object outside of the prefix has no other name in the table: object stores have no links.
-    return NamedFiles(pa.concat_arrays([files.filter(pc.invert(special)), array(inside, TEXT)]), outside)
+    return NamedFiles(pa.concat_arrays([files.filter(pc.invert(special)), array_of(inside, TEXT)]), outside)
 
 
 def _with_vectors(files: PackedFiles[Add] | PackedFiles[Remove]) -> Iterator[Add | Remove]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import scalar
+from cdfd.arrays import scalar_of
 from cdfd.delta import calendar
 from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import ByName, DataType
@@ -45,7 +45,7 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
     """
     arrow = arrow_type(kind)
     if not text:
-        return scalar(None, arrow)
+        return scalar_of(None, arrow)
     try:
         if isinstance(arrow, pa.Decimal128Type):
             return _decimal(text, arrow)
@@ -83,7 +83,7 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
             text = values[keys[0]]
             empty = text == "" and not child.nullable and str(child.type) in ("string", "binary")
             found[child.name] = (
-                scalar("" if str(child.type) == "string" else b"", arrow_type(child.type))
+                scalar_of("" if str(child.type) == "string" else b"", arrow_type(child.type))
                 if empty
                 else parse(text, child.type, child.name)
             )
@@ -114,13 +114,13 @@ def _refused(text: str, kind: DataType, column: str) -> LogError:
 
 
 def _string(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar(text, arrow)
+    return scalar_of(text, arrow)
 
 
 def _whole(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     if not _WHOLE.fullmatch(stripped := text.strip()):
         raise ValueError(text)
-    return scalar(int(stripped), arrow)
+    return scalar_of(int(stripped), arrow)
 
 
 def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
@@ -130,7 +130,7 @@ def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     number = float(stripped)
     if arrow == pa.float32() and math.isfinite(number):
         number = _rounded_to_odd(number, decimal.Decimal(stripped))
-    return scalar(number, arrow)
+    return scalar_of(number, arrow)
 
 
 def _rounded_to_odd(number: float, exact: decimal.Decimal) -> float:
@@ -147,33 +147,33 @@ def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:
     # Twice the digits that can be stored; trapping Inexact makes digits that would be cut off an error.
     context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
     value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
-    return scalar(value, arrow)
+    return scalar_of(value, arrow)
 
 
 def _boolean(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     value = {"true": True, "false": False}.get(text.strip().lower())
     if value is None:
         raise ValueError(text)
-    return scalar(value, arrow)
+    return scalar_of(value, arrow)
 
 
 def _binary(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     if _ESCAPES.fullmatch(text):
-        return scalar(bytes.fromhex(text.replace("\\u00", "")), arrow)
+        return scalar_of(bytes.fromhex(text.replace("\\u00", "")), arrow)
     # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
-    return scalar(text.encode(), arrow)
+    return scalar_of(text.encode(), arrow)
 
 
 def _date(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar(calendar.parse_date(text.strip()), pa.int32()).cast(arrow)
+    return scalar_of(calendar.parse_date(text.strip()), pa.int32()).cast(arrow)
 
 
 def _timestamp(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar(calendar.parse_timestamp(text.strip()), pa.int64()).cast(arrow)
+    return scalar_of(calendar.parse_timestamp(text.strip()), pa.int64()).cast(arrow)
 
 
 def _timestamp_ntz(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar(calendar.parse_wall_clock(text.strip()), pa.int64()).cast(arrow)
+    return scalar_of(calendar.parse_wall_clock(text.strip()), pa.int64()).cast(arrow)
 
 
 _READERS: dict[str, Callable[[str, pa.DataType], pa.Scalar[Any]]] = {

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.images import KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.pieces import Integers, pool_from_parts
@@ -68,7 +68,7 @@ class ArrowRecords:
             return
         # NumPy sorts 16-bit integers by radix, which is several times faster.
         narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
-        sorted_rows, start = batch.take(array(np.argsort(narrow, kind="stable"))), 0
+        sorted_rows, start = batch.take(array_of(np.argsort(narrow, kind="stable"))), 0
         for partition in found:
             yield partition, sorted_rows.slice(start, counts[partition])
             start += int(counts[partition])
@@ -96,4 +96,4 @@ def _joined(streams: list[pa.Buffer]) -> pa.Array:
     """The streams as values. A single one, which is the usual case, is not copied."""
     if len(streams) == 1:
         return pool_from_parts(np.array([0, streams[0].size], np.int64), streams[0])
-    return array([stream.to_pybytes() for stream in streams], pa.large_binary())
+    return array_of([stream.to_pybytes() for stream in streams], pa.large_binary())

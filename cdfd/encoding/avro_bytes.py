@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.encoding.pieces import Booleans, Bytes, Integers, parts, pool_from_parts
 
 _TEXT_AT: Final = 4
-_NO_BYTES: Final = scalar(b"", pa.large_binary())
+_NO_BYTES: Final = scalar_of(b"", pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def hidden(cells: Cells, nulls: Booleans) -> Cells:
     offsets, _ = parts(cells)
     if not np.diff(offsets)[nulls].any():
         return cells
-    return pc.if_else(array(nulls), _NO_BYTES, cells)
+    return pc.if_else(array_of(nulls), _NO_BYTES, cells)
 
 
 def joined(cells: Sequence[Cells], rows: int) -> pa.Array:
@@ -135,7 +135,7 @@ def _merged(cells: Sequence[Cells]) -> Iterator[Cells | pa.Scalar]:
         if not is_same:
             yield from run
         elif len(data) >= _TEXT_AT:
-            yield scalar(data, pa.large_binary())
+            yield scalar_of(data, pa.large_binary())
         else:
             yield same(data)
 

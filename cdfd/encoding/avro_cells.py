@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.arrays import to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.encoding.avro_bytes import Cells, Short, fixed, hidden, joined, right_aligned, same, spans, varints
 from cdfd.encoding.numbers import raw_values, without_gaps
 from cdfd.encoding.pieces import nulls_of, parts, pool_of
@@ -167,7 +167,7 @@ def _dictionaries(array: pa.Array) -> list[Cells]:
     lengths = np.diff(offsets)
     width = int(lengths.max())
     if width > _SHORT_TEXT:
-        return [texts.take(array(codes))]
+        return [texts.take(array_of(codes))]
     counts = np.arange(width) < lengths[:, None]
     matrix = np.zeros(counts.shape, np.uint8)
     matrix[counts] = data[offsets[0] : offsets[-1]]

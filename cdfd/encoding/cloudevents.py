@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.columns import CHANGE_TYPES
 from cdfd.encoding.images import KeyedRows
 from cdfd.encoding.native_rows import Cells
@@ -64,17 +64,17 @@ class CloudEventAttributes:
         else:
             different, which = np.unique(stamps, return_inverse=True)
             texts = pool(*map(_time_text, different.tolist()))
-            columns += (("ce_time", texts.take(array(which[layout.rows]))),)
+            columns += (("ce_time", texts.take(array_of(which[layout.rows]))),)
         # Most batches have rows of one type: a header that all records share is copied together with the others.
         if _is_constant(kinds):
             return (*headers, ("ce_type", _TYPES[int(kinds[0])].as_py())), columns
-        return headers, (("ce_type", _TYPES.take(array(kinds))), *columns)
+        return headers, (("ce_type", _TYPES.take(array_of(kinds))), *columns)
 
     def _ids(self, versions: pa.Array, ordinals: pa.Array, layout: Layout, snapshot: bool) -> pa.Array:
         separators = [self._table_id.encode() + b"/", b"/snapshot/" if snapshot else b"/", b""]
         if not layout.tombstones.any():
             return join(separators, [_numbers(versions), _numbers(ordinals)], len(layout.rows))
-        places = array(layout.rows)
+        places = array_of(layout.rows)
         suffix = Column(_SUFFIXES, (layout.tombstones.astype(np.int64),))
         columns = [_numbers(versions.take(places)), _numbers(ordinals.take(places)), suffix]
         return join([*separators, b""], columns, len(layout.rows))

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd import __version__
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
 from cdfd.encoding.json import JsonEncoder, text_of
 from cdfd.encoding.numbers import integers, raw_values
@@ -76,7 +76,7 @@ class _Images(NamedTuple):
 
     def copy(self) -> _Images:
         texts, *numbers = self
-        return _Images(array(texts.to_pylist(), texts.type), *(values.copy() for values in numbers))
+        return _Images(array_of(texts.to_pylist(), texts.type), *(values.copy() for values in numbers))
 
     def after(self, earlier: _Images) -> _Images:
         texts, *numbers = zip(earlier, self, strict=True)
@@ -177,7 +177,7 @@ class DebeziumEncoder:
         operations = Column(
             _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS, (np.where(updates, _UPDATE, codes).astype(np.int64),)
         )
-        version, time, ordinal = (integers(array(values[rows])) for values in images[2:])
+        version, time, ordinal = (integers(array_of(values[rows])) for values in images[2:])
         cells = [before, after, time, version, ordinal, version, ordinal, operations, time]
         separators = [
             *(b'{"before":', b',"after":', b',"source":' + self._source(snapshot)),

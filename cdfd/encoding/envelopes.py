@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.debezium import DebeziumEncoder, Events
 from cdfd.encoding.headers import RowHeaders
 from cdfd.encoding.images import DELETE, PRE_IMAGE, KeyedBatches, KeyedRows
@@ -67,7 +67,7 @@ class EnvelopeRecords:
     def _keyed(self, rows: KeyedRows, keys: pa.Array, events: Events) -> Records:
         # A pre-image that was held back is the last row, which -1 stands for.
         places = events.rows % len(rows.codes)
-        taken = array(places)
+        taken = array_of(places)
         columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import scalar
+from cdfd.arrays import scalar_of
 from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.pieces import join
 from cdfd.encoding.records import HeaderColumns
@@ -54,4 +54,4 @@ def _texts(array: pa.Array) -> pa.Array:
     cells = column(array, Rules())
     cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
     found = join([b"", b""], [cells], len(array))
-    return pc.if_else(array.is_valid(), found, scalar(None, _TEXT)) if array.null_count else found
+    return pc.if_else(array.is_valid(), found, scalar_of(None, _TEXT)) if array.null_count else found

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.changes.whole_pairs import with_codes
@@ -96,7 +96,7 @@ class KeyedBatches:
         if codes[-1] == PRE_IMAGE:
             last = len(codes) - 1
             # `take` copies: the batch must not live on for one row of it.
-            self._held = batch.take(array([last]))
+            self._held = batch.take(array_of([last]))
             batch, codes = batch.slice(0, last), codes[:last]
         return [*earlier, self._keyed(batch, codes, self._keys)] if batch.num_rows else earlier
 
@@ -111,7 +111,7 @@ class KeyedBatches:
         keys = make_keys(batch)
         pairs = _pairs(batch, codes)
         if len(pairs):
-            differs = pc.not_equal(keys.take(array(pairs)), keys.take(array(pairs + 1)))
+            differs = pc.not_equal(keys.take(array_of(pairs)), keys.take(array_of(pairs + 1)))
             pairs = pairs[to_numpy(differs)]
         if not len(pairs):
             return KeyedRows(batch, codes, keys)
@@ -150,4 +150,4 @@ def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:
     """For each of `rows` the key of the row in `others`, null for all other rows."""
     index, absent = np.zeros(len(keys), np.int64), np.ones(len(keys), np.bool_)
     index[rows], absent[rows] = others, False
-    return keys.take(array(index, mask=absent))
+    return keys.take(array_of(index, mask=absent))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.encoding.pieces import (
     Booleans,
     Column,
@@ -79,7 +79,7 @@ def integers(array: pa.Array) -> Column:
 def _integers(values: Integers, nulls: Booleans | None) -> Column:
     found = dense(values)
     printed, index = found if found is not None else (values, np.arange(len(values)))
-    return Column(_printed(array(printed)), (index,), nulls)
+    return Column(_printed(array_of(printed)), (index,), nulls)
 
 
 def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
@@ -110,7 +110,7 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         base += len(digits.pool)
     if not short.all():
         rest = np.flatnonzero(~short)
-        texts = _printed(array(values[rest]))
+        texts = _printed(array_of(values[rest]))
         first[rest] = base + np.arange(len(rest))
         second[rest[_bare(values[rest], texts)]] = _POINT_ZERO
         first[np.isnan(values)] = _NAN
@@ -190,7 +190,7 @@ def _thousandths(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float6
 def _bare(values: npt.NDArray[Any], texts: pa.Array) -> Integers:
     """The numbers that were formatted like integers."""
     whole = np.flatnonzero(np.isfinite(values) & (values == np.rint(values)))
-    marked = pc.match_substring_regex(texts.take(array(whole)), "[.e]")
+    marked = pc.match_substring_regex(texts.take(array_of(whole)), "[.e]")
     unmarked: Booleans = ~to_numpy(marked)
     return whole[unmarked]
 

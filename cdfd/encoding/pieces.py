@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd import native
-from cdfd.arrays import array, scalar, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy
 from cdfd.encoding import native_rows
 from cdfd.encoding.native_rows import Cells
 
@@ -83,7 +83,7 @@ def literal(text: bytes) -> Column:
 
 def pool(*texts: bytes) -> pa.Array:
     """A few given texts as a pool."""
-    return array(texts, pa.large_binary())
+    return array_of(texts, pa.large_binary())
 
 
 def parts(array: pa.Array) -> tuple[Integers, Bytes]:
@@ -172,17 +172,17 @@ def join(separators: Sequence[bytes], columns: Sequence[Column | Cells], rows: i
 
 
 def _text(text: bytes) -> pa.Scalar:
-    return scalar(text, pa.large_binary())
+    return scalar_of(text, pa.large_binary())
 
 
 def _texts(column: Column) -> pa.Array | pa.Scalar:
     """The text of each cell, or one text for all rows."""
     pieces = [
-        column.pool[piece] if isinstance(piece, int) else column.pool.take(array(piece, mask=column.nulls))
+        column.pool[piece] if isinstance(piece, int) else column.pool.take(array_of(piece, mask=column.nulls))
         for piece in column.index
     ]
     texts = pc.binary_join_element_wise(_text(column.opening), *pieces, _text(column.closing), _text(b""))
-    return texts if column.nulls is None else pc.if_else(array(column.nulls), _text(_NULL), texts)
+    return texts if column.nulls is None else pc.if_else(array_of(column.nulls), _text(_NULL), texts)
 
 
 def _cells(column: Column) -> Parts:

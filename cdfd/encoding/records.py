@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.pieces import Booleans, Integers
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -111,7 +111,7 @@ def with_tombstones(records: Records, layout: Layout) -> Records:
     """The records of rows, laid out. Tombstones have no headers of their own, only those that every record has."""
     if not layout.tombstones.any() or records.keys is None:
         return records
-    without = array(layout.rows, mask=layout.tombstones)
+    without = array_of(layout.rows, mask=layout.tombstones)
     columns = tuple((name, column.take(without)) for name, column in records.header_columns)
-    keys = records.keys.take(array(layout.rows))
+    keys = records.keys.take(array_of(layout.rows))
     return replace(records, keys=keys, values=records.values.take(without), header_columns=columns)

@@ -5,7 +5,7 @@ import binascii
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.pieces import Bytes, Column, Integers, join, nulls_of, parts, pool, pool_from_parts, pool_of
 from cdfd.errors import DataError
 
@@ -117,6 +117,6 @@ def _escaped(texts: pa.Array) -> pa.Array:
     cuts = pool_from_parts(bounds, data)
     order = np.arange(len(cuts))
     order[1::2] = len(cuts) + special
-    escaped = pa.concat_arrays([cuts, _ESCAPE_POOL]).take(array(order))
+    escaped = pa.concat_arrays([cuts, _ESCAPE_POOL]).take(array_of(order))
     growth = np.concatenate(([0], np.cumsum(_GROWTH[special])))
     return pool_from_parts(offsets + growth[np.searchsorted(places, offsets)], escaped.buffers()[2])

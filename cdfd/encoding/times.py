@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.encoding.numbers import dense, raw_values, without_gaps
 from cdfd.encoding.pieces import Column, Index, Integers, nulls_of, pool_from_parts, pool_of
 from cdfd.errors import DataError
@@ -116,14 +116,14 @@ def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
     found = dense(days)
     if found is not None:
         return _calendar(found[0]), found[1]
-    encoded = pc.dictionary_encode(array(days))
+    encoded = pc.dictionary_encode(array_of(days))
     return _calendar(to_numpy(encoded.dictionary)), to_numpy(encoded.indices).astype(np.int64)
 
 
 def _calendar(days: Integers) -> pa.Array:
     """`YYYY-MM-DD` of days since 1970."""
     if days.min() >= FIRST_DAY and days.max() <= LAST_DAY:
-        return pool_of(array(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string()))
+        return pool_of(array_of(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string()))
     # Arrow prints "out of range" for years beyond 16 bits. Days count from the first of March here, so that a leap
     # day is the last of its year, and from a century (400 years are 146,097 days) that keeps everything positive but
     # the number of that century.
@@ -139,8 +139,8 @@ def _calendar(days: Integers) -> pa.Array:
 
 def _year_month_day(year: Integers, month: Integers, day: Integers) -> pa.Array:
     beyond = (year < 0) | (year > 9_999)
-    digits: Any = array(np.abs(year)).cast(pa.string())
-    digits = pc.if_else(array(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
-    sign = array(["", "+", "-"]).take(array(beyond.astype(np.int8) + (year < 0)))
-    months, days = (pc.utf8_lpad(array(part).cast(pa.string()), 2, "0") for part in (month, day))
+    digits: Any = array_of(np.abs(year)).cast(pa.string())
+    digits = pc.if_else(array_of(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
+    sign = array_of(["", "+", "-"]).take(array_of(beyond.astype(np.int8) + (year < 0)))
+    months, days = (pc.utf8_lpad(array_of(part).cast(pa.string()), 2, "0") for part in (month, day))
     return pool_of(pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-"))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE, constant_type
 from cdfd.changes.execute import Execution
 from cdfd.changes.net import NetChanges
@@ -122,4 +122,4 @@ def _left(
     places = np.flatnonzero(to_numpy(found))
     for place, add in zip(places, _chosen(files, found), strict=True):
         keep[place] = add.key not in common
-    return PackedFiles(Add, files.table.filter(array(keep)))
+    return PackedFiles(Add, files.table.filter(array_of(keep)))

@@ -17,7 +17,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT
 from cdfd.delta.header import Header, PartialHeader
@@ -166,7 +166,7 @@ def _named(commits: list[Commit]) -> pa.Array:
     """The paths that commits name, ascending."""
     paths = {added.path for commit in commits for added in commit.adds}
     paths |= {removed.path for commit in commits for removed in commit.removes}
-    found = array(paths, TEXT)
+    found = array_of(paths, TEXT)
     return found.take(pc.sort_indices(found))
 
 

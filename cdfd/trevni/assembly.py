@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.errors import TrevniError
 from cdfd.trevni.column_reader import Slice
 from cdfd.trevni.lengths import Numbers
@@ -116,13 +116,13 @@ def _optional(branch: Branch, columns: Mapping[int, Slice]) -> Any:
     places = np.cumsum(lengths) - 1
     if pa.types.is_struct(kind):
         return _spread_struct(present, valid, places)
-    return present.take(array(places, mask=~valid))
+    return present.take(array_of(places, mask=~valid))
 
 
 def _spread_struct(present: Any, valid: np.typing.NDArray[np.bool_], places: Numbers) -> Any:
     """Structs with nulls. A field that is not nullable has the value of another row there: Parquet's writer accepts no null in it."""
     kind = present.type
-    with_nulls, filled = array(places, mask=~valid), array(np.maximum(places, 0))
+    with_nulls, filled = array_of(places, mask=~valid), array_of(np.maximum(places, 0))
     children = []
     for number in range(kind.num_fields):
         child = present.field(number)
@@ -191,7 +191,7 @@ def _symbols(leaf: Leaf, values: Any) -> Any:
     assert leaf.symbols is not None
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(leaf.symbols)):
         raise TrevniError(f"a number is not one of the {len(leaf.symbols)} symbols of an enum")
-    return pa.DictionaryArray.from_arrays(values, array(leaf.symbols, pa.string()))
+    return pa.DictionaryArray.from_arrays(values, array_of(leaf.symbols, pa.string()))
 
 
 def _decimals(kind: Any, values: Any) -> Any:
@@ -200,7 +200,7 @@ def _decimals(kind: Any, values: Any) -> Any:
     lengths = _byte_lengths(values)
     size = int(lengths[0]) if count else 0
     if not count:
-        return array([], kind)
+        return array_of([], kind)
     if lengths.min() < 1 or lengths.max() > 16:
         raise TrevniError("a decimal has no bytes, or more than 16")
     table = np.empty((count, 16), np.uint8)

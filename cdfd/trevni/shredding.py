@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni.arrow_schema import decimal_bytes
 from cdfd.trevni.file_writer import ColumnRows
@@ -91,7 +91,7 @@ class _Shredder:
             if branch is None:
                 continue
             chosen = codes == values.type.type_codes[number]
-            items = values.field(number).take(offsets.filter(array(chosen)))
+            items = values.field(number).take(offsets.filter(array_of(chosen)))
             self._branch(branch, chosen.astype(np.int64), items, (entries, f"{name}.{branch.name}"))
 
     def _branch(self, branch: Branch, lengths: Numbers, items: Any, place: Any) -> None:
@@ -150,7 +150,7 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
 
 
 def _symbols(leaf: Leaf, values: Any) -> pa.Array:
-    found = pc.index_in(values.cast(pa.string()), array(leaf.symbols))
+    found = pc.index_in(values.cast(pa.string()), array_of(leaf.symbols))
     if found.null_count:
         raise pa.ArrowInvalid("it is not a symbol of the enum")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.errors import ConfigError
 from cdfd.trevni import file_schema
 from cdfd.trevni.assembly import assemble, logical
@@ -102,7 +102,7 @@ class TableReader:
         if not isinstance(leaf, Leaf) or not self.metadata.columns[leaf.column].values:
             hint = "Write the file with first_values"
             raise ConfigError(f"there is no column {name!r:.100} with first values", hint=hint)
-        wanted: Any = array([value], leaf.arrow)
+        wanted: Any = array_of([value], leaf.arrow)
         table = self.reader.blocks(leaf.column)
         assert table.first_values is not None
         first: Any = table.first_values
@@ -119,7 +119,7 @@ class TableReader:
             values = logical(leaf, values)
         else:
             wanted = physical(leaf, wanted, name)
-        found = pc.index(pc.greater_equal(values, wanted[0]), scalar(True)).as_py()
+        found = pc.index(pc.greater_equal(values, wanted[0]), scalar_of(True)).as_py()
         return end if found < 0 else row + int(found)
 
 

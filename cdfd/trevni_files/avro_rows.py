@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
@@ -47,7 +47,7 @@ def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.Record
 
     def batches() -> Iterator[pa.RecordBatch]:
         while rows := [_to_arrow(shape, row) for row in islice(reader, batch_rows)]:
-            columns = [array([row[field.name] for row in rows], field.type) for field in schema]
+            columns = [array_of([row[field.name] for row in rows], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return schema, batches()

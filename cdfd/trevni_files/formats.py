@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.errors import ConfigError, DataError, StorageError
 from cdfd.parquet import reader as parquet_reader
 from cdfd.trevni.table_reader import BATCH_ROWS
@@ -90,14 +90,14 @@ def _json(path: str) -> Iterator[Rows]:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for rows in _json_rows(path):
-            yield pa.RecordBatch.from_struct_array(array(rows, fields))
+            yield pa.RecordBatch.from_struct_array(array_of(rows, fields))
 
     yield Rows(schema, batches(), count)
 
 
 def _unified(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
     try:
-        inferred = array(rows)
+        inferred = array_of(rows)
         found = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
         return pa.unify_schemas([schema, found], promote_options="permissive")
     except (pa.ArrowException, OverflowError) as error:

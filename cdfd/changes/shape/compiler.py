@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array, scalar, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy
 from cdfd.changes.shape.literals import (
     LONG,
     WHOLE,
@@ -50,7 +50,7 @@ from cdfd.delta.datatypes import DataType, Primitive, StructType, by_name
 from cdfd.delta.schema import TableSchema
 
 Expression: TypeAlias = Any
-_UNKNOWN: Expression = pc.scalar(scalar(None, pa.bool_()))
+_UNKNOWN: Expression = pc.scalar(scalar_of(None, pa.bool_()))
 _DOUBLE = pa.float64()
 
 
@@ -207,7 +207,7 @@ class _Compiler:
         if is_float(kind):
             return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
         plain, arrow = _plain(*found)
-        listed = plain.isin(array(_scalars(values, kind), arrow))
+        listed = plain.isin(array_of(_scalars(values, kind), arrow))
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = pc.scalar(True) if len(values) < len(items) else found[0].is_null()
         return listed | (unknown & _UNKNOWN)

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from cdfd.arrays import scalar
+from cdfd.arrays import scalar_of
 from cdfd.changes.shape.predicate import Literal, Predicate
 from cdfd.delta import values
 from cdfd.delta.arrow_types import arrow_type
@@ -82,9 +82,9 @@ def typed(literal: Literal, kind: DataType, predicate: Predicate) -> Value | Non
     if literal.form not in _FORMS[kind.name]:
         raise _refused(literal, kind, predicate)
     if kind.name == "string":
-        return scalar(literal.text, pa.string())
+        return scalar_of(literal.text, pa.string())
     if literal.form == "binary":
-        return scalar(bytes.fromhex(literal.text), pa.binary())
+        return scalar_of(bytes.fromhex(literal.text), pa.binary())
     return _parsed(literal, kind, predicate)
 
 
@@ -125,7 +125,7 @@ def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
         return Nearest(None)
     step = decimal.Decimal((0, (1,), -kind.scale if isinstance(kind, Decimal) else 0))
     floor = largest if number > largest else number.quantize(step, decimal.ROUND_FLOOR, _EXACT)
-    nearest = scalar(floor, arrow_type(kind)) if isinstance(kind, Decimal) else scalar(int(floor), LONG)
+    nearest = scalar_of(floor, arrow_type(kind)) if isinstance(kind, Decimal) else scalar_of(int(floor), LONG)
     return Nearest(nearest, floor == number)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import scalar
+from cdfd.arrays import array_of, scalar_of
 from cdfd.delta import values
 from cdfd.delta.datatypes import Decimal, Primitive, StructField
 from cdfd.errors import ConfigError, LogError
@@ -111,7 +111,7 @@ class Mask:
     def _constant(self, column: StructField) -> Any:
         assert self.value is not None
         if column.type == _STRING:
-            return scalar(self.value, pa.string())
+            return scalar_of(self.value, pa.string())
         try:
             found = values.parse(self.value, column.type, column.name)
         except (LogError, KeyError):
@@ -129,7 +129,7 @@ class Mask:
         texts = plain if pa.types.is_binary(plain.type) else plain.cast(pa.string()).cast(pa.binary())
         # A Python object for each distinct value, and not for each row.
         digests = [None if text is None else _digest(self.key, text) for text in texts.to_pylist()]
-        return pc.take(array(digests, pa.string()), encoded.indices)
+        return pc.take(array_of(digests, pa.string()), encoded.indices)
 
 
 @lru_cache(maxsize=1 << 16)

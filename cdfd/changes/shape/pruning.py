@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.shape.compiler import column_type
 from cdfd.changes.shape.literals import typed
@@ -155,7 +155,7 @@ def pruned(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = 
         return plan
     scans: Sequence[FileScan]
     if isinstance(plan.scans, LiveScans):
-        scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(array(kept))))
+        scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(array_of(kept))))
     else:
         scans = tuple(scan for scan, keep in zip(plan.scans, kept, strict=True) if keep)
     return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.changes.image_order import POST_IMAGE, PRE_IMAGE
@@ -93,7 +93,7 @@ class RowShaper:
             rows = _filtered(rows, columns.filter)
         if rows.num_rows and self.shape.excluded:
             codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
-            rows = rows.filter(array(~np.isin(codes_of_rows(rows), codes)))
+            rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
         return replace(found, schema=columns.published, rows=columns(rows))
 
     def _columns(self, schema: TableSchema, rows: pa.Schema) -> _Columns:
@@ -109,10 +109,10 @@ def _filtered(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
     """The rows that satisfy a filter, with the change types that they have for a reader who sees no others."""
     mask, codes = where.mask(rows), codes_of_rows(rows)
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
-        return rows if mask.all() else rows.filter(array(mask))
+        return rows if mask.all() else rows.filter(array_of(mask))
     before = pairs_of(rows, codes)
     whole = before[mask[before] & mask[before + 1]]
     found = codes_in_pairs(codes, whole)
     if not (found == codes).all():
         rows = with_codes(rows, found)
-    return rows if mask.all() else rows.filter(array(mask))
+    return rows if mask.all() else rows.filter(array_of(mask))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import BATCH_ROWS, selection_of
 from cdfd.changes.refinement import RowIds, RowTracking
@@ -162,7 +162,7 @@ class Compactor:
                     for field in schema
                 ]
                 if row_ids is not None:
-                    columns += map(array, row_ids.of_batch(batch, row))
+                    columns += map(array_of, row_ids.of_batch(batch, row))
                 rows = pa.RecordBatch.from_arrays(columns, schema=stored)
                 yield pa.Table.from_batches([selection.filter(rows, row)])
                 row += batch.num_rows

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.delta import values
 from cdfd.delta.schema import to_arrow
@@ -178,7 +178,7 @@ class DataFiles:
         if not self._partition_by:
             yield (), stored
             return
-        numbered = rows.select(list(self._partition_by)).append_column("", array(np.arange(rows.num_rows)))
+        numbered = rows.select(list(self._partition_by)).append_column("", array_of(np.arange(rows.num_rows)))
         grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
         for group in range(grouped.num_rows):
             key = tuple(self._partition_text(name, grouped.column(name)[group]) for name in self._partition_by)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Announce
@@ -53,7 +53,7 @@ class Announcer:
 
     def _write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         keys, values = zip(*records, strict=True)
-        batch = Records(array(keys, pa.large_binary()), array(values, pa.large_binary()))
+        batch = Records(array_of(keys, pa.large_binary()), array_of(values, pa.large_binary()))
         try:
             if self._producer is None:
                 with TopicAdmin(self._connection) as admin:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.arrays import array, scalar, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -36,29 +36,29 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 def test_values_of_every_type(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(KINDS)))
     values = data.draw(st.lists(st.none() | KINDS[kind], max_size=9))
-    made = array(values, kind)
+    made = array_of(values, kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
-    assert array([*pa.array(values, kind)], kind).equals(made)  # of scalars
+    assert array_of([*pa.array(values, kind)], kind).equals(made)  # of scalars
 
 
 @pytest.mark.parametrize(
     "values", [["a", None], [b"a"], [1, None], [True, None], [1.5], [date(2026, 1, 1)], [None], []]
 )
 def test_the_type_is_that_of_the_values(values: list[Any]) -> None:
-    assert array(values).equals(pa.array(values))
+    assert array_of(values).equals(pa.array(values))
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "i4", "i8", "u1", "f4", "f8"])
 def test_numbers_of_numpy_and_back(dtype: str) -> None:
     numbers = np.arange(20).astype(dtype)
-    assert array(numbers).equals(pa.array(numbers))
-    assert array(numbers[::3]).equals(pa.array(numbers[::3]))
+    assert array_of(numbers).equals(pa.array(numbers))
+    assert array_of(numbers[::3]).equals(pa.array(numbers[::3]))
     mask = np.arange(20) % 3 == 0
-    assert array(numbers, mask=mask).equals(pa.array(numbers, mask=mask))
-    assert (to_numpy(array(numbers).slice(3, 9)) == numbers[3:12]).all()
-    assert (to_numpy(pa.chunked_array([array(numbers)] * 2)) == np.tile(numbers, 2)).all()
-    assert len(to_numpy(array(numbers).slice(3, 0))) == 0
+    assert array_of(numbers, mask=mask).equals(pa.array(numbers, mask=mask))
+    assert (to_numpy(array_of(numbers).slice(3, 9)) == numbers[3:12]).all()
+    assert (to_numpy(pa.chunked_array([array_of(numbers)] * 2)) == np.tile(numbers, 2)).all()
+    assert len(to_numpy(array_of(numbers).slice(3, 0))) == 0
     with_nulls = pa.array([1, None, 3], pa.int64())
     assert to_numpy(with_nulls).tolist()[::2] == [1, 3]
 
@@ -66,11 +66,11 @@ def test_numbers_of_numpy_and_back(dtype: str) -> None:
 def test_numbers_that_do_not_fit_are_an_error() -> None:
     for value, kind in ((300, pa.int8()), (2**63, pa.int64()), ("x", pa.int64())):
         with pytest.raises((pa.ArrowException, OverflowError, TypeError)):
-            array([value], kind)
+            array_of([value], kind)
 
 
 def test_scalars() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
     for value, kind in (("a", None), (7, pa.int32()), (None, pa.string()), (Decimal("1.50"), pa.decimal128(5, 2))):
-        assert scalar(value, kind).equals(pa.scalar(value, kind))
-    assert scalar(moment, pa.timestamp("us", "UTC")).as_py() == moment
+        assert scalar_of(value, kind).equals(pa.scalar(value, kind))
+    assert scalar_of(moment, pa.timestamp("us", "UTC")).as_py() == moment

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.changes.matching import by_key
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
@@ -81,7 +81,7 @@ class Removal:
         several = found > counts
         if several.any():
             among = several[owners]
-            chosen = self._compared(rows.filter(array(several[places])), numbers[among])
+            chosen = self._compared(rows.filter(array_of(several[places])), numbers[among])
             numbers = np.concatenate([numbers[~among], chosen])
         self._taken |= RowSet.of_array(np.sort(numbers)).bitmap
         return bool(several.any())

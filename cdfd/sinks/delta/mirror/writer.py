@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from cdfd.arrays import array, to_numpy
+from cdfd.arrays import array_of, to_numpy
 from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.changes.table_files import TableFiles
@@ -94,9 +94,9 @@ class MirrorWriter:
             if self._changes is not None:
                 yield from self._fed(self._changes.write(batch.select([*self._names, CHANGE_TYPE])))
             if added.any():
-                yield from self._kept(self._data.write(rows if added.all() else rows.filter(array(added))))
+                yield from self._kept(self._data.write(rows if added.all() else rows.filter(array_of(added))))
             if removed.any():
-                self._removed.append(rows if removed.all() else rows.filter(array(removed)))
+                self._removed.append(rows if removed.all() else rows.filter(array_of(removed)))
                 self._removed_bytes += self._removed[-1].nbytes
                 if self._removed_bytes > _REMOVED_BYTES:
                     yield self._flush()

@@ -22,7 +22,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from cdfd.arrays import array
+from cdfd.arrays import array_of
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.base import ReopenSinkError
@@ -240,7 +240,7 @@ def send_record(
     Raises:
         SinkError: as `Producer.send`, or the record is too large.
     """
-    records = Records(array([key], pa.large_binary()), array([value], pa.large_binary()), headers)
+    records = Records(array_of([key], pa.large_binary()), array_of([value], pa.large_binary()), headers)
     for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000, more=more):
         raise SinkError(
             f"a record of {oversized.size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes"
