@@ -104,8 +104,15 @@ class Engine(StrEnum):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        write(f"cdfd {__version__}\n")
+        write(f"{_own_version()}\n")
         raise typer.Exit
+
+
+def _own_version() -> str:
+    from cdfd import native
+
+    beside = f"cdfd-native {native.VERSION}" if native.built else f"without cdfd-native: {native.missing}; slower"
+    return f"cdfd {__version__} ({beside})"
 
 
 @app.callback()
@@ -459,7 +466,7 @@ def version() -> None:
     libraries = " ".join(
         f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog")
     )
-    write(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
+    write(f"{_own_version()}\npython {sys.version.split()[0]} {libraries}\n")
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

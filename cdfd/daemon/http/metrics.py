@@ -114,13 +114,15 @@ class Metrics:
 
     Args:
         version: of cdfd.
+        native: whether `cdfd-native` is used.
     """
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, native: bool) -> None:
         self._registry = CollectorRegistry()
         self._families = _Families(self._registry)
-        build = Gauge("cdfd_build_info", "Always 1; the version is in the label.", ["version"], registry=self._registry)
-        build.labels(version).set(1)
+        said = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
+        build = Gauge("cdfd_build_info", said, ["version", "native"], registry=self._registry)
+        build.labels(version, str(native).lower()).set(1)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 

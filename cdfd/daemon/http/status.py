@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cdfd import __version__
+from cdfd import __version__, native
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.metrics import Metrics
@@ -38,7 +38,7 @@ class Status:
 
         self.exemplars = False
         self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
-        self._metrics = metrics = Metrics(__version__)
+        self._metrics = metrics = Metrics(__version__, native=native.built)
         self._tables = {
             table.name: TableMonitor(table, metrics.table(table.name), self._clock)
             for table in config.listed

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdfd import __version__
+from cdfd import __version__, native
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -111,6 +111,8 @@ def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
     patterns = len(config.discoveries)
     searched = "" if not patterns else f" and those of {patterns} pattern{'' if patterns == 1 else 's'}"
     logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
+    if not native.built:
+        logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
 
 
 async def beside(work: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:

@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "alerts.md").read_text()
 
 def scraped() -> str:
     """All metrics of a daemon with a table."""
-    metrics = Metrics("1")
+    metrics = Metrics("1", native=True)
     metrics.table("t").aborted()
     searches = Searches({"s3://lake/*": Search(searched_ms=1)})
     readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]

@@ -8,6 +8,7 @@ from threading import Thread
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cdfd import __version__, native
 from cdfd.daemon.http.metrics import STATES
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
@@ -58,7 +59,7 @@ def test_process_is_up_and_has_its_build_and_memory() -> None:
     status, _ = running()
     found = measured(status, None)
     assert found["cdfd_up"] == 1
-    assert [value for sample, value in found.items() if sample.startswith("cdfd_build_info{version=")] == [1]
+    assert found[f'cdfd_build_info{{native="{str(native.built).lower()}",version="{__version__}"}}'] == 1
     if sys.platform == "linux":
         assert found["process_resident_memory_bytes"] > 0
 

@@ -442,7 +442,7 @@ class TestAround:
     def test_version(self) -> None:
         ended = cdfd("version")
         assert (ended.code, ended.err) == (0, "")
-        assert re.match(r"cdfd \d+\.\d+\.\d+\npython 3\.\d+\.\d+ pyarrow ", ended.out)
+        assert re.match(r"cdfd \d+\.\d+\.\d+ \(.+\)\npython 3\.\d+\.\d+ pyarrow ", ended.out)
 
         assert cdfd("--version") == Ended(0, ended.out.splitlines()[0] + "\n", "")
 

@@ -131,7 +131,7 @@ def _with_parts(text: str) -> str:
 
 
 def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
-    metrics = Metrics("0")
+    metrics = Metrics("0", native=True)
     metrics.table("orders")
     reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
     further = tuple(Searches({"shop/*": Search(searched_ms=0)}).families())

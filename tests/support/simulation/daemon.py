@@ -148,7 +148,7 @@ class CheckedLedger:
 def _configured() -> tuple[Settings, dict[str, TableMetrics]]:
     tables = "".join(f"  - {{uri: s3://lake/t{number}}}\n" for number in range(TABLES))
     text = f"pipeline: {PIPELINE}\ntables:\n{tables}sink: {{kind: files, path: /nowhere}}\nprogress: {{ledger: none}}\n"
-    config, metrics = parse(text, {}), Metrics("0")
+    config, metrics = parse(text, {}), Metrics("0", native=True)
     return config, {table.name: metrics.table(table.name) for table in config.tables}
 
 
