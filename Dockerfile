@@ -6,11 +6,16 @@
 # Python 3.13 on Debian 13, for amd64 and arm64. Both stages must have the same Python.
 ARG PYTHON_IMAGE=python:3.13-slim@sha256:9d2e5553305c7c7b0097999bb17187c69b921ccd6bc9d40e4bb5ebe652c00285
 
+# cdfd-native needs Rust 1.88 or newer, and Debian 13 has 1.85.
+ARG RUST_IMAGE=rust:1.95.0-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606650bdef00db7aeb69f4b3d170c3e4082
+
+FROM ${RUST_IMAGE} AS rust
+
 FROM ${PYTHON_IMAGE} AS build
 # Names of files in docker/requirements, separated by spaces: fsspec, librdkafka, msk, otel, spark.
 ARG EXTRAS=""
 WORKDIR /srv/build
-# A compiler for cdfd's kernels. Debian removes superseded packages, so a pinned version would soon fail to build.
+# A C compiler, for zstd, and for Rust to link with. Debian removes superseded packages, so a pinned version would soon fail to build.
 # hadolint ignore=DL3008
 RUN set -eu; \
     if ! command -v gcc > /dev/null; then \
@@ -26,11 +31,17 @@ RUN set -eu; \
     for extra in base ${EXTRAS}; do \
         /srv/tools/bin/python -m pip wheel --require-hashes --no-build-isolation --wheel-dir wheels -r "requirements/${extra}.txt"; \
     done
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+# Before cdfd, so that a change of Python code compiles no crate again. Cargo.lock has the hashes of crates.
+COPY --from=rust /usr/local/rustup/toolchains/ /usr/local/rustup/toolchains/
+COPY native/ native/
+RUN set -eu; \
+    PATH="$(echo /usr/local/rustup/toolchains/*/bin):/srv/tools/bin:${PATH}"; \
+    /srv/tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels ./native
+COPY pyproject.toml README.md LICENSE ./
 COPY cdfd/ cdfd/
 # Headers and tests of Arrow are 12 MB, and nothing loads them.
 RUN set -eu; \
-    CDFD_NATIVE=1 /srv/tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels .; \
+    /srv/tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels .; \
     python -m venv --without-pip /opt/cdfd; \
     /srv/tools/bin/python -m pip --python /opt/cdfd install --no-index --no-deps wheels/*.whl; \
     /srv/tools/bin/python -m pip --python /opt/cdfd check; \

@@ -4,8 +4,14 @@ PYTHON ?= python3
 # processes would compile its modules again: twice the processor time of a daemon's start. Empty is as good as unset.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-# Crates take minutes to compile, so what was compiled is kept outside the clone.
+# Crates take minutes to compile. What was compiled is kept outside the clone, for all clones. Optimising across crates makes kernels faster by a
+# tenth, and takes a minute after each change: wheels and benchmarks have it, tests do not.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/cdfd/cargo
+export CARGO_PROFILE_RELEASE_LTO ?= off
+RUST := $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' native/Cargo.toml)
+# Empty without a cargo of that version or a newer one.
+CARGO = $(shell printf '%s\n' 'cargo $(RUST)' "$$(cargo --version 2> /dev/null)" | sort -VC && echo cargo)
+NATIVE := $(shell find native/Cargo.toml native/Cargo.lock native/pyproject.toml native/src native/python -type f -not -name '*.pyc')
 PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
@@ -20,18 +26,23 @@ help:  ## What there is to make
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-# pip would compile every module of every dependency. A process compiles those that it imports, and keeps them.
-$(PACKAGE): pyproject.toml | $(BIN)/python
-	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --no-compile --editable .
+# The versions are those of the image, and cdfd-native is not among them: the demo works without. pip would compile every module of every
+# dependency. A process compiles those that it imports, and keeps them.
+$(PACKAGE): pyproject.toml docker/requirements/base.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement docker/requirements/base.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --editable .
 	touch $@
 
-# The versions are those of uv.lock. uv does not read pip's settings, so if it cannot install, pip does, with the newest versions.
+# The versions are those of uv.lock. uv does not read pip's settings, so if it cannot install, pip does.
 # PySpark comes as a source, and compressing a wheel of it takes longer than all the rest.
+SYNC = $(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --extra dev $(if $(CARGO),,--no-install-package cdfd-native)
+PIP = $(BIN)/python -m pip install --quiet
 $(MARK): export DIST_EXTRA_CONFIG = $(CURDIR)/.ci/wheels.cfg
-$(MARK): pyproject.toml uv.lock hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd native/* native/src/* native/src/*/* native/python/*/*) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --upgrade pip 'uv==0.13.9'
-	if command -v cargo > /dev/null; then $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ./native; fi
-	$(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --extra dev || $(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(MARK): pyproject.toml uv.lock $(NATIVE) | $(BIN)/python
+	@$(if $(CARGO),:,echo 'There is no cargo $(RUST) or newer: cdfd works without cdfd-native, more slowly.')
+	$(PIP) --upgrade pip 'uv==0.13.9'
+	$(SYNC) || { $(BIN)/uv export --quiet --frozen --extra dev --no-hashes --no-emit-local --output-file .venv/requirements.txt > /dev/null \
+	  && $(PIP) --requirement .venv/requirements.txt && $(PIP) --no-deps $(if $(CARGO),./native) --editable .; }
 	touch $(PACKAGE) $@
 
 demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
@@ -43,12 +54,15 @@ demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a con
 demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a process of this machine
 	$(BIN)/python -m tests.support.s3.demo
 
-lint: $(MARK)  ## ruff, mypy, import walls, words
+# Checks leave no code, so they have a folder of their own. It needs no Python, and so stays the same for all clones.
+CLIPPY = PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/clippy cargo clippy --quiet --locked --release -- -D warnings
+lint: $(MARK)  ## ruff, mypy, import walls, words; rustfmt and clippy where cargo is
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.docs.words
+	$(if $(CARGO),cd native && cargo fmt --check && $(CLIPPY))
 
 quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundred simulated lives (3 minutes)
 	$(PYTEST) tests/quick
@@ -150,10 +164,14 @@ page: $(MARK)  ## Take the pictures of the daemon's page again (Debian's chromiu
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
 
+# What users get is measured.
+bench bench-quick: export CARGO_PROFILE_RELEASE_LTO = thin
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
+	$(SYNC)
 	$(BIN)/python -m bench.run
 
 bench-quick: $(MARK)  ## Ratios of reading change rows to peers, in less than three minutes: for whoever changes how rows are read
+	$(SYNC)
 	$(BIN)/python -m bench.changes --quick
 
 kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out (needs Java and Maven)
@@ -163,4 +181,4 @@ spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes an
 	@$(BIN)/python -m tests.support.spark.shell
 
 clean:  ## Remove what was made
-	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data cdfd/native/*.so
+	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data

@@ -2,7 +2,8 @@
 
 There is one file without extras, `base.txt`, and one for each extra of `pyproject.toml` except `dev`. Each is complete. `base.txt` constrains
 the others, so that several of them can be installed together. An `EXTRA.in` beside them names packages that the image needs besides.
-`build.txt` has what builds wheels, and `wheels.txt` what builds those of a release.
+`build.txt` has what builds wheels, and `wheels.txt` what builds those of `cdfd-native` for a release. `cdfd-native` itself is in none of them: it is
+built from this source.
 Pins stay as they are while they satisfy `pyproject.toml`; with `--upgrade`, they move to the newest.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docker/requirements")
 DEVELOPMENT = {"dev", "docs"}
+_OPTIONS = "--quiet --universal --python-version 3.11 --generate-hashes --no-emit-package cdfd-native".split()
 
 
 def extras() -> list[str]:
@@ -41,7 +43,7 @@ def _resolve(name: str, sources: list[str], options: list[str]) -> None:
     output = str(FOLDER / f"{name}.txt")
     command = [sys.executable, "-m", "uv", "pip", "compile", *sources, *options, "--output-file", output]
     subprocess.run(
-        [*command, "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"],
+        [*command, *_OPTIONS],
         cwd=ROOT,
         # Only what the index has: nobody else has this machine's files.
         env={key: value for key, value in os.environ.items() if key not in ("PIP_FIND_LINKS", "UV_FIND_LINKS")}

@@ -27,7 +27,7 @@ def pins(name: str) -> dict[str, list[Requirement]]:
 
 def asked(name: str) -> list[Requirement]:
     """What a file is resolved from."""
-    lines = [] if name in TOOLS else list(PROJECT["dependencies"])
+    lines = [] if name in TOOLS else [line for line in PROJECT["dependencies"] if not line.startswith("cdfd-native")]
     lines += PROJECT["optional-dependencies"].get(name, [])
     more = FOLDER / f"{name}.in"
     lines += more.read_text().splitlines() if more.exists() else []

@@ -1,7 +1,7 @@
 """Builds the image by its Dockerfile's own steps, and runs it, without a container engine.
 
 A stage is an overlay over this machine's root: it sees everything, and what it writes stays in a folder of its own. So the base image is this
-machine's Debian with the Python that runs the tests. Needs root, and Linux with overlayfs.
+machine's Debian with the Python that runs the tests, and with its Rust. Needs root, cargo, and Linux with overlayfs.
 """
 
 import os
@@ -18,8 +18,8 @@ from pathlib import Path
 from tests.support.image.dockerfile import Instruction, Stage, assignments, stages, substituted
 
 _STEP_SECONDS = 900
-_PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy")
-"""Variables by which pip finds its index here."""
+_PASSED_ON = ("PIP_", "CARGO_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy")
+"""Variables by which pip and cargo find their indexes here, and crates that were compiled before: what is compiled now stays in the stage."""
 
 _LOOPBACK_UP = """
 import fcntl, socket, struct
@@ -31,6 +31,8 @@ def missing() -> str | None:
     """Why images cannot be built here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a root of its own needs root on Linux"
+    if shutil.which("cargo") is None:
+        return "there is no cargo"
     done = subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], capture_output=True, check=False)
     return done.stderr.decode() or None
 
@@ -137,6 +139,8 @@ class _Builder:
         into = self._image.layer / str(self._where / target).lstrip("/")
         for name in sources:
             origin = source / name.lstrip("/")
+            if source is not self._context and not origin.exists():
+                continue  # it is of the base image: this machine has its own
             if origin.is_dir():
                 ignored = shutil.ignore_patterns("__pycache__") if source is self._context else None
                 shutil.copytree(origin, into, symlinks=True, dirs_exist_ok=True, ignore=ignored)
@@ -147,7 +151,8 @@ class _Builder:
 
     def _run(self, script: str) -> None:
         inherited = {key: value for key, value in os.environ.items() if key.startswith(_PASSED_ON)}
-        path = f"{sys.base_prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        cargo = Path(shutil.which("cargo") or "/usr/bin/cargo").parent
+        path = f"{sys.base_prefix}/bin:{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         variables = inherited | {"PATH": path, "HOME": "/root"} | self._arguments | self._image.variables
         inside = f"cd {self._where} && {script}"
         mounts = _mounts(self._image.folder)
