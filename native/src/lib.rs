@@ -6,6 +6,8 @@ mod parquet;
 mod room;
 mod trevni;
 
+#[cfg(fuzzing)]
+pub use parquet::fuzzing;
 use pyo3::prelude::*;
 
 /// Decoding and encoding for cdfd in memory-safe machine code.

@@ -80,7 +80,7 @@ impl Lengths {
 }
 
 /// `width` bits from bit `start` on, the lowest first. Bits after the end are 0.
-fn bits(packed: &[u8], start: usize, width: usize) -> u64 {
+pub fn bits(packed: &[u8], start: usize, width: usize) -> u64 {
     let mut window = [0u8; 16];
     let there = packed.get(start / 8..).unwrap_or_default();
     let count = there.len().min(16);

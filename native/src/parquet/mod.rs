@@ -7,12 +7,14 @@
 //! | `file`    | the footer: schema, and where columns are                        |
 //! | `codecs`  | decompression into as many bytes as a header promises            |
 //! | `delta`   | how long the strings of a page are                               |
+//! | `levels`  | where the rows of lists begin                                    |
 //! | `charge`  | what pages and batches take                                      |
 //! | `pages`   | the pages of a column, checked                                   |
 //! | `columns` | columns that are decoded together                                |
 //! | `checks`  | what the crate does not check of values                          |
 //! | `strings` | strings for consumers without views                              |
 //! | `batches` | rows, from one file or several, by one thread or several         |
+//! | `fuzzing` | what fuzz targets call                                           |
 
 mod batches;
 mod charge;
@@ -22,6 +24,9 @@ mod columns;
 mod delta;
 mod failure;
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod levels;
 mod pages;
 mod source;
 mod strings;

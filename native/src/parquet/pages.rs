@@ -12,6 +12,7 @@ use super::codecs::Decompressor;
 use super::delta;
 use super::failure::{Failure, Result, damaged, too_large};
 use super::file::{Chunk, Leaf, OpenFile};
+use super::levels::{Beginnings, Levels};
 use super::source::Window;
 use super::thrift::{Kind, PageHeader};
 
@@ -41,7 +42,7 @@ impl Iterator for Chunks {
             header: None,
             has_dictionary: false,
             values_left: chunk.values,
-            rows: Some(0),
+            rows: 0,
             expected_rows: chunk.rows,
         })))
     }
@@ -60,8 +61,8 @@ struct Pages {
     header: Option<PageHeader>,
     has_dictionary: bool,
     values_left: u64,
-    /// Rows of pages that say how many they have; None once one did not.
-    rows: Option<u64>,
+    /// Rows of lists or maps that have begun. Their pages are never skipped.
+    rows: u64,
     expected_rows: u64,
 }
 
@@ -73,15 +74,14 @@ impl Pages {
         }
         loop {
             if self.values_left == 0 {
-                return match self.rows {
-                    Some(rows) if self.leaf.is_repeated() && rows != self.expected_rows => {
-                        Err(self.damaged(format!(
-                            "{rows} rows in a row group that has {}",
-                            self.expected_rows
-                        )))
-                    }
-                    _ => Ok(None),
-                };
+                // Or rows of one row group would count for another.
+                if self.leaf.is_repeated() && self.rows != self.expected_rows {
+                    return Err(self.damaged(format!(
+                        "{} rows in a row group that has {}",
+                        self.rows, self.expected_rows
+                    )));
+                }
+                return Ok(None);
             }
             let header = self.parse_header()?;
             if header.stored > self.window.left() {
@@ -96,10 +96,6 @@ impl Pages {
                 self.has_dictionary = true;
             } else {
                 self.values_left -= u64::from(header.values);
-                self.rows = match (self.rows, header.kind) {
-                    (Some(rows), Kind::DataV2) => Some(rows + u64::from(header.rows)),
-                    _ => None,
-                };
             }
             return Ok(Some(header));
         }
@@ -179,7 +175,8 @@ impl Pages {
                 is_sorted: false,
             }));
         }
-        let (stored, decoded) = self.bytes_of(&header, &buf)?;
+        let values = self.check_levels(&header, &buf)?;
+        let (stored, decoded) = self.bytes_of(&header, buf.len(), values)?;
         lock(&self.column).open_page(&self.charge, header.size as u64, stored, decoded)?;
         Ok(Some(if header.kind == Kind::Data {
             Page::DataPage {
@@ -233,7 +230,7 @@ impl Pages {
     }
 
     /// Bytes of a data page that its values refer to, and bytes that are made of it, as far as both depend on more than a batch's rows.
-    fn bytes_of(&self, header: &PageHeader, page: &Bytes) -> Result<(u64, u64)> {
+    fn bytes_of(&self, header: &PageHeader, size: usize, data: &[u8]) -> Result<(u64, u64)> {
         let values = u64::from(header.values);
         let levels = if self.leaf.is_repeated() {
             values * (self.leaf.width() + 4)
@@ -241,16 +238,12 @@ impl Pages {
             0
         };
         Ok(match header.encoding {
-            Encoding::PLAIN if self.leaf.physical == Type::BYTE_ARRAY => {
-                (page.len() as u64, levels)
-            }
+            Encoding::PLAIN if self.leaf.physical == Type::BYTE_ARRAY => (size as u64, levels),
             Encoding::DELTA_LENGTH_BYTE_ARRAY => {
-                let lengths =
-                    delta::lengths(self.values_of(header, page)?, header.values as usize)?;
-                (page.len() as u64, levels + 4 * lengths.count as u64)
+                let lengths = delta::lengths(data, header.values as usize)?;
+                (size as u64, levels + 4 * lengths.count as u64)
             }
             Encoding::DELTA_BYTE_ARRAY => {
-                let data = self.values_of(header, page)?;
                 let prefixes = delta::lengths(data, header.values as usize)?;
                 let suffixes = delta::lengths(
                     data.get(prefixes.end..).unwrap_or_default(),
@@ -271,43 +264,57 @@ impl Pages {
         })
     }
 
-    /// The values of a page, after its levels.
-    fn values_of<'a>(&self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
-        let mut at = (header.definition_bytes + header.repetition_bytes) as usize;
-        if header.kind == Kind::Data {
-            for (most, encoding) in [
-                (self.leaf.repetition, header.repetition_encoding),
-                (self.leaf.definition, header.definition_encoding),
-            ] {
-                if most > 0 {
-                    at += levels_bytes(
-                        page.get(at..).unwrap_or_default(),
-                        most,
-                        encoding,
-                        header.values,
-                    );
-                }
+    /// Check the levels of a page, and return what follows them: its values.
+    fn check_levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
+        self.levels(header, page).map_err(|failure| match failure {
+            Failure::Damaged(what) => self.damaged(what),
+            other => other,
+        })
+    }
+
+    fn levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
+        let (count, is_v2) = (header.values, header.kind == Kind::DataV2);
+        let mut data = page;
+        let mut next = |most, encoding, bytes: u32| {
+            let levels;
+            if is_v2 {
+                // `check` has compared their sizes with the page's.
+                let (stored, others) = data.split_at(bytes as usize);
+                (levels, data) = (Levels::new(stored, most, Encoding::RLE, count), others);
+            } else if most > 0 {
+                (levels, data) = Levels::split(data, most, encoding, count)?;
+            } else {
+                return Ok(None);
             }
+            Ok::<_, Failure>(Some(levels).filter(|_| most > 0))
+        };
+        let repetition = next(
+            self.leaf.repetition,
+            header.repetition_encoding,
+            header.repetition_bytes,
+        )?;
+        let definition = next(
+            self.leaf.definition,
+            header.definition_encoding,
+            header.definition_bytes,
+        )?;
+        if let Some(levels) = definition {
+            levels.check()?;
         }
-        page.get(at..)
-            .ok_or_else(|| self.damaged("a page that ends before its values".into()))
+        if let Some(levels) = repetition {
+            levels.check()?;
+            let Beginnings { count, first } = levels.beginnings()?;
+            if self.rows == 0 && header.values > 0 && !first {
+                return Err(damaged!("a row group that begins within a row"));
+            }
+            self.rows += count;
+        }
+        Ok(data)
     }
 
     fn damaged(&self, what: String) -> Failure {
         damaged!("column '{:.200}' has {what}", self.leaf.path)
     }
-}
-
-/// Bytes of the levels at the beginning of a data page of version 1.
-fn levels_bytes(page: &[u8], most: i16, encoding: Encoding, values: u32) -> usize {
-    if encoding == Encoding::RLE {
-        let length = page
-            .first_chunk::<4>()
-            .map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        return 4 + length as usize;
-    }
-    let bits = u64::from(16 - (most as u16).leading_zeros());
-    (u64::from(values) * bits).div_ceil(8) as usize
 }
 
 impl Iterator for Pages {
@@ -328,7 +335,8 @@ impl PageReader for Pages {
             .next_header()
             .map_err(|failure| self.charge.keep(failure))?;
         let metadata = header.as_ref().map(|header| PageMetadata {
-            num_rows: (header.kind == Kind::DataV2).then_some(header.rows as usize),
+            // What a header says of its rows is not believed, so pages of lists are decoded to be skipped.
+            num_rows: None,
             num_levels: (header.kind != Kind::Dictionary).then_some(header.values as usize),
             is_dict: header.kind == Kind::Dictionary,
         });
