@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docker/requirements")
 DEVELOPMENT = {"dev", "docs"}
-_OPTIONS = "--quiet --universal --python-version 3.11 --generate-hashes --no-emit-package cdfd-native".split()
+_OPTIONS = ["--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-package", "cdfd-native"]
 
 
 def extras() -> list[str]:
