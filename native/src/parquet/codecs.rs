@@ -57,28 +57,28 @@ impl Decompressor {
         match out.len() - before {
             written if written == size => Ok(()),
             written if written > size => Err(damaged!(
-                "a page has more than the {size} bytes that its header says"
+                "a page of more than the {size} bytes that its header says"
             )),
             written => Err(damaged!(
-                "a page has {written} bytes, and its header says {size}"
+                "a page of {written} bytes, and its header says {size}"
             )),
         }
     }
 
     fn append_snappy(&mut self, stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
         let promised = snap::raw::decompress_len(stored)
-            .map_err(|error| damaged!("a page is damaged: {error}"))?;
+            .map_err(|error| damaged!("a damaged page: {error}"))?;
         // Each three bytes give 64 at most.
         if promised != size || size / 32 > stored.len() {
             return Err(damaged!(
-                "a page has {promised} bytes in {}, and its header says {size}",
+                "a page of {promised} bytes in {}, and its header says {size}",
                 stored.len()
             ));
         }
         let before = out.len();
         out.resize(before + size, 0);
         let written = self.snappy.decompress(stored, &mut out[before..]);
-        out.truncate(before + written.map_err(|error| damaged!("a page is damaged: {error}"))?);
+        out.truncate(before + written.map_err(|error| damaged!("a damaged page: {error}"))?);
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Decompressor {
         decompressor
             .decompress_to_buffer(stored, &mut end)
             .map_err(|error| {
-                damaged!("a page is damaged, or larger than its header says: {error}")
+                damaged!("a damaged page, or one that is larger than its header says: {error}")
             })?;
         Ok(())
     }
@@ -108,22 +108,19 @@ fn append_all(reader: impl Read, size: usize, out: &mut Vec<u8>) -> Result<()> {
     reader
         .take(size as u64 + 1)
         .read_to_end(out)
-        .map_err(|error| damaged!("a page is damaged: {error}"))?;
+        .map_err(|error| damaged!("a damaged page: {error}"))?;
     Ok(())
 }
 
 fn append_lz4(stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
     // A byte gives 255 at most.
     if size / 256 > stored.len() {
-        return Err(damaged!(
-            "a page of {} bytes says that it has {size}",
-            stored.len()
-        ));
+        return Err(damaged!("a page of {size} bytes in {}", stored.len()));
     }
     let before = out.len();
     out.resize(before + size, 0);
     let written = lz4_flex::block::decompress_into(stored, &mut out[before..]);
-    out.truncate(before + written.map_err(|error| damaged!("a page is damaged: {error}"))?);
+    out.truncate(before + written.map_err(|error| damaged!("a damaged page: {error}"))?);
     Ok(())
 }
 
@@ -154,9 +151,9 @@ fn append_hadoop(mut stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()
         );
         let block = others
             .get(..length)
-            .ok_or_else(|| damaged!("a block ends after its page"))?;
+            .ok_or_else(|| damaged!("a block that ends after its page"))?;
         if decompressed > most.saturating_sub(out.len()) {
-            return Err(damaged!("a page has more bytes than its header says"));
+            return Err(damaged!("a page of more bytes than its header says"));
         }
         append_lz4(block, decompressed, out)?;
         stored = &others[length..];

@@ -16,65 +16,131 @@ pub struct Lengths {
 
 /// Reads lengths (`DELTA_BINARY_PACKED`), of which there are `most` at most. A negative one is an error.
 pub fn lengths(data: &[u8], most: usize) -> Result<Lengths> {
-    let mut bytes = Bytes { data, at: 0 };
-    let (block, miniblocks) = (bytes.varint()?, bytes.varint()?);
-    let count = bytes.varint()?;
-    let mut value = bytes.zigzag()?;
-    if count > most as u64 {
-        return Err(damaged!("a page of {most} values with {count} lengths"));
-    }
-    if miniblocks == 0
-        || miniblocks > 1 << 16
-        || block % miniblocks != 0
-        || (block / miniblocks) % 8 != 0
-        || block > 1 << 24
-    {
-        return Err(damaged!(
-            "a page with blocks of {block} numbers in {miniblocks} parts"
-        ));
-    }
-    let (miniblocks, each) = (miniblocks as usize, (block / miniblocks) as usize);
+    let mut numbers = Numbers::new(data, most)?;
     let mut found = Lengths {
-        count: count as usize,
+        count: numbers.left,
         ..Lengths::default()
     };
-    if count > 0 {
-        found.add(value)?;
+    while let Some(length) = numbers.next()? {
+        found.sum += length;
+        found.largest = found.largest.max(length);
     }
-    let mut left = (count as usize).saturating_sub(1);
-    while left > 0 {
-        if each == 0 {
-            return Err(damaged!("a page with empty blocks of lengths"));
-        }
-        let least = bytes.zigzag()?;
-        let widths = bytes.take(miniblocks)?;
-        for width in widths.iter().map(|width| usize::from(*width)) {
-            if left == 0 {
-                break;
-            }
-            if width > 64 {
-                return Err(damaged!("a page with lengths of {width} bits"));
-            }
-            let packed = bytes.take_most(each / 8 * width, each.min(left) * width)?;
-            for place in 0..each.min(left) {
-                let delta = bits(packed, place * width, width);
-                value = value.wrapping_add(least).wrapping_add(delta as i64);
-                found.add(value)?;
-            }
-            left -= each.min(left);
-        }
-    }
-    found.end = bytes.at;
+    found.end = numbers.bytes.at;
     Ok(found)
 }
 
-impl Lengths {
-    fn add(&mut self, value: i64) -> Result<()> {
+/// Checks that no text shares more with the text before it than that has. The crate `parquet` shares what there is.
+pub fn check_prefixes(prefixes: &[u8], suffixes: &[u8], most: usize) -> Result<()> {
+    let (mut prefixes, mut suffixes) =
+        (Numbers::new(prefixes, most)?, Numbers::new(suffixes, most)?);
+    let mut before = 0;
+    while let Some(prefix) = prefixes.next()? {
+        if prefix > before {
+            return Err(damaged!(
+                "a text that shares {prefix} bytes with one of {before}"
+            ));
+        }
+        before = prefix + suffixes.next()?.unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// Lengths as they are decoded, one after the other.
+struct Numbers<'a> {
+    bytes: Bytes<'a>,
+    /// Parts of a block, and numbers of each.
+    parts: usize,
+    each: usize,
+    /// How many are to come.
+    left: usize,
+    value: i64,
+    is_first: bool,
+    /// Of the block.
+    least: i64,
+    widths: &'a [u8],
+    /// Of the part.
+    packed: &'a [u8],
+    width: usize,
+    place: usize,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(data: &'a [u8], most: usize) -> Result<Self> {
+        let mut bytes = Bytes { data, at: 0 };
+        let (block, parts) = (bytes.varint()?, bytes.varint()?);
+        let count = bytes.varint()?;
+        let value = bytes.zigzag()?;
+        if count > most as u64 {
+            return Err(damaged!("a page of {most} values with {count} lengths"));
+        }
+        if parts == 0
+            || parts > 1 << 16
+            || block % parts != 0
+            || (block / parts) % 8 != 0
+            || block > 1 << 24
+        {
+            return Err(damaged!(
+                "a page with blocks of {block} numbers in {parts} parts"
+            ));
+        }
+        if block == 0 && count > 1 {
+            return Err(damaged!("a page with empty blocks of lengths"));
+        }
+        let each = (block / parts) as usize;
+        Ok(Self {
+            bytes,
+            parts: parts as usize,
+            each,
+            left: count as usize,
+            value,
+            is_first: true,
+            least: 0,
+            widths: &[],
+            packed: &[],
+            width: 0,
+            place: each,
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<u64>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if self.is_first {
+            self.is_first = false;
+        } else {
+            if self.place == self.each {
+                self.next_part()?;
+            }
+            let delta = bits(self.packed, self.place * self.width, self.width);
+            self.value = self
+                .value
+                .wrapping_add(self.least)
+                .wrapping_add(delta as i64);
+            self.place += 1;
+        }
+        self.left -= 1;
         // Lengths are numbers of 32 bits, whose sums wrap.
-        let length = u64::try_from(value as i32)
-            .map_err(|_| damaged!("a string of {} bytes", value as i32))?;
-        self.sum += length;
-        self.largest = self.largest.max(length);
+        let length = self.value as i32;
+        let known = u64::try_from(length).map_err(|_| damaged!("a string of {length} bytes"))?;
+        Ok(Some(known))
+    }
+
+    fn next_part(&mut self) -> Result<()> {
+        if self.widths.is_empty() {
+            self.least = self.bytes.zigzag()?;
+            self.widths = self.bytes.take(self.parts)?;
+        }
+        let (width, others) = self.widths.split_first().unwrap_or((&0, &[]));
+        (self.width, self.widths, self.place) = (usize::from(*width), others, 0);
+        if self.width > 64 {
+            return Err(damaged!("a page with lengths of {} bits", self.width));
+        }
+        let (size, needed) = (
+            self.each / 8 * self.width,
+            self.each.min(self.left) * self.width,
+        );
+        self.packed = self.bytes.take_most(size, needed)?;
         Ok(())
     }
 }
@@ -103,7 +169,7 @@ impl<'a> Bytes<'a> {
     fn take_most(&mut self, count: usize, bits: usize) -> Result<&'a [u8]> {
         let there = self.data.get(self.at..).unwrap_or_default();
         if there.len() < bits.div_ceil(8).min(count) {
-            return Err(damaged!("a page ends before its lengths"));
+            return Err(damaged!("a page that ends before its lengths"));
         }
         let taken = &there[..count.min(there.len())];
         self.at += taken.len();
@@ -141,6 +207,8 @@ mod tests {
             (found.count, found.sum, found.largest, found.end),
             (3, 7 + 9 + 12, 12, 14)
         );
+        assert!(check_prefixes(&[128, 1, 4, 2, 0, 0, 0, 0, 0, 0], &data, 3).is_ok());
+        assert!(check_prefixes(&data, &data, 3).is_err());
         assert!(lengths(&data, 2).is_err());
         assert!(lengths(&data[..9], 3).is_err());
     }

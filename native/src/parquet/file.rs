@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_schema_by_columns};
-use parquet::basic::{Compression, ConvertedType, Type};
+use parquet::basic::{Compression, ConvertedType, Repetition, Type};
 use parquet::file::metadata::{
     ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
 };
+use parquet::schema::types::Type as SchemaType;
 
 use super::failure::{Result, damaged, too_large};
 use super::source::Source;
@@ -30,6 +31,8 @@ pub struct Leaf {
     pub length: usize,
     pub definition: i16,
     pub repetition: i16,
+    /// By repetition level, the smallest definition level of a value that is not the first of its list.
+    pub least: Vec<i16>,
     /// Whether it is text that the crate `parquet` does not check.
     pub is_json: bool,
 }
@@ -85,6 +88,7 @@ impl OpenFile {
                 length: usize::try_from(column.type_length()).unwrap_or(0),
                 definition: column.max_def_level(),
                 repetition: column.max_rep_level(),
+                least: least_levels(metadata.file_metadata().schema(), column.path().parts()),
                 is_json: column.converted_type() == ConvertedType::JSON,
             })
         });
@@ -206,6 +210,31 @@ fn decode(footer: &[u8], statistics: ParquetStatisticsPolicy) -> Result<ParquetM
         footer,
         Some(&options),
     )?)
+}
+
+/// See `Leaf::least`.
+fn least_levels(root: &SchemaType, path: &[String]) -> Vec<i16> {
+    let (mut found, mut definition, mut group) = (vec![0], 0, root);
+    for name in path {
+        let children = if group.is_group() {
+            group.get_fields()
+        } else {
+            &[]
+        };
+        let Some(child) = children.iter().find(|child| child.name() == name) else {
+            break;
+        };
+        group = child;
+        match child.get_basic_info().repetition() {
+            Repetition::REQUIRED => {}
+            Repetition::OPTIONAL => definition += 1,
+            Repetition::REPEATED => {
+                definition += 1;
+                found.push(definition);
+            }
+        }
+    }
+    found
 }
 
 fn read_footer(source: &Source) -> Result<bytes::Bytes> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
-use parquet::errors::Result as ParquetResult;
+use parquet::errors::{ParquetError, Result as ParquetResult};
 
 use super::charge::{Charge, ColumnCharge, OPEN_BYTES, lock};
 use super::codecs::Decompressor;
@@ -76,16 +76,17 @@ impl Pages {
             if self.values_left == 0 {
                 // Or rows of one row group would count for another.
                 if self.leaf.is_repeated() && self.rows != self.expected_rows {
-                    return Err(self.damaged(format!(
+                    return Err(damaged!(
                         "{} rows in a row group that has {}",
-                        self.rows, self.expected_rows
-                    )));
+                        self.rows,
+                        self.expected_rows
+                    ));
                 }
                 return Ok(None);
             }
             let header = self.parse_header()?;
             if header.stored > self.window.left() {
-                return Err(self.damaged("a page that ends after its column".into()));
+                return Err(damaged!("a page that ends after its column"));
             }
             if header.kind == Kind::Index {
                 self.window.skip(header.stored);
@@ -111,13 +112,13 @@ impl Pages {
                 return Ok(header);
             }
             if size >= left {
-                return Err(self.damaged(format!(
+                return Err(damaged!(
                     "{} values fewer than the footer says",
                     self.values_left
-                )));
+                ));
             }
         }
-        Err(self.damaged("a page header that does not end".into()))
+        Err(damaged!("a page header that does not end"))
     }
 
     /// Compare a header with the footer, and with what can be in so many bytes.
@@ -135,27 +136,28 @@ impl Pages {
                 Type::INT64 | Type::DOUBLE => 8,
                 Type::INT96 => 12,
                 Type::FIXED_LEN_BYTE_ARRAY => self.leaf.length.max(1),
-                Type::BOOLEAN => return Err(self.damaged("a dictionary of booleans".into())),
+                Type::BOOLEAN => return Err(damaged!("a dictionary of booleans")),
             };
             if u64::from(header.values) * least as u64 > header.size as u64 {
-                return Err(self.damaged(format!(
+                return Err(damaged!(
                     "a dictionary of {} values in {} bytes",
-                    header.values, header.size
-                )));
+                    header.values,
+                    header.size
+                ));
             }
             if self.has_dictionary {
-                return Err(self.damaged("two dictionaries".into()));
+                return Err(damaged!("two dictionaries"));
             }
             return Ok(());
         }
         if u64::from(header.values) > self.values_left {
-            return Err(self.damaged("more values than the footer says".into()));
+            return Err(damaged!("more values than the footer says"));
         }
         let levels = u64::from(header.definition_bytes) + u64::from(header.repetition_bytes);
         if header.kind == Kind::DataV2
             && (levels > header.size as u64 || levels > header.stored as u64)
         {
-            return Err(self.damaged("a page with more levels than bytes".into()));
+            return Err(damaged!("a page with more levels than bytes"));
         }
         Ok(())
     }
@@ -206,25 +208,28 @@ impl Pages {
         let plain = (header.definition_bytes + header.repetition_bytes) as usize;
         if self.decompressor.is_plain() || (header.kind == Kind::DataV2 && !header.compressed) {
             if stored.len() != header.size {
-                return Err(self.damaged(format!(
+                return Err(damaged!(
                     "a page of {} bytes, and its header says {}",
                     stored.len(),
                     header.size
-                )));
+                ));
             }
             return Ok(stored);
         }
         // It is not touched before it is written.
-        let mut page = Vec::with_capacity(header.size);
+        let mut page = Vec::new();
+        page.try_reserve_exact(header.size).map_err(|_| {
+            too_large!(
+                "column '{:.200}' has a page of {} bytes, for which there is no memory",
+                self.leaf.path,
+                header.size
+            )
+        })?;
         page.extend_from_slice(&stored[..plain]);
         // A page of nulls may have no bytes at all, and no codec's empty stream either.
         if header.size > plain {
             self.decompressor
-                .append(&stored[plain..], header.size - plain, &mut page)
-                .map_err(|failure| match failure {
-                    Failure::Damaged(what) => self.damaged(what),
-                    other => other,
-                })?;
+                .append(&stored[plain..], header.size - plain, &mut page)?;
         }
         Ok(page.into())
     }
@@ -245,10 +250,9 @@ impl Pages {
             }
             Encoding::DELTA_BYTE_ARRAY => {
                 let prefixes = delta::lengths(data, header.values as usize)?;
-                let suffixes = delta::lengths(
-                    data.get(prefixes.end..).unwrap_or_default(),
-                    header.values as usize,
-                )?;
+                let others = data.get(prefixes.end..).unwrap_or_default();
+                let suffixes = delta::lengths(others, header.values as usize)?;
+                delta::check_prefixes(data, others, header.values as usize)?;
                 let (all, longest) = (
                     prefixes.sum + suffixes.sum,
                     prefixes.largest + suffixes.largest,
@@ -266,13 +270,6 @@ impl Pages {
 
     /// Check the levels of a page, and return what follows them: its values.
     fn check_levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
-        self.levels(header, page).map_err(|failure| match failure {
-            Failure::Damaged(what) => self.damaged(what),
-            other => other,
-        })
-    }
-
-    fn levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
         let (count, is_v2) = (header.values, header.kind == Kind::DataV2);
         let mut data = page;
         let mut next = |most, encoding, bytes: u32| {
@@ -308,12 +305,19 @@ impl Pages {
                 return Err(damaged!("a row group that begins within a row"));
             }
             self.rows += count;
+            if let Some(definition) = definition {
+                levels.check_lists(definition, &self.leaf.least)?;
+            }
         }
         Ok(data)
     }
 
-    fn damaged(&self, what: String) -> Failure {
-        damaged!("column '{:.200}' has {what}", self.leaf.path)
+    /// The error of the crate `parquet` for a failure, which is kept with the column's name.
+    fn failed(&self, failure: Failure) -> ParquetError {
+        self.charge.keep(match failure {
+            Failure::Damaged(what) => damaged!("column '{:.200}': {what}", self.leaf.path),
+            other => other,
+        })
     }
 }
 
@@ -327,13 +331,11 @@ impl Iterator for Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        self.read().map_err(|failure| self.charge.keep(failure))
+        self.read().map_err(|failure| self.failed(failure))
     }
 
     fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-        let header = self
-            .next_header()
-            .map_err(|failure| self.charge.keep(failure))?;
+        let header = self.next_header().map_err(|failure| self.failed(failure))?;
         let metadata = header.as_ref().map(|header| PageMetadata {
             // What a header says of its rows is not believed, so pages of lists are decoded to be skipped.
             num_rows: None,
@@ -345,10 +347,7 @@ impl PageReader for Pages {
     }
 
     fn skip_next_page(&mut self) -> ParquetResult<()> {
-        if let Some(header) = self
-            .next_header()
-            .map_err(|failure| self.charge.keep(failure))?
-        {
+        if let Some(header) = self.next_header().map_err(|failure| self.failed(failure))? {
             self.window.skip(header.stored);
         }
         Ok(())

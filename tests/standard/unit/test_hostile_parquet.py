@@ -5,7 +5,6 @@ Each file is read in a child process whose address space is limited: where memor
 
 import json
 import resource
-import shutil
 import struct
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 
 import cdfd
 from cdfd.errors import DataError
+from tests.support.hostile_pages import write_table as table
 from tests.support.parquet_bytes import (
     BYTE_ARRAY,
     DELTA_STRINGS,
@@ -150,29 +150,6 @@ def nulls(rows: int, kind: int, **more: int) -> bytes:
 LISTS = {"type": "array", "elementType": "integer", "containsNull": True}
 TEXTS = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
 STRUCTS = {"type": "struct", "fields": [{"name": "a", "type": "string", "nullable": True, "metadata": {}}]}
-
-
-def table(path: Path, data: Callable[[Path], None] | bytes, kind: object, column: str = "c", copies: int = 0) -> None:
-    (path / "_delta_log").mkdir(parents=True)
-    if callable(data):
-        data(path / "f.parquet")
-    else:
-        (path / "f.parquet").write_bytes(data)
-    others = [f"copy-{number}.parquet" for number in range(copies)]
-    for name in others:
-        shutil.copy(path / "f.parquet", path / name)
-    schema = {"type": "struct", "fields": [{"name": column, "type": kind, "nullable": True, "metadata": {}}]}
-    metadata = {"id": "x", "format": {"provider": "parquet"}, "schemaString": json.dumps(schema)}
-    size = (path / "f.parquet").stat().st_size
-    actions = [
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": metadata | {"partitionColumns": [], "configuration": {}}},
-        *(
-            {"add": {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}}
-            for name in ("f.parquet", *others)
-        ),
-    ]
-    (path / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
 
 def limit() -> None:

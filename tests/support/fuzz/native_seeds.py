@@ -70,7 +70,9 @@ def files() -> Iterator[tuple[str, int, str, bytes]]:
         null = number not in (3, 7, 16)
         schema = pa.schema([pa.field("c", values.type, null)])
         leaf = {"words": "c.list.element"}.get(name, "c")
-        for codec, version, encoding in itertools.product(CODECS, ["1.0", "2.0"], [None, "PLAIN", *ENCODINGS.get(name, [])]):
+        for codec, version, encoding in itertools.product(
+            CODECS, ["1.0", "2.0"], [None, "PLAIN", *ENCODINGS.get(name, [])]
+        ):
             sink = io.BytesIO()
             pq.write_table(
                 pa.table([values], schema=schema),
