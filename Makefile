@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz chaos cluster soak simulate oracle \
+.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz fuzz-native chaos cluster soak simulate oracle \
   oracle-preview connect producer s3-server numpy lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
@@ -74,8 +74,8 @@ integration: prepared-integration  ## Tests against everything else that runs he
 	$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(ONLY)),tests/integration)
 
 # The long forms, each a target of its own.
-OVERNIGHT := chaos cluster oracle oracle-preview connect producer s3-server numpy fuzz simulate soak mutants
-overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|cluster|oracle|connect|producer|s3-server|numpy|fuzz|simulate|soak|mutants
+OVERNIGHT := chaos cluster oracle oracle-preview connect producer s3-server numpy fuzz fuzz-native simulate soak mutants
+overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|cluster|oracle|connect|producer|s3-server|numpy|fuzz|fuzz-native|simulate|soak|mutants
 	$(MAKE) --keep-going $(or $(ONLY),$(OVERNIGHT))
 
 # Tools that tests fetch or build where they are missing, beside the installation and lint: those keep one core busy. Tests say what fails here.
@@ -94,6 +94,18 @@ coverage: $(MARK)  ## Lines and branches that tests (of PATHS) reach, by room, a
 fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
 	$(BIN)/python -m tests.support.fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(MUTANTS),--mutants $(MUTANTS),--seconds $(or $(SECONDS),600))
+
+# Stable Rust builds with a sanitizer if it is told that it may. A crash, 10 seconds or 700 MB for one input end the run, and leave the input.
+FUZZING = -max_total_time=$$(($(or $(SECONDS),900) / 3)) -timeout=10 -rss_limit_mb=700 -malloc_limit_mb=600
+fuzz-native: export CARGO_TARGET_DIR := $(CARGO_TARGET_DIR)/fuzz
+fuzz-native: export ASAN_OPTIONS := quarantine_size_mb=16:detect_leaks=0
+fuzz-native: $(MARK)  ## Hostile Parquet files for SECONDS (900), by libFuzzer with an address sanitizer (needs Rust and a C++ compiler)
+	cargo fuzz --version || cargo install --locked cargo-fuzz
+	$(BIN)/python -m tests.support.fuzz.native_seeds .cache/fuzz-native/seeds
+	cd native && for target in file column lengths; do \
+	  mkdir -p ../.cache/fuzz-native/corpus/$$target && \
+	  RUSTC_BOOTSTRAP=1 nice -n 10 cargo fuzz run --release $$target ../.cache/fuzz-native/corpus/$$target ../.cache/fuzz-native/seeds/$$target \
+	    -- $(FUZZING) || exit 1; done
 
 mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each room (100), or of ONLY=delta|changes|trevni|progress|sinks; all of PATHS
 	nice -n 10 $(BIN)/python -m tests.support.mutants --seed $(or $(SEED),1) $(if $(filter-out mutants,$(ONLY)),--only $(ONLY)) \
@@ -114,9 +126,11 @@ soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds o
 simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port
 	$(BIN)/python -m tests.support.simulation --seeds $${SEEDS:-10000}
 
-oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
+oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORACLE_FIRST (0) on, and ten times as many Parquet files (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
-	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py
+	  CDFD_PARQUET_ORACLE=$$(($${CDFD_ORACLE:-300} * 10)) \
+	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py \
+	  tests/overnight/spark/test_parquet_oracle.py
 
 oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
 	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR) \

@@ -95,11 +95,12 @@ impl<'a> Levels<'a> {
         Ok(found)
     }
 
-    /// Checks that a row's further values are in lists that have values. These are its repetition levels.
+    /// Checks that a row's further values are in lists that have values before them. These are its repetition levels.
     ///
     /// # Arguments
     /// * `least` - by repetition level, the smallest definition level of a value in such a list
-    pub fn check_lists(self, definition: Self, least: &[i16]) -> Result<()> {
+    /// * `before` - definition level of the last value of the page before; the same of this page is returned
+    pub fn check_lists(self, definition: Self, least: &[i16], before: u64) -> Result<u64> {
         let width = width_of(self.most);
         let mut repetition = Vec::<u8>::with_capacity(self.values as usize);
         self.runs(|run, count| {
@@ -112,28 +113,31 @@ impl<'a> Levels<'a> {
         })?;
         let width = width_of(definition.most);
         let most = least.iter().copied().max().unwrap_or(0) as u64;
-        let mut left = repetition.as_slice();
-        let is_in_list = |level: u64, of: u8| {
-            least
-                .get(usize::from(of))
-                .is_some_and(|least| level >= *least as u64)
+        let (mut left, mut before) = (repetition.as_slice(), before);
+        let mut is_valid = |level: u64, of: &u8| {
+            let least = least.get(usize::from(*of)).map_or(0, |least| *least as u64);
+            level.min(std::mem::replace(&mut before, level)) >= least
         };
         definition.runs(|run, count| {
             let (now, later) = left.split_at(count.min(left.len()));
             left = later;
             let valid = match run {
-                Run::Same(level) => level >= most || now.iter().all(|of| is_in_list(level, *of)),
+                Run::Same(level) if level >= most => {
+                    now.first().is_none_or(|of| is_valid(level, of))
+                }
+                Run::Same(level) => now.iter().all(|of| is_valid(level, of)),
                 Run::Packed(packed) => now
                     .iter()
                     .enumerate()
-                    .all(|(place, of)| is_in_list(bits(packed, place * width, width), *of)),
+                    .all(|(place, of)| is_valid(bits(packed, place * width, width), of)),
             };
             if valid {
                 Ok(())
             } else {
                 Err(damaged!("a second value of a list that has none"))
             }
-        })
+        })?;
+        Ok(before)
     }
 
     /// Calls `each` with every run of levels and how many of them count, which are not 0.
@@ -238,13 +242,14 @@ mod tests {
     fn a_list_without_values_has_no_second_one() {
         let check = |repetition: &[u8], definition: &[u8]| {
             let repetition = Levels::new(repetition, 1, Encoding::RLE, 8);
-            repetition.check_lists(Levels::new(definition, 3, Encoding::RLE, 8), &[0, 2])
+            repetition.check_lists(Levels::new(definition, 3, Encoding::RLE, 8), &[0, 2], 0)
         };
         // Levels 0 1 0 1 0 1 0 1 with definition levels 3, or 1 3 1 3 and so on.
         assert!(check(&[3, 0b1010_1010], &[16, 3]).is_ok());
         assert!(check(&[3, 0b1010_1010], &[16, 1]).is_err());
-        assert!(check(&[3, 0b1010_1010], &[3, 0b1101_1101, 0b1101_1101]).is_ok());
-        assert!(check(&[3, 0b0101_0101], &[3, 0b1101_1101, 0b1101_1101]).is_err());
+        assert!(check(&[3, 0b1010_1010], &[3, 0b1101_1101, 0b1101_1101]).is_err());
+        assert!(check(&[3, 0b0100_0100], &[3, 0b0111_1101, 0b0111_1111]).is_ok());
+        assert!(check(&[3, 0b0101_0101], &[16, 3]).is_err());
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl Iterator for Chunks {
             has_dictionary: false,
             values_left: chunk.values,
             rows: 0,
+            last: 0,
             expected_rows: chunk.rows,
         })))
     }
@@ -63,6 +64,8 @@ struct Pages {
     values_left: u64,
     /// Rows of lists or maps that have begun. Their pages are never skipped.
     rows: u64,
+    /// The definition level of the last value of a list.
+    last: u64,
     expected_rows: u64,
 }
 
@@ -306,7 +309,7 @@ impl Pages {
             }
             self.rows += count;
             if let Some(definition) = definition {
-                levels.check_lists(definition, &self.leaf.least)?;
+                self.last = levels.check_lists(definition, &self.leaf.least, self.last)?;
             }
         }
         Ok(data)
