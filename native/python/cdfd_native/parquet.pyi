@@ -1,6 +1,6 @@
 """Parquet files, read without trusting them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,10 +45,10 @@ class ParquetFile:
 class Batches:
     """Rows in order, in batches of bounded memory."""
 
-    schema: pa.Schema
+    reader: pa.RecordBatchReader
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
-    def __next__(self) -> pa.RecordBatch: ...
+    def raise_failure(self) -> None:
+        """Raise why `reader` has failed, of which pyarrow has the text only: `DamagedError` and others, or what a source raised."""
 
 def read(
     files: Sequence[ParquetFile],

@@ -8,6 +8,7 @@ use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
 use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::basic::Type;
 use parquet::column::page::PageIterator;
 use parquet::errors::Result as ParquetResult;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -80,6 +81,8 @@ impl Columns {
                 "a row has {width} bytes; at most {ROW_BYTES} are read"
             ));
         }
+        // What the footer says of strings is a guess that saves reading the first pages twice.
+        let width = width.saturating_add(text_bytes(&groups, leaves));
         let rows = rows.clamp(1, usize::try_from(BATCH_BYTES / width).unwrap_or(1).max(1));
         let charge = Arc::default();
         let reader = begin(
@@ -221,6 +224,29 @@ impl Columns {
             self.charge = Arc::default();
         }
     }
+}
+
+/// Bytes of a row's strings, about, as the footers say.
+fn text_bytes(groups: &[Group], leaves: &[usize]) -> u64 {
+    let rows = groups
+        .iter()
+        .map(|(file, group)| file.rows(*group) as u64)
+        .sum::<u64>();
+    let sizes = groups.iter().flat_map(|(file, group)| {
+        let texts = leaves
+            .iter()
+            .filter(|leaf| file.leaves[**leaf].physical == Type::BYTE_ARRAY);
+        texts.map(|leaf| {
+            file.metadata
+                .row_group(*group)
+                .column(*leaf)
+                .uncompressed_size()
+        })
+    });
+    let bytes = sizes
+        .map(|size| u64::try_from(size).unwrap_or(0))
+        .fold(0, u64::saturating_add);
+    bytes / rows.max(1)
 }
 
 /// Whether the crate `parquet` has found text that is not UTF-8. It does not say where.

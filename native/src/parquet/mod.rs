@@ -35,7 +35,9 @@ mod thrift;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
+use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_pyarrow::{IntoPyArrow, ToPyArrow};
+use arrow_schema::{ArrowError, SchemaRef};
 use parquet::arrow::arrow_reader::RowSelector;
 use parquet::basic::ColumnOrder;
 use pyo3::prelude::*;
@@ -45,7 +47,7 @@ pub use failure::{DamagedError, NotTextError, TooLargeError};
 
 use batches::Request;
 use charge::lock;
-use failure::{Result, damaged};
+use failure::{Failure, Result, damaged};
 use file::OpenFile;
 use source::Source;
 
@@ -184,26 +186,49 @@ impl ParquetFile {
 }
 
 /// Rows of Parquet files in order. Batches have bounded memory, whatever the files say.
+///
+/// Python reads `reader` itself. If a method of ours did, PyO3 would not know that pyarrow gives up the interpreter's lock meanwhile, and sources
+/// that are objects of Python would be called without it.
 #[pyclass(frozen, module = "cdfd_native.parquet")]
 pub struct Batches {
-    batches: Mutex<batches::Batches>,
+    /// A `pyarrow.RecordBatchReader`.
+    #[pyo3(get)]
+    reader: Py<PyAny>,
+    failure: Arc<Mutex<Option<Failure>>>,
 }
 
 #[pymethods]
 impl Batches {
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
+    /// Raise why `reader` has failed, of which pyarrow has the text only.
+    fn raise_failure(&self) -> PyResult<()> {
+        lock(&self.failure)
+            .take()
+            .map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
 
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let batch = guarded(py, || lock(&self.batches).next())?;
-        batch.map(|batch| batch.into_pyarrow(py)).transpose()
+/// Batches as Arrow's stream. What goes wrong is kept, as a stream has texts of errors only.
+struct Stream {
+    batches: batches::Batches,
+    failure: Arc<Mutex<Option<Failure>>>,
+}
+
+impl Iterator for Stream {
+    type Item = std::result::Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.batches.next().map_err(|failure| {
+            let text = failure.to_string();
+            lock(&self.failure).replace(failure);
+            ArrowError::ExternalError(text.into())
+        });
+        next.transpose()
     }
+}
 
-    /// The columns of batches.
-    #[getter]
-    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock(&self.batches).schema().to_pyarrow(py)
+impl RecordBatchReader for Stream {
+    fn schema(&self) -> SchemaRef {
+        self.batches.schema()
     }
 }
 
@@ -267,8 +292,14 @@ fn read(
             views,
         })
     })?;
+    let failure = Arc::<Mutex<Option<Failure>>>::default();
+    let stream: Box<dyn RecordBatchReader + Send> = Box::new(Stream {
+        batches,
+        failure: Arc::clone(&failure),
+    });
     Ok(Batches {
-        batches: Mutex::new(batches),
+        reader: stream.into_pyarrow(py)?.unbind(),
+        failure,
     })
 }
 

@@ -9,7 +9,7 @@ use arrow_array::{
     Array, ArrayRef, GenericByteArray, ListArray, MapArray, RecordBatch, RecordBatchOptions,
     StructArray,
 };
-use arrow_buffer::{OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 
 use super::charge::OPEN_BYTES;
@@ -70,7 +70,7 @@ pub fn plain_batch(batch: &RecordBatch) -> Result<(RecordBatch, Option<RecordBat
     let columns = part
         .columns()
         .iter()
-        .map(plain)
+        .map(|column| plain(column, None))
         .collect::<Result<Vec<_>>>()?;
     let schema = Schema::new(plain_fields(batch.schema_ref().fields()));
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -106,7 +106,9 @@ fn text_bytes(array: &dyn Array) -> u64 {
     }
 }
 
-fn plain(array: &ArrayRef) -> Result<ArrayRef> {
+/// An array with plain strings. `outer` are the nulls of the structs that it is in: a struct that is never null has none of its own, but its
+/// children may be null where these are.
+fn plain(array: &ArrayRef, outer: Option<&NullBuffer>) -> Result<ArrayRef> {
     if plain_type(array.data_type()) == *array.data_type() {
         return Ok(Arc::clone(array));
     }
@@ -132,21 +134,22 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef> {
         }
         DataType::Struct(fields) => {
             let known = array.as_struct();
+            let nulls = NullBuffer::union(known.nulls(), outer);
             let columns = known
                 .columns()
                 .iter()
-                .map(plain)
-                .collect::<Result<Vec<_>>>()?;
+                .map(|column| plain(column, nulls.as_ref()));
+            let columns = columns.collect::<Result<Vec<_>>>()?;
             Arc::new(StructArray::try_new_with_length(
                 plain_fields(fields),
                 columns,
-                known.nulls().cloned(),
+                nulls,
                 known.len(),
             )?)
         }
         DataType::List(item) => {
             let list = array.as_list::<i32>();
-            let values = plain(&within(list.offsets(), list.values()))?;
+            let values = plain(&within(list.offsets(), list.values()), None)?;
             Arc::new(ListArray::try_new(
                 plain_field(item),
                 from_zero(list.offsets()),
@@ -156,10 +159,13 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef> {
         }
         DataType::Map(entries, sorted) => {
             let map = array.as_map();
-            let inner = plain(&within(
-                map.offsets(),
-                &(Arc::new(map.entries().clone()) as ArrayRef),
-            ))?;
+            let inner = plain(
+                &within(
+                    map.offsets(),
+                    &(Arc::new(map.entries().clone()) as ArrayRef),
+                ),
+                None,
+            )?;
             let (offsets, nulls) = (from_zero(map.offsets()), map.nulls().cloned());
             Arc::new(MapArray::try_new(
                 plain_field(entries),

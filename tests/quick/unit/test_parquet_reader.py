@@ -103,6 +103,13 @@ def same(found: list[pa.RecordBatch], expected: list[pa.RecordBatch], schema: pa
     assert one.combine_chunks().equals(other.combine_chunks()) or (len(one) == len(other) == 0)
 
 
+def test_structs_that_are_never_null_within_one_that_is() -> None:
+    inner = pa.struct([pa.field("flag", pa.bool_(), False), pa.field("name", pa.string())])
+    outer = pa.struct([pa.field("inner", inner, False)])
+    table = pa.table({"c": pa.array([None, {"inner": {"flag": True, "name": "a"}}], outer)})
+    same(read(stored(table), 10), table.to_batches(), table.schema)
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
     table=tables(),
@@ -277,7 +284,7 @@ def test_a_selection_of_rows(codec: str) -> None:
             runs.append(count)
             at += count
         found = parquet.read([file], [range(3)], ["id", "l"], rows=chance.choice([9, 4_000]), selection=runs)
-        same(list(found), table.take(wanted).to_batches(), table.schema)
+        same(list(found.reader), table.take(wanted).to_batches(), table.schema)
 
 
 def test_some_columns_have_their_share_of_the_size() -> None:
