@@ -54,8 +54,9 @@ demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a con
 demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a process of this machine
 	$(BIN)/python -m tests.support.s3.demo
 
-# Checks leave no code, so they have a folder of their own. It needs no Python, and so stays the same for all clones.
-CLIPPY = PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/clippy cargo clippy --quiet --locked --release -- -D warnings
+# With another configuration of PyO3 than maturin's, each would have the other's scripts and a dozen crates compiled again.
+PYO3 = $(firstword $(shell ls $(CARGO_TARGET_DIR)/maturin/pyo3-config-*-abi3.txt 2> /dev/null))
+CLIPPY = PYO3_BUILD_EXTENSION_MODULE=1 $(if $(PYO3),PYO3_CONFIG_FILE=$(PYO3),PYO3_NO_PYTHON=1) cargo clippy --quiet --locked --release -- -D warnings
 lint: $(MARK)  ## ruff, mypy, import walls, words; rustfmt and clippy where cargo is
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -148,8 +149,9 @@ s3-server: $(MARK)  ## Tests of S3 with the other server, versitygw (needs Go)
 numpy: $(MARK)  ## Tests of the kernels with their counterparts in numpy
 	CDFD_TEST_SECOND=numpy $(PYTEST) tests/quick/unit tests/quick/contract tests/quick/trevni tests/standard/unit
 
-lock: $(MARK)  ## Pin what tests (uv.lock) and the image (docker/requirements) install, after dependencies changed; UPGRADE=1 for the newest
+lock: $(MARK)  ## Pin what tests (uv.lock), the image (docker/requirements) and native/Cargo.lock have, after dependencies changed; UPGRADE=1: the newest
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
+	$(if $(CARGO),cargo update --manifest-path native/Cargo.toml $(if $(UPGRADE),,--workspace))
 	$(BIN)/uv lock $(if $(UPGRADE),--upgrade)
 	$(BIN)/python docker/lock.py $(if $(UPGRADE),--upgrade)
 

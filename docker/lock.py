@@ -2,8 +2,8 @@
 
 There is one file without extras, `base.txt`, and one for each extra of `pyproject.toml` except `dev`. Each is complete. `base.txt` constrains
 the others, so that several of them can be installed together. An `EXTRA.in` beside them names packages that the image needs besides.
-`build.txt` has what builds wheels, and `wheels.txt` what builds those of `cdfd-native` for a release. `cdfd-native` itself is in none of them: it is
-built from this source.
+`build.txt` has what builds wheels, and `wheels.txt` what builds those of `cdfd-native` for a release.
+`cdfd-native` itself is in none of them: it is built from this source.
 Pins stay as they are while they satisfy `pyproject.toml`; with `--upgrade`, they move to the newest.
 """
 
@@ -18,7 +18,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docker/requirements")
 DEVELOPMENT = {"dev", "docs"}
-_OPTIONS = ["--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-package", "cdfd-native"]
+_OPTIONS = [
+    "--quiet",
+    "--universal",
+    "--python-version",
+    "3.11",
+    "--generate-hashes",
+    "--no-emit-package",
+    "cdfd-native",
+]
 
 
 def extras() -> list[str]:

@@ -72,10 +72,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.fixture(scope="module", params=under_test("numpy", ["native", "numpy"]))
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Tests that use this run with the kernels in machine code, and without them."""
+    """Tests that use this run with `cdfd-native`, and without it."""
     if request.param == "native" and not native.built:
-        assert "CI" not in os.environ, "the kernels are not built: `pip install --editable .` builds them"
-        pytest.skip("the kernels are not built")
+        assert "CI" not in os.environ, "cdfd-native is missing: `make` builds it"
+        pytest.skip("cdfd-native is missing")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", request.param == "native")
         yield request.param

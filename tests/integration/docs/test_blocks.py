@@ -82,6 +82,7 @@ REASONS = {
         "[USER_RAISED_EXCEPTION] cdfd: topic shop.orders,",
     ): "needs a record that is wrong: tests/integration/spark/test_topics.py",
     ("spark-topics", "DELETE FROM delta.`/lake/copies/orders` WHERE _cdfd_version < N"): "N is a version of yours",
+    ("dependencies", "pip install --requirement docker/requirements/base.txt"): "installs, as `make demo` does",
     ("tutorial", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
 }
 """Why no test runs a block, by page and the beginning of the block."""

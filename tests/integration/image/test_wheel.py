@@ -126,7 +126,11 @@ def test_pip_installs_both_from_a_folder(wheels: Path, version: str, tmp_path: P
 def python(version: str) -> str | None:
     """An interpreter of a version: this one, pyenv's, or that of the path."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    there = [sys.executable, *map(str, pyenv.glob(f"versions/{version}.*/bin/python")), shutil.which(f"python{version}")]
+    there = [
+        sys.executable,
+        *map(str, pyenv.glob(f"versions/{version}.*/bin/python")),
+        shutil.which(f"python{version}"),
+    ]
     asked = ["-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
     for path in filter(None, there):
         if subprocess.run([path, *asked], capture_output=True, text=True, timeout=WITHIN).stdout == f"{version}\n":
@@ -153,7 +157,7 @@ def test_pip_builds_the_source_with_cargo(tools: list[str], source: Path, tmp_pa
 
 
 def test_pip_names_cargo_where_it_is_missing(tools: list[str], source: Path, tmp_path: Path) -> None:
-    done = build(tools, source, tmp_path, PATH="/usr/bin:/bin", CARGO="", MATURIN_NO_INSTALL_RUST="1")
+    done = build(tools, source, tmp_path, PATH="/usr/bin:/bin", MATURIN_NO_INSTALL_RUST="1")
     assert done.returncode == 1
-    assert "cargo" in done.stdout + done.stderr
+    assert "Cargo, the Rust package manager, is not installed" in done.stderr
     assert not list(tmp_path.glob("*.whl"))

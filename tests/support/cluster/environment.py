@@ -6,7 +6,6 @@ The archive has what cdfd needs, and not cdfd itself, so that it is made once. `
 
 import hashlib
 import importlib.metadata
-import os
 import re
 import shutil
 import subprocess
@@ -17,8 +16,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from cdfd import native
 from tests.support.cache import CACHE, ROOT, locked
 
+OWN = "cdfd-native"
 _BUILD_SECONDS = 300
 # Nothing imports these; they are a third of the bytes that each executor unpacks.
 _LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|libarrow_flight|\.(pyx|pxd|a)$|^\.\./")
@@ -28,6 +29,8 @@ def archive() -> Path:
     """The archive; made where there is none for the distributions that are installed here. Several processes may ask at once."""
     found = _distributions()
     versions = "\n".join([sys.version, *sorted(f"{name}=={one.version}" for name, one in found.items())])
+    if OWN in found:  # it changes more often than its version
+        versions += str(found[OWN].read_text("RECORD"))
     key = hashlib.sha256((versions + Path(__file__).read_text()).encode()).hexdigest()[:16]
     with locked(CACHE / "spark-environment") as folder:
         place = folder / key
@@ -40,13 +43,12 @@ def archive() -> Path:
 
 
 def wheel(folder: Path) -> Path:
-    """A wheel of this tree as `cdfd.zip`, without kernels in machine code: Python imports no such from an archive.
+    """A wheel of this tree as `cdfd.zip`. It has no machine code, which Python would not import from an archive.
 
     Of `--py-files`, executors of Spark 4.1 import `.zip`, `.egg` and `.jar`, and ignore `.whl` without a word.
     """
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    environment = os.environ | {"CDFD_NATIVE": "0"}
-    subprocess.run(command, env=environment, check=True, timeout=_BUILD_SECONDS)
+    subprocess.run(command, check=True, timeout=_BUILD_SECONDS)
     return next(folder.glob("cdfd-*.whl")).rename(folder / "cdfd.zip")
 
 
@@ -86,7 +88,7 @@ def _distributions() -> dict[str, importlib.metadata.Distribution]:
     waiting = _needed(importlib.metadata.distribution("cdfd"))
     while waiting:
         name = waiting.pop()
-        if name not in found:
+        if name not in found and not (name == OWN and not native.built):
             found[name] = importlib.metadata.distribution(name)
             waiting += _needed(found[name])
     return found
