@@ -239,12 +239,7 @@ impl Pages {
 
     /// Bytes of a data page that its values refer to, and bytes that are made of it, as far as both depend on more than a batch's rows.
     fn bytes_of(&self, header: &PageHeader, size: usize, data: &[u8]) -> Result<(u64, u64)> {
-        let values = u64::from(header.values);
-        let levels = if self.leaf.is_repeated() {
-            values * (self.leaf.width() + 4)
-        } else {
-            0
-        };
+        let levels = self.levels_bytes(header);
         Ok(match header.encoding {
             Encoding::PLAIN if self.leaf.physical == Type::BYTE_ARRAY => (size as u64, levels),
             Encoding::DELTA_LENGTH_BYTE_ARRAY => {
@@ -271,9 +266,22 @@ impl Pages {
         })
     }
 
+    /// Bytes of the levels and values of a page that belong to lists, however few rows a batch has.
+    fn levels_bytes(&self, header: &PageHeader) -> u64 {
+        if !self.leaf.is_repeated() {
+            return 0;
+        }
+        u64::from(header.values) * (self.leaf.width() + 4)
+    }
+
     /// Check the levels of a page, and return what follows them: its values.
     fn check_levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
         let (count, is_v2) = (header.values, header.kind == Kind::DataV2);
+        if self.levels_bytes(header) > OPEN_BYTES {
+            return Err(too_large!(
+                "a page of its lists or maps has {count} values; at most {OPEN_BYTES} bytes of them are read"
+            ));
+        }
         let mut data = page;
         let mut next = |most, encoding, bytes: u32| {
             let levels;
