@@ -32,7 +32,7 @@ pub struct Leaf {
     pub definition: i16,
     pub repetition: i16,
     /// By repetition level, the smallest definition level of a value that is not the first of its list.
-    pub least: Vec<i16>,
+    pub least: Vec<u8>,
     /// Whether it is text that the crate `parquet` does not check.
     pub is_json: bool,
 }
@@ -213,8 +213,8 @@ fn decode(footer: &[u8], statistics: ParquetStatisticsPolicy) -> Result<ParquetM
 }
 
 /// See `Leaf::least`.
-fn least_levels(root: &SchemaType, path: &[String]) -> Vec<i16> {
-    let (mut found, mut definition, mut group) = (vec![0], 0, root);
+fn least_levels(root: &SchemaType, path: &[String]) -> Vec<u8> {
+    let (mut found, mut definition, mut group) = (vec![0], 0u8, root);
     for name in path {
         let children = if group.is_group() {
             group.get_fields()
@@ -227,9 +227,9 @@ fn least_levels(root: &SchemaType, path: &[String]) -> Vec<i16> {
         group = child;
         match child.get_basic_info().repetition() {
             Repetition::REQUIRED => {}
-            Repetition::OPTIONAL => definition += 1,
+            Repetition::OPTIONAL => definition = definition.saturating_add(1),
             Repetition::REPEATED => {
-                definition += 1;
+                definition = definition.saturating_add(1);
                 found.push(definition);
             }
         }

@@ -77,67 +77,27 @@ impl<'a> Levels<'a> {
         })
     }
 
-    /// Counts the repetition levels that are 0.
-    pub fn beginnings(self) -> Result<Beginnings> {
+    /// Writes all levels, of which none is larger than it may be.
+    pub fn unpack(self, out: &mut Vec<u8>) -> Result<()> {
         let width = width_of(self.most);
-        let mut found = Beginnings::default();
-        let mut is_first = true;
-        self.runs(|run, count| {
-            let (zeros, first) = match run {
-                Run::Same(level) => (if level == 0 { count } else { 0 }, level == 0),
-                Run::Packed(packed) => (zeros(packed, width, count), bits(packed, 0, width) == 0),
-            };
-            found.count += zeros as u64;
-            found.first |= is_first && first;
-            is_first = false;
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// Checks that a row's further values are in lists that have values before them. These are its repetition levels.
-    ///
-    /// # Arguments
-    /// * `least` - by repetition level, the smallest definition level of a value in such a list
-    /// * `before` - definition level of the last value of the page before; the same of this page is returned
-    pub fn check_lists(self, definition: Self, least: &[i16], before: u64) -> Result<u64> {
-        let width = width_of(self.most);
-        let mut repetition = Vec::<u8>::with_capacity(self.values as usize);
+        out.clear();
+        // A schema is not so deep that a level has more bits.
+        let most = u8::try_from(self.most).map_err(|_| damaged!("levels of {width} bits"))?;
+        out.reserve(self.values as usize + 8);
         self.runs(|run, count| {
             match run {
-                Run::Same(level) => repetition.resize(repetition.len() + count, level as u8),
-                Run::Packed(packed) => repetition
-                    .extend((0..count).map(|place| bits(packed, place * width, width) as u8)),
+                Run::Same(level) => {
+                    let level = u8::try_from(level).unwrap_or(u8::MAX);
+                    out.resize(out.len() + count, level);
+                }
+                Run::Packed(packed) => unpack_groups(packed, width, count, out),
             }
             Ok(())
         })?;
-        let width = width_of(definition.most);
-        let most = least.iter().copied().max().unwrap_or(0) as u64;
-        let (mut left, mut before) = (repetition.as_slice(), before);
-        let mut is_valid = |level: u64, of: &u8| {
-            let least = least.get(usize::from(*of)).map_or(0, |least| *least as u64);
-            level.min(std::mem::replace(&mut before, level)) >= least
-        };
-        definition.runs(|run, count| {
-            let (now, later) = left.split_at(count.min(left.len()));
-            left = later;
-            let valid = match run {
-                Run::Same(level) if level >= most => {
-                    now.first().is_none_or(|of| is_valid(level, of))
-                }
-                Run::Same(level) => now.iter().all(|of| is_valid(level, of)),
-                Run::Packed(packed) => now
-                    .iter()
-                    .enumerate()
-                    .all(|(place, of)| is_valid(bits(packed, place * width, width), of)),
-            };
-            if valid {
-                Ok(())
-            } else {
-                Err(damaged!("a second value of a list that has none"))
-            }
-        })?;
-        Ok(before)
+        if out.iter().fold(0, |largest, level| largest.max(*level)) > most {
+            return Err(damaged!("a page with levels of more than {most}"));
+        }
+        Ok(())
     }
 
     /// Calls `each` with every run of levels and how many of them count, which are not 0.
@@ -184,18 +144,85 @@ fn width_of(most: i16) -> usize {
     (16 - (most as u16).leading_zeros()) as usize
 }
 
-/// How many of the first `count` levels are 0.
-fn zeros(packed: &[u8], width: usize, count: usize) -> usize {
-    if width != 1 {
-        let places = 0..count;
-        return places
-            .filter(|place| bits(packed, place * width, width) == 0)
-            .count();
+/// Appends `count` levels, whose groups of eight have `width` bytes each.
+fn unpack_groups(packed: &[u8], width: usize, count: usize, out: &mut Vec<u8>) {
+    /// By byte, its levels of one bit, and of two: those of most lists.
+    static ONES: [[u8; 8]; 256] = levels_of_bytes();
+    static PAIRS: [[u8; 4]; 256] = levels_of_bytes();
+    let end = out.len() + count;
+    let packed = &packed[..packed.len().min((count * width).div_ceil(8))];
+    match width {
+        1 => packed
+            .iter()
+            .for_each(|byte| out.extend_from_slice(&ONES[usize::from(*byte)])),
+        2 => packed
+            .iter()
+            .for_each(|byte| out.extend_from_slice(&PAIRS[usize::from(*byte)])),
+        _ => {
+            let mask = (1u64 << width) - 1;
+            for group in packed.chunks(width) {
+                let mut bytes = [0; 8];
+                bytes[..group.len()].copy_from_slice(group);
+                let group = u64::from_le_bytes(bytes);
+                let levels: [u8; 8] =
+                    std::array::from_fn(|place| (group >> (place * width) & mask) as u8);
+                out.extend_from_slice(&levels);
+            }
+        }
     }
-    let (whole, others) = packed.split_at((count / 8).min(packed.len()));
-    let last = others.first().copied().unwrap_or(0xff) | (0xff << (count % 8));
-    let ones = whole.iter().map(|byte| byte.count_ones() as usize);
-    8 * whole.len() - ones.sum::<usize>() + last.count_zeros() as usize
+    out.resize(end, 0);
+}
+
+/// For each byte, its `N` levels.
+const fn levels_of_bytes<const N: usize>() -> [[u8; N]; 256] {
+    let mut levels = [[0; N]; 256];
+    let (mut byte, width) = (0, 8 / N);
+    while byte < 256 {
+        let mut place = 0;
+        while place < N {
+            levels[byte][place] = (byte >> (place * width)) as u8 & ((1 << width) - 1);
+            place += 1;
+        }
+        byte += 1;
+    }
+    levels
+}
+
+/// Checks that a row's further values are in lists that have values before them, and counts rows.
+///
+/// # Arguments
+/// * `repetition`, `definition` - levels of a page, as many of both
+/// * `least` - by repetition level, the smallest definition level of a value in a list that has values
+/// * `before` - definition level of the last value of the page before
+pub fn check_lists(
+    repetition: &[u8],
+    definition: &[u8],
+    least: &[u8],
+    before: u8,
+) -> Result<Beginnings> {
+    let (Some(first), Some(defined)) = (repetition.first(), definition.first()) else {
+        return Ok(Beginnings::default());
+    };
+    let least_of = |level: u8| least.get(usize::from(level)).copied().unwrap_or(u8::MAX);
+    let pairs = definition.iter().zip(&definition[1..]);
+    let pairs = repetition[1..].iter().zip(pairs);
+    // Without branches: most pages are valid.
+    let valid = if let [_, only] = *least {
+        pairs.fold(true, |valid, (level, (one, other))| {
+            valid & ((*level == 0) | (*one.min(other) >= only))
+        })
+    } else {
+        pairs.fold(true, |valid, (level, (one, other))| {
+            valid & (*one.min(other) >= least_of(*level))
+        })
+    };
+    if !valid || before.min(*defined) < least_of(*first) {
+        return Err(damaged!("a second value of a list that has none"));
+    }
+    Ok(Beginnings {
+        count: repetition.iter().filter(|level| **level == 0).count() as u64,
+        first: *first == 0,
+    })
 }
 
 fn varint(data: &mut &[u8]) -> Result<u64> {
@@ -219,37 +246,39 @@ fn too_short() -> Failure {
 mod tests {
     use super::*;
 
-    fn beginnings(data: &[u8], most: i16, values: u32) -> Option<(u64, bool)> {
-        let found = Levels::new(data, most, Encoding::RLE, values).beginnings();
-        found.ok().map(|found| (found.count, found.first))
+    fn unpacked(data: &[u8], most: i16, values: u32) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let levels = Levels::new(data, most, Encoding::RLE, values);
+        levels.unpack(&mut out).ok().map(|()| out)
     }
 
     #[test]
-    fn zeros_are_counted_in_runs_and_groups() {
-        // 3 of level 0, then 8 levels: 1 0 1 1 0 0 1 1, of which 6 count.
+    fn levels_are_in_runs_and_groups() {
         assert_eq!(
-            beginnings(&[6, 0, 3, 0b1100_1101], 1, 9),
-            Some((3 + 3, true))
+            unpacked(&[6, 0, 3, 0b1100_1101], 1, 9),
+            Some(vec![0, 0, 0, 1, 0, 1, 1, 0, 0])
         );
-        // Two bits each: 1 0 2 0.
-        assert_eq!(beginnings(&[3, 0b0010_0001, 0], 2, 4), Some((2, false)));
-        assert_eq!(beginnings(&[6, 0], 1, 4), None);
-        assert_eq!(beginnings(&[5, 0], 1, 16), None);
-        assert_eq!(beginnings(&[0, 0, 2, 0], 1, 1), Some((1, true)));
+        assert_eq!(unpacked(&[3, 0b0010_0001, 0], 2, 4), Some(vec![1, 0, 2, 0]));
+        assert_eq!(unpacked(&[6, 0], 1, 4), None);
+        assert_eq!(unpacked(&[5, 0], 1, 16), None);
+        assert_eq!(unpacked(&[0, 0, 2, 0], 1, 1), Some(vec![0]));
+        assert_eq!(unpacked(&[8, 2], 1, 4), None);
+        assert_eq!(unpacked(&[3, 0b0011_0001, 0], 2, 4), None);
     }
 
     #[test]
     fn a_list_without_values_has_no_second_one() {
-        let check = |repetition: &[u8], definition: &[u8]| {
-            let repetition = Levels::new(repetition, 1, Encoding::RLE, 8);
-            repetition.check_lists(Levels::new(definition, 3, Encoding::RLE, 8), &[0, 2], 0)
+        let rows = |repetition: &[u8], definition: &[u8], before| {
+            let found = check_lists(repetition, definition, &[0, 2], before);
+            found.ok().map(|found| (found.count, found.first))
         };
-        // Levels 0 1 0 1 0 1 0 1 with definition levels 3, or 1 3 1 3 and so on.
-        assert!(check(&[3, 0b1010_1010], &[16, 3]).is_ok());
-        assert!(check(&[3, 0b1010_1010], &[16, 1]).is_err());
-        assert!(check(&[3, 0b1010_1010], &[3, 0b1101_1101, 0b1101_1101]).is_err());
-        assert!(check(&[3, 0b0100_0100], &[3, 0b0111_1101, 0b0111_1111]).is_ok());
-        assert!(check(&[3, 0b0101_0101], &[16, 3]).is_err());
+        assert_eq!(rows(&[0, 1, 0, 1], &[3, 2, 3, 3], 0), Some((2, true)));
+        assert_eq!(rows(&[0, 1, 0, 1], &[1, 3, 3, 3], 0), None);
+        assert_eq!(rows(&[0, 1, 0, 0], &[3, 1, 3, 3], 0), None);
+        assert_eq!(rows(&[1, 0], &[3, 0], 3), Some((1, false)));
+        assert_eq!(rows(&[1, 0], &[3, 0], 1), None);
+        assert!(check_lists(&[0, 2], &[5, 5], &[0, 2, 4], 0).is_ok());
+        assert!(check_lists(&[0, 2], &[3, 5], &[0, 2, 4], 0).is_err());
     }
 
     #[test]

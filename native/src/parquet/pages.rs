@@ -12,7 +12,7 @@ use super::codecs::Decompressor;
 use super::delta;
 use super::failure::{Failure, Result, damaged, too_large};
 use super::file::{Chunk, Leaf, OpenFile};
-use super::levels::{Beginnings, Levels};
+use super::levels::{Beginnings, Levels, check_lists};
 use super::source::Window;
 use super::thrift::{Kind, PageHeader};
 
@@ -44,6 +44,7 @@ impl Iterator for Chunks {
             values_left: chunk.values,
             rows: 0,
             last: 0,
+            levels: Default::default(),
             expected_rows: chunk.rows,
         })))
     }
@@ -65,8 +66,17 @@ struct Pages {
     /// Rows of lists or maps that have begun. Their pages are never skipped.
     rows: u64,
     /// The definition level of the last value of a list.
-    last: u64,
+    last: u8,
+    /// Of the page, to be used again: repetition and definition levels.
+    levels: [Vec<u8>; 2],
     expected_rows: u64,
+}
+
+/// A data page.
+struct Sections<'a> {
+    repetition: Option<Levels<'a>>,
+    definition: Option<Levels<'a>>,
+    values: &'a [u8],
 }
 
 impl Pages {
@@ -180,9 +190,10 @@ impl Pages {
                 is_sorted: false,
             }));
         }
-        let values = self.check_levels(&header, &buf)?;
-        let (stored, decoded) = self.bytes_of(&header, buf.len(), values)?;
+        let sections = self.sections(&header, &buf)?;
+        let (stored, decoded) = self.bytes_of(&header, buf.len(), sections.values)?;
         lock(&self.column).open_page(&self.charge, header.size as u64, stored, decoded)?;
+        self.check_levels(sections)?;
         Ok(Some(if header.kind == Kind::Data {
             Page::DataPage {
                 buf,
@@ -239,7 +250,12 @@ impl Pages {
 
     /// Bytes of a data page that its values refer to, and bytes that are made of it, as far as both depend on more than a batch's rows.
     fn bytes_of(&self, header: &PageHeader, size: usize, data: &[u8]) -> Result<(u64, u64)> {
-        let levels = self.levels_bytes(header);
+        let values = u64::from(header.values);
+        let levels = if self.leaf.is_repeated() {
+            values * (self.leaf.width() + 4)
+        } else {
+            0
+        };
         Ok(match header.encoding {
             Encoding::PLAIN if self.leaf.physical == Type::BYTE_ARRAY => (size as u64, levels),
             Encoding::DELTA_LENGTH_BYTE_ARRAY => {
@@ -266,22 +282,9 @@ impl Pages {
         })
     }
 
-    /// Bytes of the levels and values of a page that belong to lists, however few rows a batch has.
-    fn levels_bytes(&self, header: &PageHeader) -> u64 {
-        if !self.leaf.is_repeated() {
-            return 0;
-        }
-        u64::from(header.values) * (self.leaf.width() + 4)
-    }
-
-    /// Check the levels of a page, and return what follows them: its values.
-    fn check_levels<'a>(&mut self, header: &PageHeader, page: &'a [u8]) -> Result<&'a [u8]> {
+    /// The parts of a page.
+    fn sections<'a>(&self, header: &PageHeader, page: &'a [u8]) -> Result<Sections<'a>> {
         let (count, is_v2) = (header.values, header.kind == Kind::DataV2);
-        if self.levels_bytes(header) > OPEN_BYTES {
-            return Err(too_large!(
-                "a page of its lists or maps has {count} values; at most {OPEN_BYTES} bytes of them are read"
-            ));
-        }
         let mut data = page;
         let mut next = |most, encoding, bytes: u32| {
             let levels;
@@ -306,21 +309,34 @@ impl Pages {
             header.definition_encoding,
             header.definition_bytes,
         )?;
-        if let Some(levels) = definition {
-            levels.check()?;
+        Ok(Sections {
+            repetition,
+            definition,
+            values: data,
+        })
+    }
+
+    /// Check the levels of a page, and count the rows of a list.
+    fn check_levels(&mut self, sections: Sections<'_>) -> Result<()> {
+        let (repetition, definition) = match sections {
+            Sections {
+                repetition: Some(repetition),
+                definition: Some(definition),
+                ..
+            } => (repetition, definition),
+            Sections { definition, .. } => return definition.map_or(Ok(()), Levels::check),
+        };
+        let [repetitions, definitions] = &mut self.levels;
+        repetition.unpack(repetitions)?;
+        definition.unpack(definitions)?;
+        let Beginnings { count, first } =
+            check_lists(repetitions, definitions, &self.leaf.least, self.last)?;
+        if self.rows == 0 && !repetitions.is_empty() && !first {
+            return Err(damaged!("a row group that begins within a row"));
         }
-        if let Some(levels) = repetition {
-            levels.check()?;
-            let Beginnings { count, first } = levels.beginnings()?;
-            if self.rows == 0 && header.values > 0 && !first {
-                return Err(damaged!("a row group that begins within a row"));
-            }
-            self.rows += count;
-            if let Some(definition) = definition {
-                self.last = levels.check_lists(definition, &self.leaf.least, self.last)?;
-            }
-        }
-        Ok(data)
+        self.rows += count;
+        self.last = definitions.last().copied().unwrap_or(self.last);
+        Ok(())
     }
 
     /// The error of the crate `parquet` for a failure, which is kept with the column's name.
