@@ -191,6 +191,8 @@ def strings() -> Iterator[tuple[str, bytes]]:
 
 def nested() -> Iterator[tuple[str, bytes]]:
     yield "a list that begins within a row", lists(run(1, 1) + run(3, 0), run(4, 3), 4, 3)
+    yield "a second value of an empty list", lists(run(1, 0) + run(1, 1), run(1, 1) + run(1, 3), 2, 1)
+    yield "a second value that is an empty list", lists(run(1, 0) + run(1, 1), run(1, 3) + run(1, 1), 2, 1)
     yield "fewer rows of lists than the footer says", lists(run(1, 0) + run(3, 1), run(4, 3), 4, 2)
     yield "more rows of lists than the footer says", lists(run(4, 0), run(4, 3), 4, 3)
     yield "a level of a list beyond the largest", lists(run(4, 0), run(4, 4), 4, 4)
