@@ -19,7 +19,7 @@ from cdfd.parquet import text
 from cdfd.parquet.statistics import ChunkStatistics, Decode, decoder
 
 if TYPE_CHECKING:
-    from cdfd_native.parquet import Batches, ParquetFile
+    from cdfd_native.parquet import Failed, ParquetFile
 
     from cdfd.parquet.arrow_reader import ArrowReader
 
@@ -194,7 +194,7 @@ def read(
     from cdfd_native import parquet
 
     try:
-        found = parquet.read(
+        batches, failed = parquet.read(
             [file for file, _ in files],
             [list(groups) for _, groups in files],
             list(columns),
@@ -202,20 +202,20 @@ def read(
             dictionaries=list(dictionaries),
             threads=threads,
         )
-        yield from _batches(found)
+        yield from _batches(batches, failed)
     except parquet.NotTextError as error:
         raise DataError(str(error), hint=text.HINT) from None
     except parquet.TooLargeError as error:
         raise DataError(str(error), hint=HINT) from None
 
 
-def _batches(found: Batches) -> Iterator[pa.RecordBatch]:
+def _batches(reader: pa.RecordBatchReader, failed: Failed) -> Iterator[pa.RecordBatch]:
     while True:
         try:
-            batch = found.reader.read_next_batch()
+            batch = reader.read_next_batch()
         except StopIteration:
             return
         except (pa.ArrowException, OSError):
-            found.raise_failure()
+            failed.raise_failure()
             raise
         yield batch

@@ -42,13 +42,11 @@ class ParquetFile:
     def statistics(self, columns: Sequence[str]) -> list[dict[str, tuple[bytes | None, bytes | None, int | None, int]]]:
         """For each row group and column that is no list: lowest and highest value, nulls, values. None: unknown."""
 
-class Batches:
-    """Rows in order, in batches of bounded memory."""
-
-    reader: pa.RecordBatchReader
+class Failed:
+    """Why a reader of batches has failed."""
 
     def raise_failure(self) -> None:
-        """Raise why `reader` has failed, of which pyarrow has the text only: `DamagedError` and others, or what a source raised."""
+        """Raise why, of which pyarrow has the text only: `DamagedError` and others, or what a source raised."""
 
 def read(
     files: Sequence[ParquetFile],
@@ -60,8 +58,8 @@ def read(
     threads: int = 1,
     views: bool = False,
     selection: Sequence[int] | None = None,
-) -> Batches:
-    """Rows of files that have one schema, one after the other.
+) -> tuple[pa.RecordBatchReader, Failed]:
+    """Rows of files that have one schema, one after the other, in batches of bounded memory, and why reading has failed.
 
     Args:
         files: to read.

@@ -185,21 +185,15 @@ impl ParquetFile {
     }
 }
 
-/// Rows of Parquet files in order. Batches have bounded memory, whatever the files say.
-///
-/// Python reads `reader` itself. If a method of ours did, PyO3 would not know that pyarrow gives up the interpreter's lock meanwhile, and sources
-/// that are objects of Python would be called without it.
+/// Why a reader of batches has failed.
 #[pyclass(frozen, module = "cdfd_native.parquet")]
-pub struct Batches {
-    /// A `pyarrow.RecordBatchReader`.
-    #[pyo3(get)]
-    reader: Py<PyAny>,
+pub struct Failed {
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
 #[pymethods]
-impl Batches {
-    /// Raise why `reader` has failed, of which pyarrow has the text only.
+impl Failed {
+    /// Raise why the reader has failed, of which pyarrow has the text only.
     fn raise_failure(&self) -> PyResult<()> {
         lock(&self.failure)
             .take()
@@ -232,7 +226,10 @@ impl RecordBatchReader for Stream {
     }
 }
 
-/// Rows of files that have one schema, one after the other.
+/// Rows of files that have one schema, one after the other: a `pyarrow.RecordBatchReader`, and why it has failed.
+///
+/// Batches have bounded memory, whatever the files say. No object of ours may hold the reader or call it: pyarrow gives up the interpreter's lock
+/// when it reads and when it is freed, PyO3 would not know, and would call and free the files' sources without the lock.
 ///
 /// Args:
 ///     files: to read.
@@ -259,7 +256,7 @@ fn read(
     threads: usize,
     views: bool,
     selection: Option<Vec<usize>>,
-) -> PyResult<Batches> {
+) -> PyResult<(Py<PyAny>, Failed)> {
     let mut wanted = Vec::new();
     for (file, numbers) in files.iter().zip(groups) {
         let file = &file.get().file;
@@ -297,15 +294,12 @@ fn read(
         batches,
         failure: Arc::clone(&failure),
     });
-    Ok(Batches {
-        reader: stream.into_pyarrow(py)?.unbind(),
-        failure,
-    })
+    Ok((stream.into_pyarrow(py)?.unbind(), Failed { failure }))
 }
 
 /// Parquet files, read without trusting them.
 #[pymodule(submodule, name = "parquet")]
 pub mod parquet_module {
     #[pymodule_export]
-    use super::{Batches, DamagedError, NotTextError, ParquetFile, TooLargeError, read};
+    use super::{DamagedError, Failed, NotTextError, ParquetFile, TooLargeError, read};
 }

@@ -283,8 +283,8 @@ def test_a_selection_of_rows(codec: str) -> None:
                 wanted += range(at, at + count)
             runs.append(count)
             at += count
-        found = parquet.read([file], [range(3)], ["id", "l"], rows=chance.choice([9, 4_000]), selection=runs)
-        same(list(found.reader), table.take(wanted).to_batches(), table.schema)
+        found, _ = parquet.read([file], [range(3)], ["id", "l"], rows=chance.choice([9, 4_000]), selection=runs)
+        same(list(found), table.take(wanted).to_batches(), table.schema)
 
 
 def test_some_columns_have_their_share_of_the_size() -> None:

@@ -140,6 +140,8 @@ def test_a_column_of_another_kind(where: Place) -> None:
     for found in values(len(TABLE)):
         column = replaced(TABLE.column(number).combine_chunks(), where[1:], found)
         error = refused(layout.parquet(TABLE.set_column(number, where[0], column)))
+        if error is not None and error.what.startswith("a file is in the table twice"):
+            continue  # `live` says so, of a state; its caller knows the table
         if error is not None and (error.family, error.table, error.version) not in (
             ("log", "memory://t", VERSION),
             ("unsupported", "memory://t", VERSION),
