@@ -44,6 +44,22 @@ class Units(LoadScopeScheduling):
         self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
 
+    def remove_node(self, node: Any) -> str | None:
+        """Give the tests that a dead worker has left to others: the test at which it died, if any. That one is not run again.
+
+        xdist gives away whole units, with what has run. A worker with nothing to run then waits, and so does the whole run, for ever.
+        """
+        workload = self.assigned_work.pop(node)
+        left = {name: [test for test, done in tests.items() if not done] for name, tests in workload.items()}
+        died_at = next((test for tests in left.values() for test in tests), None)
+        for name, tests in left.items():
+            if others := {test: False for test in tests if test != died_at}:
+                self.workqueue[name] = others
+        if died_at is not None:
+            for other in self.assigned_work:
+                self._reschedule(other)
+        return died_at
+
 
 def durations() -> dict[str, float]:
     """Seconds by unit."""

@@ -50,3 +50,31 @@ def test_each_unit_has_one_worker_and_the_longest_begins(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     units = [unit(line.split()[1]) for line in ran.read_text().splitlines()]
     assert units == [MODULES[1]] * 6 + [MODULES[0]] * 6 + [TOGETHER[0]] * 12
+
+
+def test_a_worker_that_dies_does_not_stop_the_others(tmp_path: Path) -> None:
+    hook = "def pytest_xdist_make_scheduler(config, log):\n    return Units(config, log)\n"
+    (tmp_path / "conftest.py").write_text(f"from tests.support.distribution import Units\n\n\n{hook}")
+    for module in "abcd":
+        (tmp_path / f"test_{module}.py").write_text("def test_one(): pass\n\n\ndef test_two(): pass\n")
+    (tmp_path / "test_dying.py").write_text(
+        "import os\n\n\ndef test_dying(): os._exit(1)\n\n\ndef test_after(): pass\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n2",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "1 failed, 9 passed" in done.stdout, done.stdout + done.stderr
+    assert "crashed while running 'test_dying.py::test_dying'" in done.stdout
