@@ -2,7 +2,8 @@
 //!
 //! Source: `Encodings.md` of apache/parquet-format, "Delta Encoding" and the two that follow it.
 
-use super::failure::{Result, damaged};
+use super::failure::{Failure, Result, damaged};
+use super::varint::{NoNumber, from_zigzag, varint};
 
 /// Numbers of a delta-encoded block of integers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,7 +170,7 @@ impl<'a> Bytes<'a> {
     fn take_most(&mut self, count: usize, bits: usize) -> Result<&'a [u8]> {
         let there = self.data.get(self.at..).unwrap_or_default();
         if there.len() < bits.div_ceil(8).min(count) {
-            return Err(damaged!("a page that ends before its lengths"));
+            return Err(too_short());
         }
         let taken = &there[..count.min(there.len())];
         self.at += taken.len();
@@ -177,21 +178,22 @@ impl<'a> Bytes<'a> {
     }
 
     fn varint(&mut self) -> Result<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(damaged!("a number of more than 64 bits"))
+        let mut left = self.data.get(self.at..).unwrap_or_default();
+        let number = varint(&mut left).map_err(|why| match why {
+            NoNumber::End => too_short(),
+            NoNumber::TooLong => damaged!("a number of more than 64 bits"),
+        })?;
+        self.at = self.data.len() - left.len();
+        Ok(number)
     }
 
     fn zigzag(&mut self) -> Result<i64> {
-        let bits = self.varint()?;
-        Ok((bits >> 1) as i64 ^ -((bits & 1) as i64))
+        Ok(from_zigzag(self.varint()?))
     }
+}
+
+fn too_short() -> Failure {
+    damaged!("a page that ends before its lengths")
 }
 
 #[cfg(test)]

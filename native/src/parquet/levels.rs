@@ -6,6 +6,7 @@ use parquet::basic::Encoding;
 
 use super::delta::bits;
 use super::failure::{Failure, Result, damaged};
+use super::varint::{NoNumber, varint};
 
 /// The levels of a page, of one kind.
 #[derive(Clone, Copy)]
@@ -112,7 +113,10 @@ impl<'a> Levels<'a> {
             };
         }
         while left > 0 {
-            let header = varint(&mut data)?;
+            let header = varint(&mut data).map_err(|why| match why {
+                NoNumber::End => too_short(),
+                NoNumber::TooLong => damaged!("a run of more than 64 bits"),
+            })?;
             let length = usize::try_from(header >> 1).unwrap_or(usize::MAX);
             let (run, count);
             if header & 1 == 1 {
@@ -223,19 +227,6 @@ pub fn check_lists(
         count: repetition.iter().filter(|level| **level == 0).count() as u64,
         first: *first == 0,
     })
-}
-
-fn varint(data: &mut &[u8]) -> Result<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (byte, others) = data.split_first().ok_or_else(too_short)?;
-        *data = others;
-        value |= u64::from(byte & 0x7f) << shift;
-        if *byte < 0x80 {
-            return Ok(value);
-        }
-    }
-    Err(damaged!("a run of more than 64 bits"))
 }
 
 fn too_short() -> Failure {

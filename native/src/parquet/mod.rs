@@ -3,6 +3,7 @@
 //! | module    | what                                                             |
 //! |-----------|------------------------------------------------------------------|
 //! | `source`  | the bytes of a file                                              |
+//! | `varint`  | numbers of variable length                                       |
 //! | `thrift`  | page headers, and the sizes in a footer                          |
 //! | `file`    | the footer: schema, and where columns are                        |
 //! | `codecs`  | decompression into as many bytes as a header promises            |
@@ -31,6 +32,7 @@ mod pages;
 mod source;
 mod strings;
 mod thrift;
+mod varint;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};

@@ -5,6 +5,7 @@
 use parquet::basic::Encoding;
 
 use super::failure::{Failure, Result, damaged, too_large};
+use super::varint::{NoNumber, from_zigzag, varint};
 
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
@@ -83,20 +84,14 @@ impl<'a> Compact<'a> {
     }
 
     fn varint(&mut self) -> Parsed<u64> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(damaged!("a number of more than 64 bits").into())
+        varint(&mut self.data).map_err(|why| match why {
+            NoNumber::End => Stop::End,
+            NoNumber::TooLong => damaged!("a number of more than 64 bits").into(),
+        })
     }
 
     fn integer(&mut self) -> Parsed<i64> {
-        let bits = self.varint()?;
-        Ok((bits >> 1) as i64 ^ -((bits & 1) as i64))
+        Ok(from_zigzag(self.varint()?))
     }
 
     /// An integer that is a size or a number of things.
