@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import StorageError
-from cdfd.parquet.readable import Readable
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.objects import GetResult
@@ -58,8 +57,10 @@ class Piece:
     used: int = 0
 
 
-class RangeBuffer(Readable):
+class RangeBuffer:
     """The file object behind `pa.PythonFile`, which lets one thread at a time read at a position. `range` is for several threads."""
+
+    closed = False
 
     def __init__(self, client: S3Client, request: Request, got: GetResult, start: int) -> None:
         self._client = client
@@ -75,6 +76,21 @@ class RangeBuffer(Readable):
         self._buffered = self._reads = 0
         self._lock = threading.Lock()
         client.readers.add(self)
+
+    def readable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def seekable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def writable(self) -> bool:
+        """See `io.IOBase`."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: nothing is written."""
 
     def tell(self) -> int:
         """See `io.IOBase`."""
@@ -98,7 +114,7 @@ class RangeBuffer(Readable):
 
     def close(self) -> None:
         """Cancel the requests that run, and release the ranges."""
-        super().close()
+        self.closed = True
         with self._lock:
             self._client.readers.discard(self)
             self._planned.clear()
