@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -79,3 +80,15 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", request.param == "native")
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that runs in this process sets logs up, and code that finds JSON logs behaves differently."""
+    loggers = [logging.getLogger(name) for name in (None, "cdfd", "kafka")]
+    handlers, levels = list(loggers[0].handlers), [logger.level for logger in loggers]
+    yield
+    loggers[0].handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    logging.captureWarnings(False)

@@ -160,6 +160,7 @@ def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) ->
     builder = SimpleNamespace(config=lambda *_: builder, getOrCreate=lambda: made)
     monkeypatch.setattr(sessions, "SparkSession", SimpleNamespace(builder=builder))
     monkeypatch.setattr(sessions, "_stop", stopped.append)
+    monkeypatch.setattr(sessions, "_start_jvm", lambda *_: None)
     monkeypatch.setenv("PYSPARK_PYTHON", "python")
     with pytest.raises(ConfigError, match=r"the session's Spark 4\.0\.1 is too old: cdfd needs 4\.1 or newer"):
         sessions.Sessions(SparkEngine(), "x").get()

@@ -7,7 +7,6 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,17 +14,6 @@ from cdfd.console.logs import set_up, take_standard_error
 from cdfd.errors import ConfigError
 
 LOG = logging.getLogger("cdfd.daemon.loop.feed")
-
-
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in (None, "cdfd", "kafka")]
-    handlers, levels = list(loggers[0].handlers), [logger.level for logger in loggers]
-    yield
-    loggers[0].handlers[:] = handlers
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-    logging.captureWarnings(False)
 
 
 class Terminal(io.StringIO):

@@ -115,8 +115,10 @@ class Borrowed:
 @contextmanager
 def session(cores: int = 2, options: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session, and no trace of it afterwards."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    assert SparkContext._gateway is None, "a test left a JVM, which has another class path"
     # Executors run `python3` of the PATH where nothing is said.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tempfile.mkdtemp(prefix="cdfd-spark-")
