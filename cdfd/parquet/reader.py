@@ -157,7 +157,8 @@ class _Ranges:
 
     def __init__(self, source: Any) -> None:
         buffer_at = getattr(source, "buffer_at", None)
-        self._read = buffer_at or (lambda count, most, at: source.read_at(most, at))
+        # `read_at` would take new memory from the C library, which the kernel has to clear.
+        self._read = buffer_at or (lambda count, most, at: source.get_stream(at, most).read_buffer(most))
 
     def read_range(self, at: int, count: int, most: int) -> pa.UInt8Array:
         """From `count` to `most` bytes from position `at` on."""

@@ -10,6 +10,11 @@ mod trevni;
 pub use parquet::fuzzing;
 use pyo3::prelude::*;
 
+// The C library gives the memory of each batch back to the kernel, which has to clear it again for the next one.
+#[cfg(not(fuzzing))] // the address sanitizer has its own
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Decoding and encoding for cdfd in memory-safe machine code.
 #[pymodule]
 mod cdfd_native {
