@@ -27,15 +27,12 @@ from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
-from cdfd.changes.scans import OnMissingFile, Scanned, ScanReader, Unpaired, raise_missing
+from cdfd.changes.scans import OnMissingFile, Scanned, ScanReader, Unpaired, is_small, raise_missing
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
 from cdfd.changes.table_files import TableFiles
 from cdfd.changes.whole_pairs import filled, without_lone_images
-
-SMALL_PLAN_BYTES = 256 << 10
-"""Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
@@ -83,7 +80,7 @@ class Execution:
 
     def threads_for(self, plans: Sequence[ChangePlan]) -> int:
         """Cores to use for processing the rows of `plans`. At the tip of a table rows are few, and one thread is faster than several."""
-        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_small(plans[0].size) else self.threads
+        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and is_small(plans[0].size) else self.threads
 
     def _parallel_scans(self) -> int:
         """Files to read at a time. More of them than cores would take the processor's caches from each other."""
@@ -188,7 +185,9 @@ class Execution:
 
     @property
     def _reader(self) -> ScanReader:
-        return ScanReader(self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined)
+        return ScanReader(
+            self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined, self.threads
+        )
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         reader, remote, refinement = self._reader, self.files.storage.remote, plan.refinement
@@ -209,7 +208,7 @@ class Execution:
             return self.refined.of(self._refined(plan))
 
         if len(sources) == 1:
-            yield partial(self._reader.read_images, plan, sources[0], self._uses_threads(plan, sources[0]), version)
+            yield partial(self._reader.read_images, plan, sources[0], version)
         else:
             yield from self._tasks_of_scans(plan, in_phases(sources), sources, version)
 
@@ -252,8 +251,7 @@ class Execution:
                 if is_early:
                     buffers[scan.path] = Future()
                 handover = buffers.get(scan.path)
-                use_threads = self._uses_threads(plan, scan)
-                task = partial(reader.read_phase, plan, scan, use_threads, budget, handover, orders)
+                task = partial(reader.read_phase, plan, scan, budget, handover, orders)
             else:
                 yield self._task_of(plan, scan)
                 continue
@@ -270,20 +268,16 @@ class Execution:
                 yield self._task_of(*group[0])
 
     def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
-        task = partial(self._reader.read, plan, scan, self._uses_threads(plan, scan))
+        task = partial(self._reader.read, plan, scan)
         return Inline(task) if self._is_tiny(scan.size) else task
 
     def _is_tiny(self, size: int) -> bool:
         # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
         return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
 
-    def _uses_threads(self, plan: ChangePlan, scan: FileScan) -> bool:
-        # A single file is faster if its columns are decoded in parallel.
-        return len(plan.scans) < self.threads and not _is_small(scan.size)
-
     def _refined(self, plan: ChangePlan) -> RefinedVersion:
         # Its files are read by one of the threads that read buckets.
-        workers = 1 if _is_small(plan.size) else self._parallel_scans()
+        workers = 1 if is_small(plan.size) else self._parallel_scans()
         return RefinedVersion(
             plan,
             self.select(plan.schema),
@@ -305,8 +299,3 @@ def cores() -> int:
 
 def _has_key(plan: ChangePlan) -> bool:
     return bool(plan.key) and plan.refinement is None
-
-
-def _is_small(size: int) -> bool:
-    # A size of 0 is unknown: the log does not say it.
-    return 0 < size <= SMALL_PLAN_BYTES

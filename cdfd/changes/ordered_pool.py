@@ -49,6 +49,14 @@ class After(Generic[B]):
         return self.task()
 
 
+_thread = threading.local()
+
+
+def runs_beside_others() -> bool:
+    """Whether this is a task that other tasks can run beside: the only task of all runs in the calling thread."""
+    return getattr(_thread, "is_worker", False)
+
+
 class _End:
     """The last item of a task's queue. It carries the error that ended the task, if any."""
 
@@ -123,6 +131,7 @@ class _OrderedPool(Generic[B]):
         _OrderedPool.open.discard(self)
 
     def _work(self) -> None:
+        _thread.is_worker = True
         while (queued := self._jobs.get()) is not None:
             queued.run()
 
