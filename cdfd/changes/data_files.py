@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.ports.registry import DATA_FILES
@@ -49,10 +51,32 @@ class ColumnSizes(Protocol):
         """Decoded bytes of the columns `batches` would read, about."""
 
 
+@runtime_checkable
+class SkipsRows(Protocol):
+    """A data file that decodes some of its rows in less time than all of them. Of other files all are decoded, and then filtered."""
+
+    def selected_batches(
+        self,
+        columns: Sequence[str],
+        groups: Sequence[int],
+        runs: npt.NDArray[np.uint64],
+        *,
+        rows: int,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Like `batches`, but only some rows: `runs` has how many rows are skipped, returned, skipped, and so on."""
+
+
 @cache
 def has_column_sizes(kind: type) -> bool:
     """Whether files of that class are `ColumnSizes`. Cached, because checking a protocol takes as long as opening a file."""
     return issubclass(kind, ColumnSizes)
+
+
+@cache
+def skips_rows(kind: type) -> bool:
+    """Whether files of that class are `SkipsRows`."""
+    return issubclass(kind, SkipsRows)
 
 
 def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:

@@ -5,15 +5,17 @@ Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.changes.column_prefetch import may_skip_groups, prefetch_columns
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.data_files import ColumnSizes, DataFile, Footer, has_column_sizes, opened
+from cdfd.changes.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_column_sizes, opened, skips_rows
 from cdfd.changes.group_pruning import excluded_groups, kept_batches
 from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.changes.layout import Layout
@@ -251,6 +253,14 @@ class FileReader:
         """The selected rows, in order."""
         names = self.names
         for first_row, groups in self.row_groups():
+            runs = self._runs(first_row, groups)
+            if runs is not None:
+                size = self._batch_rows(batch_rows)
+                batches = cast(SkipsRows, self.file).selected_batches(
+                    names, groups, runs, rows=size, use_threads=use_threads
+                )
+                yield from map(self._logical, batches)
+                continue
             row = first_row
             for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
                 if self.row_ids is not None:
@@ -263,6 +273,13 @@ class FileReader:
                 row += batch.num_rows
                 if rows.num_rows:
                     yield rows
+
+    def _runs(self, first_row: int, groups: Sequence[int]) -> npt.NDArray[np.uint64] | None:
+        """The rows of consecutive row groups to decode, if not all of them are."""
+        if self.row_ids is not None or not skips_rows(self.file.__class__):
+            return None
+        count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
+        return self.selection.runs(first_row, count)
 
     @property
     def names(self) -> list[str]:

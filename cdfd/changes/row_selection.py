@@ -16,6 +16,8 @@ from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError
 
 DAMAGED_HINT = "The file is truncated or damaged: restore it, or rewrite it"
+_MOST_ROWS = 1 << 24
+_MOST_RUNS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,20 @@ class RowSelection:
         if self.without is not None:
             keep &= ~self.without.mask(first_row, count)
         return keep
+
+    def runs(self, first_row: int, count: int) -> npt.NDArray[np.uint64] | None:
+        """Of `count` rows from row `first_row` of the file on, how many are skipped, selected, skipped, and so on.
+
+        None if all are selected, or if the runs are so many that filtering takes less time.
+        """
+        mask = self.mask(first_row, count) if count <= _MOST_ROWS else None
+        if mask is None:
+            return None
+        bounds = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        if len(bounds) > min(count // 5, _MOST_RUNS):
+            return None
+        starts = [] if count and not mask[0] else [0]  # a first run of no rows is skipped
+        return np.diff(np.concatenate([[0], starts, bounds, [count]])).astype(np.uint64)
 
     def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """The selected rows of a batch whose first row is row `first_row` of the file."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd import native
@@ -121,6 +123,18 @@ class ParquetReader:
         wanted = range(self.metadata.num_row_groups) if groups is None else groups
         return read([(self._file, wanted)], columns, self._dictionaries, rows, THREADS if use_threads else 1)
 
+    def selected_batches(
+        self,
+        columns: Sequence[str],
+        groups: Sequence[int],
+        runs: npt.NDArray[np.uint64],
+        *,
+        rows: int,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Like `batches`, but only some rows: `runs` has how many rows are skipped, returned, skipped, and so on."""
+        return read([(self._file, groups)], columns, self._dictionaries, rows, THREADS if use_threads else 1, runs)
+
     def ranges(self, columns: Sequence[str], groups: Collection[int] | None = None) -> list[tuple[int, int, int]]:
         """Where columns are in the file: row group, start and end in bytes. `groups` are row groups, None all."""
         return [each for each in self._file.ranges(list(columns)) if groups is None or each[0] in groups]
@@ -190,6 +204,7 @@ def read(
     dictionaries: Sequence[str],
     rows: int,
     threads: int = 1,
+    runs: npt.NDArray[np.uint64] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of files of one schema, each with the row groups to read. Arguments and errors are those of `ParquetReader.batches`."""
     from cdfd_native import parquet
@@ -202,6 +217,7 @@ def read(
             rows=rows,
             dictionaries=list(dictionaries),
             threads=threads,
+            selection=runs,
         )
         yield from _batches(batches, failed)
     except parquet.NotTextError as error:

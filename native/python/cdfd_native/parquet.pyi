@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 class DamagedError(ValueError):
@@ -56,8 +58,7 @@ def read(
     rows: int,
     dictionaries: Sequence[str] = (),
     threads: int = 1,
-    views: bool = False,
-    selection: Sequence[int] | None = None,
+    selection: npt.NDArray[np.uint64] | None = None,
 ) -> tuple[pa.RecordBatchReader, Failed]:
     """Rows of files that have one schema, one after the other, in batches of bounded memory, and why reading has failed.
 
@@ -68,8 +69,7 @@ def read(
         rows: of a batch, at most.
         dictionaries: top-level string columns to return as dictionaries.
         threads: that decode columns, at most.
-        views: whether strings are views.
-        selection: lengths of runs of rows, of which every second one is read, beginning with the second; None for all rows.
+        selection: how many rows are skipped, returned, skipped, and so on; None for all rows.
 
     Raises:
         DamagedError: a file is damaged, or the files cannot be read together. Reading raises it, too.

@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_pyarrow::{IntoPyArrow, ToPyArrow};
 use arrow_schema::{ArrowError, SchemaRef};
+use numpy::PyReadonlyArray1;
 use parquet::arrow::arrow_reader::RowSelector;
 use parquet::basic::ColumnOrder;
 use pyo3::prelude::*;
@@ -240,13 +241,12 @@ impl RecordBatchReader for Stream {
 ///     dictionaries: top-level string columns to return as dictionaries.
 ///     rows: of a batch, at most.
 ///     threads: that decode columns, at most.
-///     views: whether strings are views.
-///     selection: lengths of runs of rows, of which every second one is read, beginning with the second; None for all rows.
+///     selection: how many rows are skipped, returned, skipped, and so on; None for all rows.
 ///
 /// Raises:
 ///     DamagedError: a file is damaged, or the files cannot be read together. Reading raises it, too.
 #[pyfunction]
-#[pyo3(signature = (files, groups, columns, *, rows, dictionaries = vec![], threads = 1, views = false, selection = None))]
+#[pyo3(signature = (files, groups, columns, *, rows, dictionaries = vec![], threads = 1, selection = None))]
 #[allow(clippy::too_many_arguments)]
 fn read(
     py: Python<'_>,
@@ -256,8 +256,7 @@ fn read(
     rows: usize,
     dictionaries: Vec<String>,
     threads: usize,
-    views: bool,
-    selection: Option<Vec<usize>>,
+    selection: Option<PyReadonlyArray1<'_, u64>>,
 ) -> PyResult<(Py<PyAny>, Failed)> {
     let mut wanted = Vec::new();
     for (file, numbers) in files.iter().zip(groups) {
@@ -269,16 +268,14 @@ fn read(
             wanted.push((Arc::clone(file), number));
         }
     }
-    let selection = selection.map(|runs| {
-        let runs = runs.into_iter().enumerate();
-        let selectors = runs.map(|(place, count)| {
-            if place % 2 == 0 {
-                RowSelector::skip(count)
-            } else {
-                RowSelector::select(count)
-            }
+    let runs = selection.as_ref().map(|runs| runs.as_slice()).transpose()?;
+    let selection = runs.map(|runs| {
+        let runs = runs.iter().enumerate();
+        let selectors = runs.map(|(place, count)| RowSelector {
+            row_count: *count as usize,
+            skip: place % 2 == 0,
         });
-        selectors.collect::<Vec<_>>().into()
+        selectors.collect()
     });
     let batches = guarded(py, || {
         batches::Batches::new(Request {
@@ -288,7 +285,7 @@ fn read(
             selection,
             rows,
             threads,
-            views,
+            views: false,
         })
     })?;
     let failure = Arc::<Mutex<Option<Failure>>>::default();

@@ -9,6 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -259,7 +260,7 @@ def test_other_types() -> None:
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_columns_in_threads_and_views(threads: bool) -> None:
+def test_columns_in_threads(threads: bool) -> None:
     table = pa.table({"id": range(900), "l": [[1, None]] * 900, "word": [f"word {number}" for number in range(900)]})
     with reader.opened(pa.BufferReader(stored(table, row_group_size=400))) as file:
         found = list(file.batches(table.column_names, rows=70, use_threads=threads))
@@ -268,12 +269,10 @@ def test_columns_in_threads_and_views(threads: bool) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_selection_of_rows(codec: str) -> None:
-    """Runs of rows: left out, read, left out, and so on. Pages without a row for it are not decoded."""
-    from cdfd_native import parquet
-
+    """Pages without such a row are not decoded."""
     table = pa.table({"id": range(5_000), "l": [[number] * (number % 3) for number in range(5_000)]})
     data = stored(table, compression=codec, row_group_size=1_900, data_page_size=700, write_batch_size=50)
-    file = reader.native_file(pa.BufferReader(data))
+    file = reader.ParquetReader(pa.BufferReader(data))
     chance = random.Random(3)
     for _ in range(40):
         runs, wanted, at = list[int](), list[int](), 0
@@ -283,8 +282,9 @@ def test_a_selection_of_rows(codec: str) -> None:
                 wanted += range(at, at + count)
             runs.append(count)
             at += count
-        found, _ = parquet.read([file], [range(3)], ["id", "l"], rows=chance.choice([9, 4_000]), selection=runs)
-        same(list(found), table.take(wanted).to_batches(), table.schema)
+        lengths = np.array(runs, np.uint64)
+        batches = file.selected_batches(["id", "l"], range(3), lengths, rows=chance.choice([9, 4_000]))
+        same(list(batches), table.take(wanted).to_batches(), table.schema)
 
 
 def test_some_columns_have_their_share_of_the_size() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from cdfd.changes.row_selection import RowSelection
 from cdfd.delta.roaring import RowSet
@@ -28,3 +31,24 @@ def test_a_reduced_selection_has_the_same_rows() -> None:
     for selection in (RowSelection(old, new), RowSelection(old), RowSelection(None, new), RowSelection()):
         batch = pa.record_batch({"id": range(30)})
         assert selection.reduced().filter(batch, 0).equals(selection.filter(batch, 0))
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 400), (100, 250), (399, 1)])
+@pytest.mark.parametrize(
+    "rows", [range(0), range(400), range(1), range(399, 400), range(30, 90), [*range(5, 9), 20, 388]]
+)
+def test_runs_are_the_rows_of_the_mask(rows: Iterable[int], first: int, count: int) -> None:
+    some = RowSet.of(rows)
+    for selection in (RowSelection(only=some), RowSelection(without=some)):
+        mask, runs = selection.mask(first, count), selection.runs(first, count)
+        assert mask is not None
+        assert runs is not None
+        selected = np.zeros(len(runs), bool)
+        selected[1::2] = True
+        assert np.repeat(selected, runs.astype(np.int64)).tolist() == mask.tolist()
+
+
+def test_rows_that_alternate_are_filtered() -> None:
+    """A decoder that stops at every second row takes longer than one that decodes all of them."""
+    assert RowSelection(only=RowSet.of(range(0, 400, 2))).runs(0, 400) is None
+    assert RowSelection().runs(0, 400) is None
