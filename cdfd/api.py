@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from cdfd.arrays import type_with_views
 from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import Execution
 from cdfd.changes.in_thread import iterate_in_thread
@@ -55,6 +56,7 @@ def changes(
     columns: Columns = None,
     mask: Mapping[str, object] | None = None,
     exclude_change_types: Sequence[str] | str = (),
+    string_views: bool = False,
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
     path_prefixes: Mapping[str, Uri] | None = None,
@@ -82,6 +84,7 @@ def changes(
         mask: masks by column: `nullify`, `constant:VALUE`, `truncate:2` or `hmac_sha256:FILE`, or
             `{"method": "hmac_sha256", "hmac_key": b"..."}`.
         exclude_change_types: change types to leave out.
+        string_views: whether strings and binaries are Arrow's views, as Polars and DuckDB use them. No text is copied for it.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
         path_prefixes: places of absolute paths in the log, by prefix: `{"dbfs:/mnt/lake": "s3://lake"}`. They may be read.
@@ -130,7 +133,7 @@ def changes(
             found.add(batch)
         yield from found.batches()
 
-    return pa.RecordBatchReader.from_batches(reconciler.schema, net_rows() if net else rows())
+    return _reader(reconciler.schema, net_rows() if net else rows(), string_views)
 
 
 def snapshot(
@@ -141,6 +144,7 @@ def snapshot(
     columns: Columns = None,
     mask: Mapping[str, object] | None = None,
     exclude_change_types: Sequence[str] | str = (),
+    string_views: bool = False,
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
     path_prefixes: Mapping[str, Uri] | None = None,
@@ -155,6 +159,7 @@ def snapshot(
         columns: as for `changes`.
         mask: as for `changes`.
         exclude_change_types: as for `changes`.
+        string_views: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
         path_prefixes: as for `changes`.
@@ -177,7 +182,7 @@ def snapshot(
     chosen = shape.target(found.plan.schema)
     execution = Execution(table.files, lambda _: chosen, whole=shape.columns is None, shape=shape)
     batches = (batch.rows for batch in execution.batches([found.plan]) if batch.rows.num_rows)
-    return pa.RecordBatchReader.from_batches(change_schema(shape.published(chosen).arrow), batches)
+    return _reader(change_schema(shape.published(chosen).arrow), batches, string_views)
 
 
 async def follow(
@@ -241,6 +246,13 @@ async def follow(
                     async for found in batches:
                         if found.rows.num_rows:
                             yield found.rows
+
+
+def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch], string_views: bool) -> pa.RecordBatchReader:
+    if string_views:
+        schema = pa.schema([field.with_type(type_with_views(field.type)) for field in schema])
+        batches = (batch.cast(schema) for batch in batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -67,6 +67,25 @@ def to_numpy(column: Any) -> Any:
     return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
 
 
+def type_with_views(kind: Any) -> Any:
+    """A type with views in place of strings and binaries, at any depth but for dictionaries. Casting to it copies no text."""
+    if pa.types.is_string(kind):
+        return pa.string_view()
+    if pa.types.is_binary(kind):
+        return pa.binary_view()
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_with_views(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_field_with_views(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_field_with_views(kind.key_field), _field_with_views(kind.item_field))
+    return kind
+
+
+def _field_with_views(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(type_with_views(field.type))
+
+
 def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {str} and kind in (None, pa.string(), pa.large_string()):

@@ -411,3 +411,10 @@ class TestTheModule:
         script += "assert cdfd.changes.position.Position is position.Position; print(read.__name__)"
         done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
         assert (done.stdout, done.stderr) == ("cdfd.changes.read\n", "")
+
+
+def test_strings_as_views(writer: TableWriter) -> None:
+    for read in (cdfd.changes, cdfd.snapshot):
+        plain, views = read(uri(writer)).read_all(), read(uri(writer), string_views=True).read_all()
+        assert (plain.schema.field("v").type, views.schema.field("v").type) == (pa.string(), pa.string_view())
+        assert views.to_pylist() == plain.to_pylist()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.arrays import array_of, scalar_of, to_numpy
+from cdfd.arrays import array_of, scalar_of, to_numpy, type_with_views
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -74,3 +74,15 @@ def test_scalars() -> None:
     for value, kind in (("a", None), (7, pa.int32()), (None, pa.string()), (Decimal("1.50"), pa.decimal128(5, 2))):
         assert scalar_of(value, kind).equals(pa.scalar(value, kind))
     assert scalar_of(moment, pa.timestamp("us", "UTC")).as_py() == moment
+
+
+@given(st.data())
+def test_views_have_the_same_values(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from([each for each in KINDS if each != pa.large_string()]))
+    made = array_of(data.draw(st.lists(st.none() | KINDS[kind], max_size=9)), kind)
+    views = made.cast(type_with_views(kind))
+    views.validate(full=True)
+    assert views.to_pylist() == made.to_pylist()
+    text = str(views.type).replace("string_view", "").replace("binary_view", "")
+    assert "string" not in text
+    assert "binary" not in text
