@@ -191,21 +191,8 @@ def by_delta_rs(chance: Random, table: pa.Table, folder: Path) -> tuple[bytes, d
     return path.read_bytes(), options | column
 
 
-def has_lists_of_lists(kind: pa.DataType, of_list: bool = False) -> bool:
-    """Whether there are lists of lists or maps that are not null: the legacy format has a repeated group for both."""
-    if pa.types.is_map(kind):
-        return of_list or has_lists_of_lists(kind.item_type)
-    if pa.types.is_list(kind):
-        return of_list or has_lists_of_lists(kind.value_type, not kind.value_field.nullable)
-    return pa.types.is_struct(kind) and any(
-        has_lists_of_lists(kind.field(place).type) for place in range(kind.num_fields)
-    )
-
-
 def by_spark(chance: Random, table: pa.Table, folder: Path, spark: SparkSession) -> tuple[bytes, dict[str, Any]]:
     """The same by parquet-mr, with pages of version 1 or 2."""
-    # See docs/reliability.md.
-    legacy = "false" if any(map(has_lists_of_lists, table.schema.types)) else chance.choice(["true", "false"])
     options = {
         "compression": chance.choice(["none", "snappy", "gzip", "zstd", "lz4", "lz4_raw"]),
         "parquet.writer.version": chance.choice(["PARQUET_1_0", "PARQUET_2_0"]),
@@ -218,7 +205,7 @@ def by_spark(chance: Random, table: pa.Table, folder: Path, spark: SparkSession)
     }
     settings = {
         "spark.sql.parquet.outputTimestampType": chance.choice(["INT96", "TIMESTAMP_MICROS"]),
-        "spark.sql.parquet.writeLegacyFormat": legacy,
+        "spark.sql.parquet.writeLegacyFormat": chance.choice(["true", "false"]),
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     }

@@ -11,6 +11,7 @@ use parquet::file::metadata::{
 use parquet::schema::types::Type as SchemaType;
 
 use super::failure::{Result, damaged, too_large};
+use super::legacy::with_elements;
 use super::source::Source;
 use super::thrift::check_footer;
 
@@ -206,7 +207,7 @@ fn decode(footer: &[u8], statistics: ParquetStatisticsPolicy) -> Result<ParquetM
         .with_column_stats_policy(statistics)
         .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
         .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
-    Ok(ParquetMetaDataReader::decode_metadata_with_options(
+    with_elements(ParquetMetaDataReader::decode_metadata_with_options(
         footer,
         Some(&options),
     )?)

@@ -6,6 +6,7 @@
 //! | `varint`  | numbers of variable length                                       |
 //! | `thrift`  | page headers, and the sizes in a footer                          |
 //! | `file`    | the footer: schema, and where columns are                        |
+//! | `legacy`  | lists of two levels                                              |
 //! | `codecs`  | decompression into as many bytes as a header promises            |
 //! | `delta`   | how long the strings of a page are                               |
 //! | `levels`  | where the rows of lists begin                                    |
@@ -27,6 +28,7 @@ mod failure;
 mod file;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod legacy;
 mod levels;
 mod pages;
 mod source;
