@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdfd import native
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 from cdfd.storage.local import LocalStorage
+
+pytestmark = pytest.mark.skipif(not native.built, reason="files are read together only with cdfd-native")
 
 FIELDS = (StructField("id", Primitive("long")), StructField("word", Primitive("string")))
 SCHEMA = TableSchema(StructType((*FIELDS, StructField("region", Primitive("string")))), ("region",))

@@ -53,11 +53,13 @@ def table(path: Path, counts: list[str | None], *, deleted: int | None = None) -
 
 
 class TestFooter:
+    @pytest.mark.skipif(not native.built, reason="pyarrow alone refuses such a file")
     def test_rows_that_pyarrow_leaves_out_are_read(self, tmp_path: Path) -> None:
         write_list_that_begins_with_an_empty_page(tmp_path / "a.parquet")
         with pa.OSFile(str(tmp_path / "a.parquet")) as source, opened(source) as file:
             assert pa.Table.from_batches(file.batches(["l", "id"], rows=10)).to_pydict() == LISTS.to_pydict()
 
+    @pytest.mark.skipif(not native.built, reason="pyarrow alone refuses such a file")
     @pytest.mark.parametrize("files", [1, 3])
     def test_without_machine_code_a_table_with_such_a_file_is_refused(
         self, files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
