@@ -107,9 +107,9 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
 
     import pyarrow.parquet as pq
 
-    from cdfd.changes.layout import Layouts
-    from cdfd.changes.stream import PlanStream
-    from cdfd.tables.table import Table
+    from cdfd.log.stream import PlanStream
+    from cdfd.log.table import Table
+    from cdfd.scan.layout import Layouts
 
     opened = Table.open(table.path())
     layouts, found = Layouts(), []

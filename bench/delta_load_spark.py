@@ -24,12 +24,12 @@ from deltalake import DeltaTable, write_deltalake
 from bench import tables
 from bench.refine_spark import JAVA
 from cdfd.config.settings import Settings
-from cdfd.spark.engine import SparkEngine
+from cdfd.spark.engine.engine import SparkEngine
 from tests.support.kafka.delivering import run_loop
 from tests.support.spark.session import Borrowed, session
 
 if TYPE_CHECKING:
-    from cdfd.jobs.assignment import Engine
+    from cdfd.deliver.assignment import Engine
 
 FILES = 10
 PART_BYTES = 16 << 20

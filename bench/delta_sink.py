@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from deltalake import WriterProperties, write_deltalake
 
-from cdfd.changes.columns import VersionColumns, constant_type
-from cdfd.changes.position import Position
+from cdfd.model.columns import VersionColumns, constant_type
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 BATCH = 65_536
 FILE_BYTES = 64 << 20

@@ -14,8 +14,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encoding.debezium import DebeziumEncoder
-from cdfd.encoding.json import JsonEncoder
+from cdfd.encode.debezium import DebeziumEncoder
+from cdfd.encode.json import JsonEncoder
 
 ROUNDS = 9
 

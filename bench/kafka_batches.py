@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from kafka import KafkaAdminClient
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record

@@ -6,7 +6,7 @@ import asyncio
 
 import pyarrow as pa
 
-from cdfd.tables.table import Table
+from cdfd.log.table import Table
 
 
 def live_paths(uri: str) -> int:

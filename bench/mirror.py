@@ -26,16 +26,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from cdfd.changes.columns import VersionColumns, constant_type
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
 from cdfd.demo.writer import TableWriter
+from cdfd.model.columns import VersionColumns, constant_type
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 BATCH = 65_536
 FILE_BYTES = 64 << 20

@@ -89,7 +89,7 @@ def list_delta_rs_actions(uri: str) -> Measured:
 
 def spark_plan(uri: str, how: str = "auto") -> Measured:
     """Partitions of a first snapshot, as Spark's driver has them planned by a Python process. `how`: which processes list the files."""
-    from cdfd.spark.source import CdfdSource
+    from cdfd.spark.source.source import CdfdSource
 
     def planned() -> int:
         source = CdfdSource({"path": uri, "startingVersion": "snapshot", "snapshotPlanning": how})
@@ -116,7 +116,7 @@ def apply(uri: str) -> Measured:
     """Applying a commit of one file; the median of two hundred that follow each other."""
     from bench.tables import adds
     from cdfd.delta import commit as commits
-    from cdfd.tables.table import Table
+    from cdfd.log.table import Table
 
     snapshot = asyncio.run(Table.open(uri).log.snapshot())
     seconds = []

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 import cdfd
 from bench.table_set import TABLES
-from cdfd.encoding.formats import EncoderOptions, record_format
-from cdfd.encoding.records import Origin, RecordEncoder
+from cdfd.deliver.configured import BATCH_ROWS
+from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.sinks.kafka.records.batches import Batching, Partitions, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
-from cdfd.tables.configured import BATCH_ROWS
 
 FORMATS = ("flat", "avro", "debezium", "arrow", "cloudevents")
 TARGETS = {"avro": 0.7, "debezium": 0.7, "arrow": 2, "cloudevents": 0.9}

@@ -10,24 +10,11 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from cdfd.arrays import type_with_views
-from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import Execution
-from cdfd.changes.in_thread import iterate_in_thread
-from cdfd.changes.net import NetChanges
-from cdfd.changes.plan import ChangePlan, Changes
-from cdfd.changes.reconciliation import SchemaReconciler
-from cdfd.changes.refinement import Refine
-from cdfd.changes.refining import check_key, check_net
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.shape import AS_IT_IS
-from cdfd.changes.stream import PlanStream
 from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
-from cdfd.tables.table import Table, Uri
-from cdfd.tail.bounds import Start
-from cdfd.tail.start import (
+from cdfd.log.bounds import Start
+from cdfd.log.start import (
     check_range,
     check_version_exists,
     start_version,
@@ -35,6 +22,19 @@ from cdfd.tail.start import (
     until_version,
     wait_for_start,
 )
+from cdfd.log.stream import PlanStream
+from cdfd.log.table import Table, Uri
+from cdfd.model.columns import change_schema
+from cdfd.model.plan import ChangePlan, Changes
+from cdfd.model.refinement import Refine
+from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.plan.refining import check_key, check_net
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.shape import AS_IT_IS
+from cdfd.runtime.arrays import type_with_views
+from cdfd.runtime.in_thread import iterate_in_thread
+from cdfd.scan.execute import Execution
+from cdfd.scan.updates.net import NetChanges
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -11,7 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("config/*.yaml", "helm/cdfd/files/*.yaml", "helm/cdfd/dashboards/*.json", "cdfd/ports/registry.py")
+FOLDERS = ("config/*.yaml", "helm/cdfd/files/*.yaml", "helm/cdfd/dashboards/*.json", "cdfd/runtime/registry.py")
 PAGES = {"CHANGELOG.md": "changelog.md", "bench/README.md": "benchmarks.md"}
 
 

@@ -21,15 +21,15 @@ from pyspark.sql import SparkSession
 
 from bench import tables
 from bench.spark.planning import HEAP, MB, high_water
-from cdfd.changes.cutting import Measured, Part, Slice
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
-from cdfd.jobs.assignment import Assignment
-from cdfd.jobs.large_versions import LargeVersions
+from cdfd.deliver.assignment import Assignment
+from cdfd.deliver.configured import open_table
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.log.stream import Version
+from cdfd.model.position import Position
+from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Delivered, Job, JobSink
-from cdfd.spark import parts, tasks
-from cdfd.tables.configured import open_table
+from cdfd.spark.engine import parts, tasks
 
 ROWS = 1000
 """Rows of each file, as the log has it."""

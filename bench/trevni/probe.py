@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pyarrow.parquet as pq
 
 import cdfd.trevni as trevni
-import cdfd.trevni_files.reading
-import cdfd.trevni_files.writing  # noqa: F401 - what is imported late is not measured
+import cdfd.trevni.files.reading
+import cdfd.trevni.files.writing  # noqa: F401 - what is imported late is not measured
 
 TIMES = 3
 

@@ -109,7 +109,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def _own_version() -> str:
-    from cdfd import native
+    from cdfd.runtime import native
 
     beside = f"cdfd-native {native.VERSION}" if native.built else f"without cdfd-native: {native.missing}; slower"
     return f"cdfd {__version__} ({beside})"
@@ -210,7 +210,7 @@ def tail(
     "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
     """
     _choose_allocator()
-    from cdfd.commands import tail as tailing
+    from cdfd.cli.commands import tail as tailing
 
     if (append and overwrite) or ((append or overwrite) and output is None):
         raise ConfigError(
@@ -262,7 +262,7 @@ def diff(
     Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
     """
     _choose_allocator()
-    from cdfd.commands import diff as comparing
+    from cdfd.cli.commands import diff as comparing
 
     comparing.run(
         comparing.Request(
@@ -282,12 +282,12 @@ def diff(
 
 
 def _shape(where: str | None, columns: str | None, masks: list[str] | None, excluded: str | None) -> Any:
-    from cdfd.changes.shape.shape import AS_IT_IS
+    from cdfd.plan.shape.shape import AS_IT_IS
 
     if where is None and columns is None and not masks and excluded is None:
         return AS_IT_IS  # without the modules of settings
-    from cdfd.changes.shape.chosen import Chosen
     from cdfd.config.shapes import shape_of
+    from cdfd.plan.shape.chosen import Chosen
 
     given = dict[str, object]()
     for mask in masks or ():
@@ -313,9 +313,9 @@ def run(
 ) -> None:
     """Run the daemon."""
     _choose_allocator()
-    from cdfd.console import logs
+    from cdfd.daemon.membership.shard import Shard
     from cdfd.daemon.supervision import process
-    from cdfd.tables.shard import Shard
+    from cdfd.runtime import logs
 
     if logs.writes_json():
         logs.take_standard_error()
@@ -333,8 +333,8 @@ def run(
 @app.command()
 def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None:
     """Validate a configuration, open every table and connect to the sink. Writes nothing."""
-    from cdfd.commands import check as checking
-    from cdfd.tables.shard import Shard
+    from cdfd.cli.commands import check as checking
+    from cdfd.daemon.membership.shard import Shard
 
     report, code = checking.run(config, as_json=as_json, shard=None if not shard else Shard.parse(shard))
     write(report)
@@ -366,8 +366,8 @@ def backfill(
 ) -> None:
     """Publish a range of versions or a snapshot again, while the daemon runs."""
     _choose_allocator()
-    from cdfd.commands import backfill as command
-    from cdfd.commands.backfill_job import Request
+    from cdfd.cli.commands import backfill as command
+    from cdfd.cli.commands.backfill_job import Request
 
     told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value))
     write(told)
@@ -385,7 +385,7 @@ app.add_typer(trevni, name="trevni")
 @progress.command()
 def show(config: CONFIG, as_json: AS_JSON = False) -> None:
     """Show the positions in sink, ledger and table."""
-    from cdfd.commands import progress as progress_command
+    from cdfd.cli.commands import progress as progress_command
 
     report, code = progress_command.show(config, as_json=as_json)
     write(report)
@@ -399,7 +399,7 @@ def set_(
     version: Annotated[int, typer.Argument(min=0, help="The last delivered version.")],
 ) -> None:
     """Set the position in sink and ledger to the version after VERSION."""
-    from cdfd.commands import progress as progress_command
+    from cdfd.cli.commands import progress as progress_command
 
     write(progress_command.set_position(config, table, version))
 
@@ -407,7 +407,7 @@ def set_(
 @progress.command()
 def reset(config: CONFIG, table: NAME) -> None:
     """Delete a table's position in sink and ledger."""
-    from cdfd.commands import progress as progress_command
+    from cdfd.cli.commands import progress as progress_command
 
     write(progress_command.reset(config, table))
 
@@ -424,7 +424,7 @@ def inspect(
     max_log_line: LOG_LINE = None,
 ) -> None:
     """Describe a table, its unsupported features, and the source of its changes."""
-    from cdfd.commands import inspect as inspection
+    from cdfd.cli.commands import inspect as inspection
 
     report = inspection.report(
         table,
@@ -453,7 +453,7 @@ def vacuum(
     as_json: AS_JSON = False,
 ) -> None:
     """List the files that no version of a table in its retention has, or remove them."""
-    from cdfd.commands import vacuum as vacuuming
+    from cdfd.cli.commands import vacuum as vacuuming
 
     write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))
 
@@ -471,14 +471,14 @@ def version() -> None:
 
 def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Print the traceback of an unexpected error, which is a bug in cdfd. Its text may come from a table, so it is escaped."""
-    from cdfd.console import logs
+    from cdfd.runtime import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
 
 
 def _choose_allocator() -> None:
     """For a command that reads rows. It comes before the imports of the command."""
-    from cdfd.tables import allocator
+    from cdfd.runtime import allocator
 
     allocator.choose()
 
@@ -499,11 +499,11 @@ def main() -> None:
         app(prog_name="cdfd")
     except CdfdError as error:
         if isinstance(error, LogError):
-            from cdfd.commands import inspect as inspection
+            from cdfd.cli.commands import inspect as inspection
 
             inspection.add_location_hint(error)
         if GlobalOptions.debug:
-            from cdfd.console import logs
+            from cdfd.runtime import logs
 
             sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
         else:

@@ -34,7 +34,7 @@ def _send(
     as_json: AS_JSON = False,
 ) -> None:
     """Send a request. `body` are the command's own parameters; `table` becomes a part of the path."""
-    from cdfd.commands import ctl as control
+    from cdfd.cli.commands import ctl as control
 
     target = control.Target.of(config, socket, url, token_file)
     path = control.table_path(body.pop("table"), action) if "table" in body else f"/{action}"

@@ -30,7 +30,7 @@ class GlobalOptions:
     @classmethod
     def apply(cls) -> None:
         """Apply the options to the logs."""
-        from cdfd.console import logs
+        from cdfd.runtime import logs
 
         logs.set_up(cls.log_format, "debug" if cls.debug else cls.log_level)
 

@@ -19,7 +19,7 @@ def schema(
     file: FILE, avro: Annotated[bool, typer.Option("--avro", help="Print the Avro schema in the file.")] = False
 ) -> None:
     """Print the columns of the rows, and their types."""
-    from cdfd.commands import trevni as command
+    from cdfd.cli.commands import trevni as command
 
     write(command.schema(file, avro=avro))
 
@@ -31,7 +31,7 @@ def head(
     columns: COLUMNS = None,
 ) -> None:
     """Print the first rows as JSON lines."""
-    from cdfd.commands import trevni as command
+    from cdfd.cli.commands import trevni as command
 
     for lines in command.rows(file, column_names(columns), f":{rows}"):
         write(lines)
@@ -47,7 +47,7 @@ def cat(
     ] = None,
 ) -> None:
     """Print rows as JSON lines."""
-    from cdfd.commands import trevni as command
+    from cdfd.cli.commands import trevni as command
 
     for lines in command.rows(file, column_names(columns), rows):
         write(lines)
@@ -56,7 +56,7 @@ def cat(
 @trevni.command()
 def stats(file: FILE, as_json: AS_JSON = False) -> None:
     """Print blocks, sizes, codecs and compression ratios of the physical columns."""
-    from cdfd.commands import trevni as command
+    from cdfd.cli.commands import trevni as command
 
     write(command.stats(file, as_json=as_json))
 
@@ -64,7 +64,7 @@ def stats(file: FILE, as_json: AS_JSON = False) -> None:
 @trevni.command("columns")
 def physical_columns(file: FILE) -> None:
     """Print the physical columns with their lengths and values, as one JSON document."""
-    from cdfd.commands import trevni as command
+    from cdfd.cli.commands import trevni as command
 
     for part in command.columns(file):
         write(part)
@@ -84,7 +84,7 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing TARGET.")] = False,
 ) -> None:
     """Convert a Trevni file to Parquet, JSON lines, Arrow IPC or Avro, or one of them to Trevni."""
-    from cdfd.commands import trevni_convert as command
+    from cdfd.cli.commands import trevni_convert as command
 
     write(
         command.run(

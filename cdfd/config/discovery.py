@@ -1,6 +1,6 @@
 """The entries of `tables` that stand for many tables: a pattern of folders, and the settings of the tables that are found.
 
-Everything here is pure: `cdfd.tables.discovery` looks for the folders.
+Everything here is pure: `cdfd.daemon.membership.discovery` looks for the folders.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pydantic import (
 
 from cdfd.config import values
 from cdfd.config.values import Secret, UserName
-from cdfd.ports.registry import Registry
+from cdfd.runtime.registry import Registry
 
 AS_TEXT = PlainSerializer(str, return_type=str)
 

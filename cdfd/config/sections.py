@@ -26,7 +26,7 @@ from cdfd.config.fields import (
 )
 from cdfd.config.problems import Conflicts
 from cdfd.config.values import Ledger, Secret
-from cdfd.ports.registry import ENGINES
+from cdfd.runtime.registry import ENGINES
 
 
 def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:

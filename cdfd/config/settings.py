@@ -51,7 +51,7 @@ from cdfd.config.sections import (
 )
 from cdfd.config.table import RateLimits, Table
 from cdfd.config.telemetry import Heartbeat, Telemetry
-from cdfd.ports.registry import SINKS
+from cdfd.runtime.registry import SINKS
 
 __all__ = [
     "FOLDER",

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import METHODS, Mask, Method
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.shape import Shape
 from cdfd.config.mounted import read_secret
 from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import METHODS, Mask, Method
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
 
 _ARGUMENTS = {"constant": "value", "truncate": "length", "hmac_sha256": "hmac_key_file"}
 _MASK_HINT = "Such as nullify, constant:VALUE, truncate:2 or hmac_sha256:FILE, whose FILE has the key"

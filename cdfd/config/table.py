@@ -15,19 +15,19 @@ from pydantic import (
     model_validator,
 )
 
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.predicate import Predicate
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, Text, Uri
 from cdfd.config.problems import Conflicts, Path
 from cdfd.config.values import Secret, Start
 from cdfd.errors import ConfigError
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.predicate import Predicate
 
 # A configuration is read without Arrow, which masks and shapes load: commands that read no table start faster.
 if TYPE_CHECKING:
-    from cdfd.changes.shape.masks import Mask
-    from cdfd.changes.shape.shape import Shape
+    from cdfd.plan.shape.masks import Mask
+    from cdfd.plan.shape.shape import Shape
 
 
 def parse_where(value: object) -> Predicate:
@@ -58,7 +58,7 @@ Filter = Annotated[Predicate, PlainValidator(parse_where), AS_TEXT]
 
 
 def _long_key(secret: Secret) -> Secret:
-    from cdfd.changes.shape.masks import SHORTEST_KEY
+    from cdfd.plan.shape.masks import SHORTEST_KEY
 
     if len(secret.reveal().encode()) < SHORTEST_KEY:
         raise ValueError(f"expected at least {SHORTEST_KEY} bytes, such as the output of `openssl rand -hex 32`")
@@ -238,7 +238,7 @@ class Table(Section):
         """The settings of the shape that contradict each other."""
         if self.columns is None and not (self.mask or self.exclude_change_types or self.headers):
             return
-        from cdfd.changes.shape.shape import check_key_masks
+        from cdfd.plan.shape.shape import check_key_masks
 
         try:
             _ = self.shape
@@ -260,7 +260,7 @@ class Table(Section):
     @property
     def shape(self) -> Shape:
         """The shape of its rows. Keys of masks are read from their files."""
-        from cdfd.changes.shape.shape import Shape
+        from cdfd.plan.shape.shape import Shape
 
         return Shape(
             self.columns,

@@ -15,7 +15,7 @@ from cdfd.config.environment import Resolved
 from cdfd.config.problems import Conflicts, Path, Problem, quoted
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.values import Secret
-from cdfd.ports.registry import SINKS
+from cdfd.runtime.registry import SINKS
 
 MOUNTED_BESIDES_SECRETS = frozenset({"username"})
 

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
+from cdfd.log.bounds import After, parse_bound
 from cdfd.storage import credentials
-from cdfd.tail.bounds import After, parse_bound
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES = {

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.console.progress_line import watched
-from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.deliverer import PART_BYTES, ROWS, Limits
-from cdfd.daemon.loop.feed import Feed, Policies
-from cdfd.daemon.loop.monitor import Monitor
-from cdfd.daemon.loop.rates import RateLimit, Rates
-from cdfd.daemon.loop.recorder import Recorder
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Engine
+from cdfd.deliver.configured import execution as execution
+from cdfd.deliver.configured import open_table as open_table
+from cdfd.deliver.deliverer import PART_BYTES, ROWS, Limits
+from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.rates import RateLimit, Rates
+from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError
-from cdfd.jobs.assignment import Engine
-from cdfd.progress.ledger import Ledger, app_id
+from cdfd.log.bounds import Start
+from cdfd.log.notifications import Notifications
+from cdfd.runtime import allocator
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.file_events import FileEvents
+from cdfd.runtime.progress_line import watched
 from cdfd.sinks.base import Connector, connector
-from cdfd.tables import allocator
-from cdfd.tables.configured import execution as execution
-from cdfd.tables.configured import open_table as open_table
-from cdfd.tail.bounds import Start
-from cdfd.tail.clock import Clock
-from cdfd.tail.file_events import FileEvents
-from cdfd.tail.notifications import Notifications
+from cdfd.sinks.ledger.ledger import Ledger, app_id
 
 if TYPE_CHECKING:
     from cdfd.storage.s3.sqs import Queue

@@ -10,21 +10,21 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.daemon.loop import spark_feed
-from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.deliverer import PART_BYTES
-from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.supervisor import Loop
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Assignment, Engine, measured_here
+from cdfd.deliver.configured import open_table
+from cdfd.deliver.deliverer import PART_BYTES
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.jobs.assignment import Assignment, Engine, measured_here
-from cdfd.jobs.large_versions import LargeVersions
-from cdfd.ports.registry import ENGINES
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.registry import ENGINES
+from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Delivered, JobSink, Sink, connector
-from cdfd.tables.configured import open_table
-from cdfd.tail.clock import Clock
+from cdfd.spark.engine import feed as spark_feed
 
 OpenLoop = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
 """Opens the loop of a table, which ends where the event is set."""
@@ -122,8 +122,8 @@ async def spark_engine(config: Settings) -> AsyncIterator[Engine]:
     """
     require_spark()
     # Importing PySpark takes a while, and most do without.
-    from cdfd.spark.engine import SparkEngine
-    from cdfd.spark.sessions import Sessions
+    from cdfd.spark.engine.engine import SparkEngine
+    from cdfd.spark.engine.sessions import Sessions
 
     made = SparkEngine(Sessions(config.engine.spark, f"cdfd-{config.pipeline}"))
     try:

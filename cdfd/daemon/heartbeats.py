@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from cdfd import __version__
 from cdfd.config import own_topics
 from cdfd.config.settings import Settings
-from cdfd.daemon.background import background
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
+from cdfd.runtime.background import background
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import Announce, connector
-from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.progress.ledger import Ledger, NoLedger
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.deliver.configured import open_table
+from cdfd.runtime.clock import Clock, SystemClock
+from cdfd.sinks.ledger.ledger import Ledger, NoLedger
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.location import open_private
-from cdfd.tables.configured import open_table
-from cdfd.tail.clock import Clock, SystemClock
 
 
 @asynccontextmanager

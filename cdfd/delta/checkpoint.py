@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
-from cdfd.delta.checkpoint_structs import documents
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.delta.statistics import counts_only
+from cdfd.delta.write.checkpoint_structs import documents
 from cdfd.errors import LogError
 
 _PARSED = "stats_parsed"

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cdfd.arrays import array_of
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
-from cdfd.delta.writing import Action
+from cdfd.delta.write.writing import Action
+from cdfd.runtime.arrays import array_of
 
 __all__ = ["removals", "replacements"]
 

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar, cast, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of
 from cdfd.delta.actions import NO_VALUES, Add, Cdc, DeletionVectorDescriptor, FileKey, Remove
 from cdfd.errors import LogError
+from cdfd.runtime.arrays import array_of
 
 FileAction = Add | Remove | Cdc
 T = TypeVar("T", bound=FileAction)

@@ -12,7 +12,7 @@ from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.protocol import check_readable
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, LogError, UnsupportedError
 
 PROVIDERS = ("parquet", "trevni")

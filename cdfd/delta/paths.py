@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of, scalar_of
 from cdfd.errors import LogError, PathError
+from cdfd.runtime.arrays import array_of, scalar_of
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"

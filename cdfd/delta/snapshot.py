@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of, to_numpy
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.protocol import has_deletion_vectors
-from cdfd.delta.retention import deleted_files_ms
+from cdfd.delta.write.retention import deleted_files_ms
 from cdfd.errors import LogError
+from cdfd.runtime.arrays import array_of, to_numpy
 
 EMPTY = pa.Table.from_batches([], FILES)
 """No files."""

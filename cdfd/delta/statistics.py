@@ -32,13 +32,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of, scalar_of
-from cdfd.delta import values
 from cdfd.delta.actions import NO_VALUES
-from cdfd.delta.datatypes import DataType, Decimal, Primitive, StructField, StructType
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.schema_merge import TYPE_CHANGES
+from cdfd.delta.types import values
+from cdfd.delta.types.datatypes import DataType, Decimal, Primitive, StructField, StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_merge import TYPE_CHANGES
 from cdfd.errors import LogError
+from cdfd.runtime.arrays import array_of, scalar_of
 
 MOST_ROWS = 1 << 40
 """Rows of a file, at most: the sum over eight million files is still a long."""

@@ -14,19 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
-from cdfd.changes.execute import Execution
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.daemon.loop.feed import Feed, Policies
+from cdfd.deliver.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encoding.json import lines
+from cdfd.encode.json import lines
 from cdfd.errors import ExistsError, SinkError
+from cdfd.log.stream import Version
+from cdfd.log.table import Table
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.execute import Execution
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
-from cdfd.tables.table import Table
-from cdfd.tail.clock import SystemClock
 
 ORDERS = pa.schema(
     [("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())]

@@ -20,11 +20,11 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, created, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
-from cdfd.tables.table import Table
+from cdfd.log.table import Table
+from cdfd.model.columns import CHANGE_COLUMNS
 
 _CONFIG = """\
 pipeline: {name}

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.delta import deletion_vector, paths
-from cdfd.delta import schema as schemas
 from cdfd.delta.actions import DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import serialize
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.delta.writing import metadata_fields
+from cdfd.delta.types import schema as schemas
+from cdfd.delta.write.writing import metadata_fields
+from cdfd.model.columns import CHANGE_TYPE
+from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.storage.base import Storage
-from cdfd.tail.clock import Clock, SystemClock
 
 Action = tuple[str, Mapping[str, Any]]
 FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "changeDataFeed"]}

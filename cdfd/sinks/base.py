@@ -13,11 +13,11 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from cdfd.changes.control import Control
-from cdfd.changes.position import Phase, Position
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError, UnsupportedError
+from cdfd.log.stream import Version
+from cdfd.model.control import Control
+from cdfd.model.position import Phase, Position
 from cdfd.sinks.cursor import order
 
 Counts = Mapping[str, int]

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Literal
 
-from cdfd.changes.position import Position
 from cdfd.errors import SinkError
+from cdfd.model.position import Position
 
 
 def order(position: Position) -> tuple[int, bool, int]:

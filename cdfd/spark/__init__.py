@@ -29,8 +29,8 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
         ConfigError: PySpark is missing, or Spark is too old.
     """
     check_versions(spark)
-    from cdfd.spark.kafka_sink import CdfdKafka
-    from cdfd.spark.source import CdfdSource
+    from cdfd.spark.engine.kafka_sink import CdfdKafka
+    from cdfd.spark.source.source import CdfdSource
 
     if push_filters:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -52,7 +52,7 @@ def run_available(writer: DataStreamWriter) -> None:
         ConfigError: the query has no checkpoint to continue from.
         StreamingQueryException: the query failed.
     """
-    from cdfd.spark.available import run_until_read
+    from cdfd.spark.source.available import run_until_read
 
     run_until_read(writer)
 

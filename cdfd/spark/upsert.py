@@ -29,9 +29,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.errors import ConfigError
-from cdfd.spark.topic_records import CHANGE_NAMES, KAFKA_NAMES, quoted
+from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES, quoted
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"

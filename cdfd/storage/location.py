@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.ports.registry import STORES
+from cdfd.runtime.registry import STORES
 from cdfd.storage import credentials
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage

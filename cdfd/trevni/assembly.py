@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdfd.arrays import array_of
 from cdfd.errors import TrevniError
+from cdfd.runtime.arrays import array_of
 from cdfd.trevni.column_reader import Slice
-from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values.lengths import Numbers
+from cdfd.trevni.values.value_types import ValueType
 
 
 def assemble(shape: Shape, columns: Mapping[int, Slice], rows: int) -> Any:

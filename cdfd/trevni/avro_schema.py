@@ -19,7 +19,7 @@ import pyarrow as pa
 from cdfd.errors import TrevniError
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Array, Branch, Field, Leaf, Map, Record, Shape, Union
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values.value_types import ValueType
 
 KEY = "avro.schema"
 """The file's property that has the schema."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cdfd.errors import TrevniError
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.source import Cursor, Source
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values.value_types import ValueType
 
 DESCRIPTOR_BYTES = 12
 """Bytes of a block's descriptor, without a first value."""

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
-from cdfd.trevni import decoding
 from cdfd.trevni.blocks import BlockTable
-from cdfd.trevni.lengths import Decoded, Lengths, Numbers
 from cdfd.trevni.source import Source
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values import decoding
+from cdfd.trevni.values.lengths import Decoded, Lengths, Numbers
+from cdfd.trevni.values.value_types import ValueType
 
 UNBACKED = 4 << 20
 """Lengths and values of some rows, at most, that no bytes of the file stand for: runs of lengths, and nulls."""

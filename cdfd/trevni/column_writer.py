@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
-from cdfd.trevni import encoding
 from cdfd.trevni.blocks import descriptor_bytes
-from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.plain_encoding import Block
+from cdfd.trevni.values import encoding
+from cdfd.trevni.values.lengths import Numbers
+from cdfd.trevni.values.plain_encoding import Block
 
 BLOCK_BYTES = 64 << 10
 """Bytes from which a block ends."""

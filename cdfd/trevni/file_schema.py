@@ -9,7 +9,7 @@ from cdfd.errors import ConfigError, TrevniError
 from cdfd.trevni import avro_schema
 from cdfd.trevni.metadata import RESERVED, ColumnMetadata, FileMetadata
 from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field
-from cdfd.trevni.value_types import ARROW
+from cdfd.trevni.values.value_types import ARROW
 
 
 def shape_of(metadata: FileMetadata) -> Record:

@@ -10,7 +10,6 @@ from cdfd.errors import TrevniError
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.column_writer import BLOCK_BYTES, ColumnWriter
-from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.metadata import (
     ColumnMetadata,
     FileMetadata,
@@ -20,6 +19,7 @@ from cdfd.trevni.metadata import (
     header_bytes,
 )
 from cdfd.trevni.rows import Run, run_all
+from cdfd.trevni.values.lengths import Numbers
 
 
 class ColumnRows(NamedTuple):

@@ -10,7 +10,7 @@ from cdfd.errors import TrevniError
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
-from cdfd.trevni.value_types import ValueType, parse
+from cdfd.trevni.values.value_types import ValueType, parse
 
 MAGIC = b"Trv\x02"
 RESERVED = "trevni."

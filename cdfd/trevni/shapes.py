@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values.value_types import ValueType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime.arrays import array_of
 from cdfd.trevni.arrow_schema import decimal_bytes
 from cdfd.trevni.file_writer import ColumnRows
-from cdfd.trevni.lengths import Numbers
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union
-from cdfd.trevni.value_types import ARROW, ValueType
+from cdfd.trevni.values.lengths import Numbers
+from cdfd.trevni.values.value_types import ARROW, ValueType
 
 
 def shred(shape: Shape, rows: Any, columns: int) -> list[ColumnRows]:

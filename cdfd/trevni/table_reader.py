@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of, scalar_of
 from cdfd.errors import ConfigError
+from cdfd.runtime.arrays import array_of, scalar_of
 from cdfd.trevni import file_schema
 from cdfd.trevni.assembly import assemble, logical
 from cdfd.trevni.column_reader import ColumnReader

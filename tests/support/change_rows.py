@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
-from cdfd.encoding.formats import EncoderOptions, record_format
-from cdfd.encoding.records import Origin, RecordEncoder, Records
+from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.records import Origin, RecordEncoder, Records
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 
 KINDS: list[str] = CHANGE_TYPES.to_pylist()
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])

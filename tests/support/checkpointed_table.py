@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Add
-from cdfd.delta.schema import from_arrow, serialize
+from cdfd.delta.types.schema import from_arrow, serialize
 from cdfd.demo.writer import TableWriter
+from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.log import DeltaLog
 from tests.support import checkpoint_layout, lake
 
 FILES = 12

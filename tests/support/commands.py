@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from cdfd.demo.writer import TableWriter
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.lake import table
 
 WITHIN = 120.0  # seconds until a test gives up; nothing waits for it otherwise

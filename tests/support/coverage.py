@@ -16,8 +16,8 @@ from tests.support.cache import ROOT
 PATHS = ("tests/quick", "tests/standard/unit", "tests/standard/contract", "tests/standard/kafka")
 FLOORS = {
     "cdfd/delta": 99.0,
-    "cdfd/changes/plan.py": 99.5,
-    "cdfd/progress": 99.0,
+    "cdfd/model/plan.py": 99.5,
+    "cdfd/sinks/ledger": 99.0,
     "cdfd/sinks/kafka/transactions": 97.0,
 }
 """Percent of lines and branches of a room, or of a module, that `PATHS` reach at least: just below 99.4, 100, 99.3 and 97.9, as measured

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.config.settings import Settings
-from cdfd.jobs.assignment import Assignment, Engine
+from cdfd.deliver.assignment import Assignment, Engine
+from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Delivered, connector
 from tests.support.faulty_storage import Died
 from tests.support.kafka.delivering import Noted, run_loop

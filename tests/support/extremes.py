@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cdfd.delta import calendar
-from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.schema import Decimal, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types import calendar
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.schema import Decimal, Primitive, StructField, StructType, TableSchema
 
 EXACT = decimal.Context(prec=2000)
 DAY = 86_400_000_000

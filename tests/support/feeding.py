@@ -10,16 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.changes.control import Control
-from cdfd.changes.execute import Execution
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.changes.table_files import TableFiles
-from cdfd.daemon.controls.mailbox import Mailbox
-from cdfd.daemon.loop.deliverer import Limits
-from cdfd.daemon.loop.feed import Feed, Policies
-from cdfd.daemon.loop.monitor import NullMonitor
-from cdfd.daemon.loop.rates import Rates
+from cdfd.deliver.deliverer import Limits
+from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.rates import Rates
+from cdfd.log.log import DeltaLog
+from cdfd.log.stream import Version
+from cdfd.log.table import Table
+from cdfd.model.control import Control
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from cdfd.sinks.base import Chunk, ControlSink, Delivery
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
@@ -27,9 +30,6 @@ from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support.lake import Lake
 from tests.support.manual_time import ManualClock
 from tests.support.memory_sink import Delivered, MemorySink

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from cdfd.delta import paths
 from cdfd.demo.writer import TableWriter
+from cdfd.log.log import DeltaLog
+from cdfd.runtime.clock import Clock
 from cdfd.storage.base import Stat, Storage
-from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog
 from tests.support import checkpoint_layout
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage

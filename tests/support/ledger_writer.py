@@ -3,9 +3,9 @@
 import asyncio
 import sys
 
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 
 async def write(folder: str, app_id: str, versions: int) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from cdfd.changes.control import EMPTY, Control
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
+from cdfd.log.stream import Version
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import Position
 from cdfd.sinks.cursor import Cursor
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, WriterProperties, write_deltalake
 
-from cdfd.parquet import reader
+from cdfd.scan.parquet import reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

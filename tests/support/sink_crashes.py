@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdfd.changes.position import Position
+from cdfd.model.position import Position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
 

@@ -2,13 +2,13 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdfd.changes.plan import ChangePlan, Origin
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import Settings, parse
 from cdfd.daemon.http.status import Status
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan, Origin
+from cdfd.model.position import Position
 
 NOW_MS = 1_700_000_000_000
 PASSWORD = "correct-horse-battery"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from cdfd.delta import deletion_vector
 from cdfd.delta.roaring import RowSet
-from cdfd.delta.schema import from_arrow, serialize
+from cdfd.delta.types.schema import from_arrow, serialize
 from tests.support.fold import Row as Bag
 from tests.support.fold import row_of
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cdfd.config.settings import Settings
-from cdfd.console import logs
-from cdfd.daemon.controls.mailbox import Mailbox
-from cdfd.daemon.controls.requests import Notification, Refused, Request, answer, refusal
-from cdfd.tail.clock import Clock
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
+from cdfd.runtime import logs
+from cdfd.runtime.clock import Clock
 
 logger = logging.getLogger("cdfd.controls")
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from cdfd.config import own_topics
 from cdfd.config.settings import Settings
-from cdfd.daemon.background import background
 from cdfd.daemon.controls.controller import Controller
 from cdfd.errors import CdfdError
+from cdfd.log.watch import Backoff
+from cdfd.runtime.background import background
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import Announce, connector
-from cdfd.tail.clock import Clock
-from cdfd.tail.watch import Backoff
 
 logger = logging.getLogger("cdfd.controls")
 

@@ -14,14 +14,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cdfd.config.settings import Settings
-from cdfd.daemon.background import background
 from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.requests import Refused, Request, document_of, parse_id, parse_request
+from cdfd.daemon.membership.shard import Shard
+from cdfd.deliver.requests import Refused, Request, document_of, parse_id, parse_request
 from cdfd.errors import CdfdError
+from cdfd.log.watch import Backoff
+from cdfd.runtime.background import background
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import Signal, Signals, connector
-from cdfd.tables.shard import Shard
-from cdfd.tail.clock import Clock
-from cdfd.tail.watch import Backoff
 
 logger = logging.getLogger("cdfd.controls")
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 
 from cdfd.config.values import Secret
-from cdfd.console.escaping import as_json
 from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.requests import (
+from cdfd.daemon.http.access import bearer
+from cdfd.deliver.requests import (
     MOST_BYTES,
     Kind,
     Notification,
@@ -18,8 +18,8 @@ from cdfd.daemon.controls.requests import (
     parse_id,
     parse_request,
 )
-from cdfd.daemon.http.access import bearer
-from cdfd.tail.clock import Clock
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.escaping import as_json
 
 logger = logging.getLogger("cdfd.http")
 

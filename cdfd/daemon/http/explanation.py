@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 
-from cdfd.changes.position import Position
-from cdfd.console.durations import duration
 from cdfd.daemon.http.metrics import State
 from cdfd.errors import CdfdError
+from cdfd.model.position import Position
+from cdfd.runtime.durations import duration
 
 STAGE_NAMES = {
     "read": "reading files",

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cdfd.daemon.background import background
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.tail.clock import Clock
+from cdfd.runtime.background import background
+from cdfd.runtime.clock import Clock
 
 logger = logging.getLogger("cdfd.daemon")
 

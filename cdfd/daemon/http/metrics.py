@@ -19,7 +19,7 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from cdfd.daemon.loop.headroom import Headroom
+from cdfd.deliver.headroom import Headroom
 from cdfd.errors import CdfdError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

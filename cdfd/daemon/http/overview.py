@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdfd import __version__
-from cdfd.console.escaping import one_line
 from cdfd.daemon.http.explanation import Facts, explain
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.headroom import Headroom
+from cdfd.deliver.headroom import Headroom
+from cdfd.runtime.escaping import one_line
 
 LONGEST_CELL = 300
 """Longest text of a row, in characters. The details of a table have longer ones."""

@@ -3,10 +3,10 @@
 import logging
 from dataclasses import dataclass, field
 
-from cdfd.console.durations import duration
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.loop.headroom import Headroom, Kind
-from cdfd.tail.clock import Clock
+from cdfd.deliver.headroom import Headroom, Kind
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.durations import duration
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -15,7 +15,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config import Http, Listen
-from cdfd.console.escaping import as_json
 from cdfd.daemon.http import overview, page
 from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import (
@@ -30,6 +29,7 @@ from cdfd.daemon.http.metrics import CONTENT_TYPE, OPENMETRICS_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
+from cdfd.runtime.escaping import as_json
 
 logger = logging.getLogger("cdfd.http")
 

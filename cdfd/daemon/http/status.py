@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cdfd import __version__, native
+from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.metrics import Metrics
 from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.http.table_status import TableMonitor, iso
-from cdfd.tables.shard import Shard
-from cdfd.tail.clock import Clock, SystemClock
+from cdfd.daemon.membership.shard import Shard
+from cdfd.runtime import native
+from cdfd.runtime.clock import Clock, SystemClock
 
 
 class Status:

@@ -11,18 +11,18 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from cdfd.changes.control import Pause
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import settings
-from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, State, TableMetrics
-from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
-from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
-from cdfd.delta.retention import Retention
+from cdfd.deliver.headroom import Headroom, HeadroomTracker
+from cdfd.deliver.monitor import Monitor, ResnapshotProgress
+from cdfd.delta.write.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.tail.clock import Clock
+from cdfd.log.stream import Version
+from cdfd.model.control import Pause
+from cdfd.model.position import Position
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.escaping import LONGEST_LINE, shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.membership.discovery import Folders, Tables, merged, with_key
 from cdfd.daemon.membership.opening import Turns
+from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
-from cdfd.tables.discovery import Folders, Tables, merged, with_key
-from cdfd.tables.shard import Shard
+from cdfd.deliver.monitor import Monitor
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -16,9 +16,9 @@ from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.errors import CdfdError, ConfigError
-from cdfd.tail.clock import Clock
-from cdfd.tail.file_events import FileEvents
-from cdfd.tail.watch import DirectoryWatch
+from cdfd.log.watch import DirectoryWatch
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.file_events import FileEvents
 
 logger = logging.getLogger("cdfd.daemon")
 

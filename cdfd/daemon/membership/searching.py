@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from cdfd.config.discovery import Discovery
 from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, Steps
 from cdfd.daemon.membership.members import Members
 from cdfd.errors import CdfdError
+from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.file_events import FileEvents
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
-from cdfd.tables.discovery import Folders, FolderSearch, Steps
-from cdfd.tail.clock import Clock
-from cdfd.tail.file_events import FileEvents
-from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
 
 logger = logging.getLogger("cdfd.discovery")
 

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import engine_of
 from cdfd.daemon.http.tls import ServerTls
+from cdfd.daemon.membership.shard import Shard
+from cdfd.deliver.configured import open_table
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
-from cdfd.tables.configured import open_table
-from cdfd.tables.shard import Shard
 
 
 def preflight(config: Settings, shard: Shard | None = None) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdfd import __version__, native
+from cdfd import __version__
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -25,16 +25,16 @@ from cdfd.daemon.http.summary import summarised
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading
 from cdfd.daemon.membership.searching import Searching
+from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.daemon.supervision.threads import Threads
 from cdfd.daemon.telemetry.monitors import monitored
 from cdfd.errors import ConfigError
-from cdfd.tables import allocator
-from cdfd.tables.shard import Shard
-from cdfd.tail.clock import Clock, SystemClock
-from cdfd.tail.file_events import FileEvents
+from cdfd.runtime import allocator, native
+from cdfd.runtime.clock import Clock, SystemClock
+from cdfd.runtime.file_events import FileEvents
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from cdfd.console.escaping import shortened
-from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.signals import STOP_SECONDS
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
+from cdfd.log.watch import Backoff
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.escaping import shortened
 from cdfd.sinks.base import ReopenSinkError
-from cdfd.tail.clock import Clock
-from cdfd.tail.watch import Backoff
 
 logger = logging.getLogger("cdfd.daemon")
 

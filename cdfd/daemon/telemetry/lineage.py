@@ -23,17 +23,17 @@ from uuid import uuid4
 import aiohttp
 
 from cdfd import __version__
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.config.values import Secret
-from cdfd.console.escaping import LONGEST_LINE, shortened
-from cdfd.daemon.background import background
-from cdfd.daemon.loop.monitor import Monitor
-from cdfd.delta.schema import TableSchema
+from cdfd.deliver.monitor import Monitor
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
-from cdfd.tail.clock import Clock
+from cdfd.log.stream import Version
+from cdfd.model.position import Position
+from cdfd.runtime.background import background
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.escaping import LONGEST_LINE, shortened
 
 logger = logging.getLogger("cdfd.daemon")
 

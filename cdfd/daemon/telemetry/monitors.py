@@ -3,18 +3,18 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from cdfd.changes.control import Pause
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
 from cdfd.daemon.telemetry.lineage import lineage
-from cdfd.delta.retention import Retention
+from cdfd.deliver.monitor import Monitor, ResnapshotProgress
+from cdfd.delta.write.retention import Retention
 from cdfd.errors import CdfdError
+from cdfd.log.stream import Version
+from cdfd.model.control import Pause
+from cdfd.model.position import Position
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import connector
-from cdfd.tail.clock import Clock
 
 
 class Monitors(Monitor):

@@ -26,12 +26,12 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from cdfd import __version__
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError
+from cdfd.log.stream import Version
+from cdfd.model.position import Position
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -9,16 +9,16 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from cdfd.delta import column_mapping, schema_string
-from cdfd.delta.column_mapping import assigned, highest_id
-from cdfd.delta.datatypes import ArrayType, MapType, StructField, StructType
 from cdfd.delta.protocol import writer_features
-from cdfd.delta.schema import ColumnMappingMode, mapping_mode, physical_name
-from cdfd.delta.schema_merge import merge, nullable
-from cdfd.delta.writing import check_appendable, compression, conditions
+from cdfd.delta.types import column_mapping, schema_string
+from cdfd.delta.types.column_mapping import assigned, highest_id
+from cdfd.delta.types.datatypes import ArrayType, MapType, StructField, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, mapping_mode, physical_name
+from cdfd.delta.types.schema_merge import merge, nullable
+from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.progress.txn_state import TxnState
 from cdfd.sinks.delta.conditions import check_conditions
+from cdfd.sinks.ledger.txn_state import TxnState
 
 _DEFAULT = "CURRENT_DEFAULT"
 

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of
-from cdfd.changes.plan import FileScan
-from cdfd.changes.read import BATCH_ROWS, selection_of
-from cdfd.changes.refinement import RowIds, RowTracking
-from cdfd.changes.row_ids import FileRowIds
-from cdfd.changes.table_files import TableFiles, naming_file
-from cdfd.delta import compaction
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals
 from cdfd.delta.row_tracking import PRESERVED, keeps_ids
-from cdfd.delta.schema import ColumnMappingMode
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count
-from cdfd.delta.writing import has_type
+from cdfd.delta.types.schema import ColumnMappingMode
+from cdfd.delta.write import compaction
+from cdfd.delta.write.writing import has_type
 from cdfd.errors import CdfdError, DataError
-from cdfd.parquet.reader import opened
-from cdfd.parquet.writer import DataFile, DataFileWriter
-from cdfd.progress.txn_log import TxnLog
-from cdfd.progress.txn_state import NO_TAGS, Action, TxnState
+from cdfd.model.plan import FileScan
+from cdfd.model.refinement import RowIds, RowTracking
+from cdfd.runtime.arrays import array_of
+from cdfd.runtime.clock import Clock
+from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.writer import DataFile, DataFileWriter
+from cdfd.scan.read import BATCH_ROWS, selection_of
+from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.updates.row_ids import FileRowIds
 from cdfd.sinks.delta.columns import Columns, columns_of
 from cdfd.sinks.delta.data_files import GROUP_BYTES, NewFile, new_path, no_other_root
 from cdfd.sinks.delta.log_actions import add_actions
+from cdfd.sinks.ledger.txn_log import TxnLog
+from cdfd.sinks.ledger.txn_state import NO_TAGS, Action, TxnState
 from cdfd.storage.base import Storage
-from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.sink")
 

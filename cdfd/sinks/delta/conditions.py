@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.changes.shape.compiler import check_filter, compiled
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.writing import REMOVE
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write.writing import REMOVE
 from cdfd.errors import ConfigError, DataError, UnsupportedError
+from cdfd.plan.shape.compiler import check_filter, compiled
+from cdfd.plan.shape.parser import parse_filter
 
 Conditions = Sequence[tuple[str, str]]
 """(name for messages, SQL)."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from cdfd.changes.position import Position
-from cdfd.changes.spill import spill_space
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import ConfigError, SinkError, UnsupportedError
-from cdfd.progress.ledger import app_id
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import spill_space
 from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Write, unmeasured
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
@@ -21,8 +21,8 @@ from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.location import open_storage
-from cdfd.tail.clock import SystemClock
 
 
 class DeltaConnector(Connector):

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.arrays import array_of
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
-from cdfd.delta import values
-from cdfd.delta.schema import to_arrow
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import to_arrow
 from cdfd.errors import DataError, PathError
-from cdfd.parquet.writer import DataFileWriter
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.parquet.writer import DataFileWriter
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.conditions import RowCheck
 from cdfd.sinks.delta.encoding import CORES, submit

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
-from cdfd.changes.execute import cores
+from cdfd.scan.execute import cores
 
 T = TypeVar("T")
 

@@ -8,18 +8,19 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdfd.delta import log_cleanup, paths
+from cdfd.delta import paths
 from cdfd.delta.actions import Metadata, Protocol
-from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.write import log_cleanup
+from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.errors import LogError, StorageError, UnsupportedError
-from cdfd.progress.checkpoints import publish
-from cdfd.progress.txn_state import TxnState
+from cdfd.log.log import DeltaLog
+from cdfd.log.log_files import log_path
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.delta.compactor import Compaction, Compactor
+from cdfd.sinks.ledger.checkpoints import publish
+from cdfd.sinks.ledger.txn_state import TxnState
 from cdfd.storage.base import Stat
-from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import log_path
 
 logger = logging.getLogger("cdfd.sink")
 

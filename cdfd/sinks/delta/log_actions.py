@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cdfd.delta import column_mapping, row_tracking, schema_string
+from cdfd.delta import row_tracking
 from cdfd.delta.actions import Metadata
 from cdfd.delta.protocol import COLUMN_MAPPING
-from cdfd.delta.schema import ColumnMappingMode
-from cdfd.delta.schema_merge import type_changes
-from cdfd.delta.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
-from cdfd.progress.txn_state import Action, TxnState
+from cdfd.delta.types import column_mapping, schema_string
+from cdfd.delta.types.schema import ColumnMappingMode
+from cdfd.delta.types.schema_merge import type_changes
+from cdfd.delta.write.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
 from cdfd.sinks.delta.columns import Columns, parsed
 from cdfd.sinks.delta.data_files import NewFile
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 WIDENING = "delta.enableTypeWidening"
 

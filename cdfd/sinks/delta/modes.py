@@ -8,11 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.delta.arrow_types import from_arrow
-from cdfd.delta.datatypes import StructType
 from cdfd.delta.protocol import DELETION_VECTORS
-from cdfd.delta.schema_merge import nullable
+from cdfd.delta.types.arrow_types import from_arrow
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema_merge import nullable
+from cdfd.model.columns import CHANGE_COLUMNS
 
 CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 

@@ -18,12 +18,12 @@ from uuid import uuid4
 import orjson
 import pyarrow as pa
 
-from cdfd.changes.columns import CHANGE_COLUMNS, change_schema
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import Shape
-from cdfd.changes.stream import Version
-from cdfd.delta.arrow_types import from_arrow
+from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.errors import NotFoundError, SinkError
+from cdfd.log.stream import Version
+from cdfd.model.columns import CHANGE_COLUMNS, change_schema
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.base import Delivered, Delivery, Job, Write
 from cdfd.sinks.delta.columns import Columns, extended
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile

@@ -14,12 +14,12 @@ from typing import Final
 
 import orjson
 
-from cdfd.changes.control import EMPTY, Control
-from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
 from cdfd.errors import SinkError
-from cdfd.progress.txn_state import Action, TxnState, txn
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import Position
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.ledger.txn_state import Action, TxnState, txn
 
 CHANGELOG: Final = "cdfd.changelog"
 """Property of a target: the appId of its changelog."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from cdfd.changes.control import Control
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import AS_IT_IS, Shape
-from cdfd.changes.stream import Version
-from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
-from cdfd.progress.txn_state import Action, TxnState
+from cdfd.log.stream import Version
+from cdfd.model.control import Control
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.sinks.base import Backfill, Delivered, Job
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
@@ -22,6 +21,7 @@ from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translated
+from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 
 class DeltaSink:

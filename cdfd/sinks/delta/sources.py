@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cdfd.changes.shape.shape import Shape
-from cdfd.delta.datatypes import ArrayType, DataType, MapType, StructField, StructType
-from cdfd.delta.schema import ColumnMappingMode, TableSchema, physical_name
-from cdfd.delta.schema_merge import SOURCE
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, physical_name
+from cdfd.delta.types.schema_merge import SOURCE
+from cdfd.plan.shape.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,13 @@ from typing import Literal
 
 import pyarrow as pa
 
-from cdfd.changes.control import EMPTY, Control
-from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.write.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
 from cdfd.errors import CdfdError, FencedError, NotATableError, SinkError
-from cdfd.progress.txn_log import TxnLog
-from cdfd.progress.txn_state import Action, TxnState
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import Position
+from cdfd.runtime.clock import Clock
 from cdfd.sinks.delta.columns import NO_COLUMNS, Columns, columns_of, created, extended, replaced, unmapped
 from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
@@ -38,8 +37,9 @@ from cdfd.sinks.delta.positions import (
     with_control,
     with_range,
 )
+from cdfd.sinks.ledger.txn_log import TxnLog
+from cdfd.sinks.ledger.txn_state import Action, TxnState
 from cdfd.storage.base import Storage
-from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.sink")
 

@@ -5,10 +5,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cdfd.changes.position import Position
 from cdfd.config.settings import Table
 from cdfd.errors import SinkError
-from cdfd.ports.registry import FILE_FORMATS
+from cdfd.model.position import Position
+from cdfd.runtime.registry import FILE_FORMATS
 from cdfd.sinks.base import Connector, StageTimer, unmeasured
 from cdfd.sinks.files.folder import read_position, refuse_link
 from cdfd.sinks.files.formats import RowsFormat

@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cdfd.changes.control import EMPTY, Control
-from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import Position
 from cdfd.sinks.cursor import order
 from cdfd.sinks.files.names import DeliveryName, delivery_name, is_chunk_name, parse_delivery_name
 from cdfd.storage.durable import is_temporary, make_folder, open_new, put, replace, sync_folder, temporary_name

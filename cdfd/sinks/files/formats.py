@@ -6,9 +6,9 @@ from typing import BinaryIO, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.encoding.json import LineEncoder
+from cdfd.encode.json import LineEncoder
 from cdfd.errors import SinkError
-from cdfd.ports.registry import FILE_FORMATS
+from cdfd.runtime.registry import FILE_FORMATS
 
 Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
 

@@ -19,7 +19,7 @@ after the names of formats.
 import re
 from dataclasses import dataclass, replace
 
-from cdfd.changes.position import Position
+from cdfd.model.position import Position
 from cdfd.sinks.files.formats import has_suffix
 
 _NAME = re.compile(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator
 
 from cdfd.config.settings import Flag, Folder, Settings, SinkSettings, registered
-from cdfd.ports.registry import FILE_FORMATS
+from cdfd.runtime.registry import FILE_FORMATS
 
 if TYPE_CHECKING:
     from cdfd.sinks.files.connector import FilesConnector

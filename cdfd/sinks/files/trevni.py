@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.sinks.files.formats import RowsWriter
+from cdfd.trevni.files.writing import SpillStore
 from cdfd.trevni.table_writer import TableWriter
-from cdfd.trevni_files.writing import SpillStore
 
 
 class Trevni:

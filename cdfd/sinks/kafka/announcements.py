@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdfd.arrays import array_of
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import SinkError
+from cdfd.runtime.arrays import array_of
 from cdfd.sinks.base import Announce
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.worker import Worker, finished

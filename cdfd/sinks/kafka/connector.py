@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from functools import partial
 
-from cdfd.changes.position import Position
 from cdfd.config import own_topics
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
-from cdfd.encoding.registry import SchemaRegistry
+from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import ConfigError
+from cdfd.model.position import Position
 from cdfd.sinks.base import Announce, Backfill, Connector, Delivered, Job, Signals, StageTimer, Write, unmeasured
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments

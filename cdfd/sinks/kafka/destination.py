@@ -6,10 +6,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
-from cdfd.encoding.arrow import RECORD_BYTES
-from cdfd.encoding.avro import Register
-from cdfd.encoding.formats import EncoderOptions, record_format
-from cdfd.encoding.records import Origin, RecordEncoder
+from cdfd.encode.arrow import RECORD_BYTES
+from cdfd.encode.avro.format import Register
+from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.records.batches import Batching

@@ -20,8 +20,8 @@ from cdfd.config.settings import (
     WebAddress,
     registered,
 )
-from cdfd.encoding.formats import record_format
-from cdfd.ports.registry import RECORD_FORMATS
+from cdfd.encode.formats import record_format
+from cdfd.runtime.registry import RECORD_FORMATS
 from cdfd.sinks.kafka.security import Security
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a block cannot be decoded. The texts are those of `cdfd.trevni.plain_decoding`.
+/// Why a block cannot be decoded. The texts are those of `cdfd.trevni.values.plain_decoding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     BitBytes {

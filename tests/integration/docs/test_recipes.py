@@ -21,8 +21,8 @@ from cdfd.cli import app
 from tests.support.docs.pages import blocks
 
 pytest.importorskip("pyspark")
-from cdfd.spark.options import SourceOptions
-from cdfd.spark.sink_options import SinkOptions
+from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[3]

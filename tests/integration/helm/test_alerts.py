@@ -12,7 +12,7 @@ import yaml
 
 from cdfd.daemon.http.metrics import Metrics, Reading
 from cdfd.daemon.http.searches import Search, Searches
-from cdfd.daemon.loop.headroom import Headroom
+from cdfd.deliver.headroom import Headroom
 from tests.support.helm.chart import EXAMPLES, FOLDER, Chart, one
 from tests.support.helm.tools import ROOT
 

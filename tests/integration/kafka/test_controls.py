@@ -15,8 +15,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
-from cdfd.changes.control import ORDINALS
 from cdfd.demo.writer import TableWriter
+from cdfd.model.control import ORDINALS
 from tests.support.commands import Ended, cdfd
 from tests.support.kafka.daemon_process import Daemon
 from tests.support.kafka.pipeline import Pipeline, do

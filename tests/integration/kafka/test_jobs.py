@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdfd.daemon.engines import EmbeddedEngine
-from cdfd.daemon.loop.admission import Admission
+from cdfd.deliver.admission import Admission
 from tests.support.kafka.delivering import Delivering, contents, in_order
 from tests.support.kafka.shared import SharedBroker
 from tests.support.oracle.workload import Workload

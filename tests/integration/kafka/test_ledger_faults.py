@@ -14,10 +14,10 @@ import pytest
 from kafka import KafkaAdminClient
 
 from cdfd.demo.writer import TableWriter
-from cdfd.progress.ledger import app_id
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support import ledger_writer
 from tests.support.kafka.daemon_process import Daemon, until
 from tests.support.kafka.pipeline import Pipeline, do

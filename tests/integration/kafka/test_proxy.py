@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings

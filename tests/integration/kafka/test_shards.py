@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from cdfd.daemon.membership.shard import owner
 from cdfd.demo.writer import TableWriter
-from cdfd.tables.shard import owner
 from tests.support.kafka import history
 from tests.support.kafka.daemon_process import Daemon, configure, until
 from tests.support.kafka.history import Location, Writing

@@ -14,8 +14,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from cdfd.changes.control import Control, Pause
 from cdfd.errors import FencedError, SinkError
+from cdfd.model.control import Control, Pause
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
 from cdfd.sinks.kafka.destination import MakeProducer, encoders

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cdfd.config import parse
+from cdfd.daemon.membership.discovery import FolderSearch
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
 from cdfd.storage.location import open_storage
-from cdfd.tables.discovery import FolderSearch
 from tests.support.commands import started
 from tests.support.lake import SCHEMA, rows
 from tests.support.s3.fixtures import new_bucket

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from cdfd.log.log import DeltaLog
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3.storage import S3Storage
-from cdfd.tail.log import DeltaLog
 
 ENTRIES = 100_000
 CHECKPOINT = ENTRIES - 11

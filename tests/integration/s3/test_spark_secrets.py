@@ -14,17 +14,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import parse
+from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
-from cdfd.jobs.assignment import Assignment
-from cdfd.spark import parts
-from cdfd.spark.kafka_sink import CdfdKafka
-from cdfd.spark.reading import ChangePartition, opened
-from cdfd.spark.sink_options import SinkOptions
-from cdfd.spark.source import CdfdSource
+from cdfd.log.stream import Version
+from cdfd.model.position import Position
+from cdfd.spark.engine import parts
+from cdfd.spark.engine.kafka_sink import CdfdKafka
+from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.source.reading import ChangePartition, opened
+from cdfd.spark.source.source import CdfdSource
 from cdfd.storage.location import open_storage
 from tests.support import lake
 from tests.support.s3.server import Server

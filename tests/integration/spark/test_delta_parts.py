@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.spark.engine import SparkEngine
+from cdfd.spark.engine.engine import SparkEngine
 from tests.integration.spark.test_engine import Borrowed
 from tests.support.delta_copies import Copy, Dying, Twice
 from tests.support.faulty_storage import Died

@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.changes.columns import VersionColumns, change_schema, constant_type
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
 from cdfd.errors import SinkError
-from cdfd.progress.ledger import app_id
+from cdfd.model.columns import VersionColumns, change_schema, constant_type
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 
 async def opened(folder: Path, interval: int = 0) -> DeltaSink:

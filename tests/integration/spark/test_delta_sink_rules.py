@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.errors import SinkError
-from cdfd.progress.ledger import app_id
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.feeding import feed
 
 APP = app_id("shop", "orders")

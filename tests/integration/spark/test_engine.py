@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.changes.cutting import cut
-from cdfd.changes.position import Position
+from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import MissingFileError
-from cdfd.jobs.assignment import Assignment
+from cdfd.log.listing import list_live
+from cdfd.log.table import Table
+from cdfd.model.position import Position
+from cdfd.scan.splits import cut
 from cdfd.sinks.base import Job
-from cdfd.spark.engine import SparkEngine
+from cdfd.spark.engine.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
-from cdfd.tail.listing import list_live
 from tests.support import lake
 from tests.support.checkpointed_table import CHECKPOINT, LAYOUTS, STATS, changed, checkpoint, filled, writer
 from tests.support.kafka.delivering import Delivering, contents, in_order
@@ -61,8 +61,8 @@ async def test_a_first_load_whose_files_executors_list(
     engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log lacks the rows of some files, so executors measure the ranges, too."""
-    monkeypatch.setattr("cdfd.spark.engine._FEW_FILES", 0)
-    monkeypatch.setattr("cdfd.jobs.assignment._READ_BYTES", 40_000)
+    monkeypatch.setattr("cdfd.spark.engine.engine._FEW_FILES", 0)
+    monkeypatch.setattr("cdfd.deliver.assignment._READ_BYTES", 40_000)
     storage, one = LocalStorage(str(tmp_path)), writer(tmp_path)
     await filled(one)
     await checkpoint(storage, CHECKPOINT, LAYOUTS["sidecars of Parquet"], STATS["some"])

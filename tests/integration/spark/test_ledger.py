@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.progress.ledger import Ledger, app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.ledger import Ledger, app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 ORDERS = app_id("shop", "orders")
 DIGEST = "ffeeddccbbaa99887766554433221100"

@@ -15,9 +15,9 @@ from pyspark.sql.streaming import DataStreamWriter
 
 import cdfd
 import cdfd.spark
-from cdfd.changes.columns import CHANGE_ORDINAL
 from cdfd.errors import ConfigError
-from cdfd.spark.lag import Lag, lag, lag_now
+from cdfd.model.columns import CHANGE_ORDINAL
+from cdfd.spark.source.lag import Lag, lag, lag_now
 from tests.support.spark.installation import pyspark_version
 
 pytestmark = pytest.mark.usefixtures("registered")

@@ -14,11 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
-from cdfd.encoding.avro_schema import record_schema
-from cdfd.encoding.registry import SchemaRegistry
+from cdfd.encode.avro.registry import SchemaRegistry
+from cdfd.encode.avro.schema import record_schema
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.spark.topic_records import CHANGE_NAMES, KAFKA_NAMES
-from cdfd.spark.topics import Format, apply_changes, read_changes
+from cdfd.spark.topics.reader import Format, apply_changes, read_changes
+from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES
 from tests.support.kafka.fixtures import admin, broker, create, name, needs_broker, topic
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, rows

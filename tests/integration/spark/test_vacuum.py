@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdfd.commands.vacuum import Request, run
+from cdfd.cli.commands.vacuum import Request, run
 
 
 async def test_the_same_files_as_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 
 import cdfd.trevni as trevni
-from cdfd.trevni import physical
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.files import avro_rows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source
-from cdfd.trevni.value_types import ARROW, ValueType
-from cdfd.trevni_files import avro_rows
+from cdfd.trevni.values import physical
+from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.trevni import reference, rows
 
 MISSING = reference.missing()

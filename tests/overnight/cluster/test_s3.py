@@ -59,7 +59,7 @@ def feed(spark: SparkSession, config: str) -> Any:
     from pathlib import Path
 
     from cdfd.config import load
-    from cdfd.spark import queries
+    from cdfd.spark.engine import queries
 
     settings = load(Path(config))
     table = settings.table("orders")

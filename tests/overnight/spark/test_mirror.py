@@ -16,22 +16,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cdfd
-from cdfd.changes.execute import Execution
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
-from cdfd.changes.stream import Version
 from cdfd.errors import CdfdError, MissingFileError, TableChangedError
-from cdfd.progress.ledger import app_id
+from cdfd.log.stream import Version
+from cdfd.log.table import Table
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.execute import Execution
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.spark import register
 from cdfd.spark.upsert import apply_changes
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
-from cdfd.tail.clock import SystemClock
 from tests.support.spark.workload import FEED, PROFILES, READING, REFUSALS, Workload, name_of, settings
 from tests.support.spark.workload_answers import Bag, bag
 

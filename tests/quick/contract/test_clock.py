@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.tail.clock import Clock, SystemClock
+from cdfd.runtime.clock import Clock, SystemClock
 from tests.support.manual_time import ManualClock
 
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd.trevni as trevni_files
-from cdfd.changes.data_files import DataFile, opened
 from cdfd.errors import DataError
+from cdfd.scan.data_files import DataFile, opened
 
 Write = Callable[[Path, Sequence[pa.Table]], Path]
 
@@ -46,7 +46,7 @@ FORMATS = [parquet, parquet_without_an_ending, trevni, trevni_without_an_ending]
 
 @pytest.fixture(autouse=True)
 def groups_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdfd.trevni_files.data_file.GROUP_ROWS", 2)
+    monkeypatch.setattr("cdfd.trevni.files.data_file.GROUP_ROWS", 2)
 
 
 @pytest.fixture(params=FORMATS, ids=lambda write: write.__name__)

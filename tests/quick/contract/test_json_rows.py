@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from bench.json_rows import orders
-from cdfd import native
-from cdfd.encoding import native_rows
-from cdfd.encoding.debezium import DebeziumEncoder
-from cdfd.encoding.json import JsonEncoder
+from cdfd.encode import native_rows
+from cdfd.encode.debezium import DebeziumEncoder
+from cdfd.encode.json import JsonEncoder
+from cdfd.runtime import native
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.kafka_batches import orders
-from cdfd import native
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
+from cdfd.runtime import native
 from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import compress

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cdfd.trevni as trevni
-from cdfd import native
-from cdfd.trevni import decoding
+from cdfd.runtime import native
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
-from cdfd.trevni.lengths import Decoded
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.plain_decoding import PlainDecoder
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes
-from cdfd.trevni.value_types import ARROW, ValueType
+from cdfd.trevni.values import decoding
+from cdfd.trevni.values.lengths import Decoded
+from cdfd.trevni.values.plain_decoding import PlainDecoder
+from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.trevni import rows
 
 FORMS = list(product(ValueType, [False, True]))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.trevni import physical
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source
+from cdfd.trevni.values import physical
 
 FOLDER = Path(__file__).parents[4] / "shared" / "golden" / "trevni"
 FILES = sorted(path for path in FOLDER.glob("*.trv") if path.with_suffix(".json").exists())

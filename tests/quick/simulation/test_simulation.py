@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.execute import Execution
-from cdfd.changes.position import Position
-from cdfd.changes.stream import PlanStream
-from cdfd.daemon.loop import deliverer as delivering
-from cdfd.daemon.loop import resuming
-from cdfd.daemon.loop.feed import Feed
-from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.supervision.supervisor import Supervisor
-from cdfd.progress.recovery import Start, decide
-from cdfd.tail.history import History
-from cdfd.tail.tailer import Tailer
+from cdfd.deliver import deliverer as delivering
+from cdfd.deliver import resuming
+from cdfd.deliver.feed import Feed
+from cdfd.deliver.recorder import Recorder
+from cdfd.log.history import History
+from cdfd.log.stream import PlanStream
+from cdfd.log.tailer import Tailer
+from cdfd.model.position import Position
+from cdfd.scan.execute import Execution
+from cdfd.sinks.ledger.recovery import Start, decide
 from tests.support.simulation.__main__ import shown
 from tests.support.simulation.run import simulate
 

@@ -20,14 +20,14 @@ import pytest
 import cdfd.trevni as trevni
 from cdfd.errors import ConfigError
 from cdfd.trevni import metadata as headers
-from cdfd.trevni import physical
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
-from cdfd.trevni.value_types import ARROW, ValueType
+from cdfd.trevni.values import physical
+from cdfd.trevni.values.value_types import ARROW, ValueType
 
 PAGE = Path(__file__).parents[3] / "docs" / "trevni.md"
 

@@ -17,7 +17,7 @@ from cdfd.trevni.avro_schema import parse
 from cdfd.trevni.shapes import Leaf
 from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
 
 CODECS = ("null", "snappy", "deflate", "bzip2")
@@ -270,7 +270,7 @@ def test_file_objects_stay_open() -> None:
 
 
 def test_blocks_beyond_the_memory_limit_go_to_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdfd.trevni_files.writing.SPILL_BYTES", 10_000)
+    monkeypatch.setattr("cdfd.trevni.files.writing.SPILL_BYTES", 10_000)
     table = rows.table(2000)
     trevni.write_table(table, tmp_path / "rows.trv", block_bytes=1000)
     assert trevni.read_table(tmp_path / "rows.trv").equals(table)

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.position import Position
-from cdfd.commands import check as checking
-from cdfd.commands import progress as progress_command
+from cdfd.cli.commands import check as checking
+from cdfd.cli.commands import progress as progress_command
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -23,11 +22,12 @@ from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.lake import BEGINNING, checkpoint, entry_path, manual_clock, rows, run, table
 
 VERSIONS = 6  # 0 to 5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.arrays import array_of, scalar_of, to_numpy, type_with_views
+from cdfd.runtime.arrays import array_of, scalar_of, to_numpy, type_with_views
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
-from cdfd.changes.columns import CHANGE_COLUMNS, constant_type
-from cdfd.encoding.avro import AvroEncoder, AvroRows
-from cdfd.encoding.avro_bytes import varints
-from cdfd.encoding.keys import KeyColumns
+from cdfd.encode.avro.binary import varints
+from cdfd.encode.avro.format import AvroEncoder, AvroRows
+from cdfd.encode.keys import KeyColumns
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.model.columns import CHANGE_COLUMNS, constant_type
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

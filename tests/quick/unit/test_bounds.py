@@ -16,9 +16,9 @@ import cdfd
 from cdfd.delta import commit, last_checkpoint, paths
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, LogError, StorageError
+from cdfd.log import history
+from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
-from cdfd.tail import history
-from cdfd.tail.log import DeltaLog
 from tests.support import checkpoint_layout as layout
 from tests.support.lake import SCHEMA, rows
 

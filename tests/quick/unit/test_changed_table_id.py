@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 import cdfd
-from cdfd.changes.position import Position
 from cdfd.cli import app
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import TableChangedError
-from cdfd.progress.ledger import app_id
-from cdfd.progress.source_ledger import SourceLedger
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_position
+from cdfd.log.table import Table, position_after
+from cdfd.model.position import Position
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table, position_after
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import start_position
 from tests.support.feeding import DeltaPlace, FilesPlace, MemoryPlace, feed, ids, position
 from tests.support.lake import Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock

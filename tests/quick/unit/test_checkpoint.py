@@ -17,10 +17,10 @@ from cdfd.delta.checkpoint import State
 from cdfd.delta.files import FILES, PackedFiles
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, UnsupportedError
+from cdfd.log import checkpoint_files
+from cdfd.log.segment import Checkpoint
+from cdfd.log.table import Table
 from cdfd.storage.base import Stat
-from cdfd.tables.table import Table
-from cdfd.tail import checkpoint_files
-from cdfd.tail.segment import Checkpoint
 from tests.support import checkpoint_layout as layout
 from tests.support.memory_storage import MemoryStorage
 

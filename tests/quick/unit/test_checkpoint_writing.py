@@ -24,13 +24,13 @@ from cdfd.delta.actions import (
     Remove,
     Txn,
 )
-from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.delta.commit import Commit
-from cdfd.delta.schema import TableSchema
 from cdfd.delta.snapshot import Snapshot, first
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint
+from cdfd.log.log import DeltaLog
+from cdfd.log.log_files import log_path
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import log_path
 
 WEEK = 7 * 24 * 3_600_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PARENT = """
 import subprocess, sys, time
-from cdfd.console import child_output, logs
+from cdfd.runtime import child_output, logs
 
 logs.set_up(sys.argv[1])
 with child_output.logged("child") as stream:

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.columns import CHANGE_TYPES, VersionColumns, constant_type, types_as_written, types_from_file
 from cdfd.errors import DataError
+from cdfd.model.columns import CHANGE_TYPES, VersionColumns, constant_type, types_as_written, types_from_file
 
 STANDARD = ["insert", "update_preimage", "update_postimage", "delete"]
 

@@ -29,8 +29,8 @@ from cdfd.delta.actions import (
 )
 from cdfd.delta.commit import Commit, parse, serialize
 from cdfd.delta.files import PACK, PackedFiles
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.writing import metadata_fields
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write.writing import metadata_fields
 from cdfd.errors import CdfdError, LogError
 
 ADD: dict[str, Any] = {

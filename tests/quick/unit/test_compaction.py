@@ -2,8 +2,8 @@
 
 from cdfd.delta.actions import Add, Metadata, Protocol
 from cdfd.delta.commit import Commit
-from cdfd.delta.compaction import LEAST_FILES, groups
 from cdfd.delta.snapshot import first
+from cdfd.delta.write.compaction import LEAST_FILES, groups
 
 SCHEMA = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 MUCH = 1 << 40

@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import Mask
 from cdfd.config import (
     ConfigProblems,
     Ledger,
@@ -31,7 +29,9 @@ from cdfd.config import (
 from cdfd.config.settings import Section, SinkSettings
 from cdfd.config.validation_errors import file_settings
 from cdfd.errors import ConfigError
-from cdfd.ports.registry import SINKS
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask
+from cdfd.runtime.registry import SINKS
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.kafka.settings import KafkaSettings
 

@@ -10,11 +10,11 @@ import cdfd
 from cdfd.cli import app
 from cdfd.delta import paths
 from cdfd.errors import CheckpointError, LogError
-from cdfd.progress.ledger import app_id
-from cdfd.progress.source_ledger import SourceLedger
+from cdfd.log.listing import list_live
+from cdfd.log.log import DeltaLog
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.listing import list_live
-from cdfd.tail.log import DeltaLog
 from tests.support.feeding import MemoryPlace, feed, ids
 from tests.support.lake import Lake, checkpoint, entry_path, manual_clock, run, table
 from tests.support.manual_time import ManualClock

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.parquet.writer import DataFileWriter
+from cdfd.scan.parquet.writer import DataFileWriter
 
 ROWS = 70_000
 

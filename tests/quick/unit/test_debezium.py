@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdfd import __version__
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
-from cdfd.encoding.debezium import DebeziumEncoder
+from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.errors import DataError
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

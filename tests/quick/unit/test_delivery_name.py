@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.position import Phase, Position
+from cdfd.model.position import Phase, Position
 from cdfd.sinks.cursor import order
 from cdfd.sinks.files.names import delivery_name, parse_delivery_name
 

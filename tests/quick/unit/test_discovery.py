@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.changes.shape.chosen import Chosen
 from cdfd.config import parse
 from cdfd.config.discovery import Discovery, FolderPattern
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Settings, Table
+from cdfd.daemon.membership import discovery as module
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, Tables, merged, resolved, search
+from cdfd.daemon.membership.shard import Shard
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from cdfd.tables import discovery as module
-from cdfd.tables.discovery import Folders, FolderSearch, Tables, merged, resolved, search
-from cdfd.tables.shard import Shard
-from cdfd.tail.clock import SystemClock
 from tests.support.lake import SCHEMA, run, table
 
 

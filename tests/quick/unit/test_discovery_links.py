@@ -18,14 +18,14 @@ from cdfd.config import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, search
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.deliver.configured import open_table
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import PathError, StorageError
 from cdfd.storage.base import Stat
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.configured import open_table
-from cdfd.tables.discovery import Folders, FolderSearch, search
 from tests.support.lake import SCHEMA, run
 from tests.support.manual_time import ManualClock
 from tests.support.privileges import unprivileged

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.cutting import Slice, cut, digest, stages
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings, SparkEngine
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.schema_string import parse
+from cdfd.deliver.assignment import Assignment
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_string import parse
 from cdfd.errors import ConfigError, MissingFileError, SinkError, StorageError
-from cdfd.jobs.assignment import Assignment
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.position import Position
+from cdfd.scan.splits import Slice, cut, digest, stages
 from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.sinks.kafka.transactions.jobs import job_of
@@ -119,7 +119,7 @@ class TestAssignment:
 )
 def test_the_python_of_executors(settings: dict[str, Any], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark reads the environment; the setting alone would be of no use to a daemon that `spark-submit` has not started."""
-    sessions = pytest.importorskip("cdfd.spark.sessions")
+    sessions = pytest.importorskip("cdfd.spark.engine.sessions")
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     monkeypatch.delenv("PYSPARK_PYTHON")
     sessions._choose_python(SparkEngine.model_validate(settings))
@@ -132,7 +132,7 @@ class TestNotStarted:
     error = RuntimeError("An error occurred while calling None.org.apache.spark.X.\n: java.lang.E: no master\n\tat a")
 
     def test_at_first_the_settings_may_be_wrong(self) -> None:
-        sessions = pytest.importorskip("cdfd.spark.sessions")
+        sessions = pytest.importorskip("cdfd.spark.engine.sessions")
         found = sessions.Sessions(SparkEngine(), "x")._not_started(self.error)
         assert (found.what, found.retriable) == ("cannot start Spark: java.lang.E: no master", False)
 
@@ -142,7 +142,7 @@ class TestNotStarted:
     def test_later_the_cluster_is_away(
         self, port: str | None, retriable: bool, said: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sessions = pytest.importorskip("cdfd.spark.sessions")
+        sessions = pytest.importorskip("cdfd.spark.engine.sessions")
         monkeypatch.setenv("PYSPARK_GATEWAY_PORT", port or "")
         if port is None:
             monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
@@ -155,7 +155,7 @@ class TestNotStarted:
 
 def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large versions and backfills need no format, so nothing else looks at the version."""
-    sessions = pytest.importorskip("cdfd.spark.sessions")
+    sessions = pytest.importorskip("cdfd.spark.engine.sessions")
     made, stopped = SimpleNamespace(version="4.0.1"), []
     builder = SimpleNamespace(config=lambda *_: builder, getOrCreate=lambda: made)
     monkeypatch.setattr(sessions, "SparkSession", SimpleNamespace(builder=builder))
@@ -169,7 +169,7 @@ def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) ->
 
 class TestTasks:
     def test_an_error_comes_back_as_it_was(self) -> None:
-        tasks = pytest.importorskip("cdfd.spark.tasks")
+        tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         error = MissingFileError("the file is gone", table="s3://t", version=7, path="a=ü/b", hint="Look")
         text = f"org.apache.spark.SparkException: Job aborted\nTraceback ...\nTaskError: {tasks.TaskError(error)}\n\tat x.y(Z.scala)"
         found = tasks.translated(RuntimeError(text))
@@ -179,13 +179,13 @@ class TestTasks:
         assert tasks.translated(RuntimeError(str(tasks.TaskError(retriable)))).retriable
 
     def test_what_is_not_ours_says_that_spark_failed(self) -> None:
-        tasks = pytest.importorskip("cdfd.spark.tasks")
+        tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         found = tasks.translated(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
         assert (type(found), found.retriable) == (SinkError, True)
         assert str(found).startswith("Spark did not finish the job: Executor lost. ")
 
     def test_the_reason_is_that_of_the_python_process(self) -> None:
-        tasks = pytest.importorskip("cdfd.spark.tasks")
+        tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         trace = "Traceback (most recent call last):\n  File \"/x\", line 3, in main\n    foo()\nModuleNotFoundError: No module named 'cdfd'"
         text = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {trace}\n SQLSTATE: 38000"
         found = tasks.translated(RuntimeError(text))
@@ -193,7 +193,7 @@ class TestTasks:
         assert found.hint.startswith("Install this version of cdfd in the Python of Spark's driver and executors")
 
     def test_waves_hold_all_items_in_order(self) -> None:
-        tasks = pytest.importorskip("cdfd.spark.tasks")
+        tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         items = [bytes(size) for size in (10, 17 << 20, 5, 9 << 20, 8 << 20)] + [b""] * 2500
         found = list(tasks.waves(items))
         assert [item for wave in found for item in wave] == items

@@ -8,13 +8,13 @@ import pytest
 
 from cdfd.delta.commit import serialize
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.log import entry_batches
+from cdfd.log.entry_batches import MAX_ENTRIES, MIN_RUN
+from cdfd.log.log import DeltaLog, LogEntry
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch
 from cdfd.storage.base import Stat
 from cdfd.storage.local import LocalStorage
-from cdfd.tail import entry_batches
-from cdfd.tail.entry_batches import MAX_ENTRIES, MIN_RUN
-from cdfd.tail.log import DeltaLog, LogEntry
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff, PollWatch
 from tests.support.lake import Lake, entry_path, rows, table
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.column_selection import all_columns, named_columns
-from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import Execution
-from cdfd.changes.in_thread import iterate_in_thread
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.position import Position
-from cdfd.changes.table_files import TableFiles
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.column_selection import all_columns, named_columns
+from cdfd.model.columns import change_schema
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.position import Position
+from cdfd.runtime.in_thread import iterate_in_thread
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))

@@ -10,11 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from cdfd.changes import refining
-from cdfd.changes.position import Position
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.shape import Shape
-from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.deliver.monitor import NullMonitor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
@@ -26,6 +22,10 @@ from cdfd.errors import (
     SinkError,
     TableChangedError,
 )
+from cdfd.model.position import Position
+from cdfd.plan import refining
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.shape import Shape
 from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from tests.support.manual_time import ManualClock

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd import snapshot
-from cdfd.changes.columns import VersionColumns, change_schema, constant_type
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
-from cdfd.progress.ledger import app_id
+from cdfd.model.columns import VersionColumns, change_schema, constant_type
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import Sink
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
@@ -22,8 +22,8 @@ from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 APP = app_id("shop", "orders")
 ADDRESS = pa.struct({"city": pa.string(), "past": pa.list_(pa.struct({"year": pa.int32()}))})

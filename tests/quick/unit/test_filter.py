@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.shape.compiler import check_filter, compiled
-from cdfd.changes.shape.parser import DEEPEST, MOST_CHARACTERS, MOST_LITERALS, parse_filter
-from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError
+from cdfd.plan.shape.compiler import check_filter, compiled
+from cdfd.plan.shape.parser import DEEPEST, MOST_CHARACTERS, MOST_LITERALS, parse_filter
 from tests.support.filters import NUMBERS, Values, texts
 
 NAN = float("nan")

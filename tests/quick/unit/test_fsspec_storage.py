@@ -13,15 +13,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 
-from cdfd.changes.column_selection import all_columns
-from cdfd.changes.execute import Execution
 from cdfd.config import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
+from cdfd.log.table import Table, versions
+from cdfd.model.column_selection import all_columns
+from cdfd.scan.execute import Execution
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
-from cdfd.tables.table import Table, versions
 from tests.support.lake import SCHEMA, WITHIN, rows
 
 

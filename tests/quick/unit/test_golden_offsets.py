@@ -17,10 +17,10 @@ from tests.support import lake
 
 pytest.importorskip("pyspark")
 
-from cdfd.changes import refining
 from cdfd.errors import ConfigError
-from cdfd.spark.checkpoints import snapshot_version
-from cdfd.spark.lag import Lag, lag
+from cdfd.plan import refining
+from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.source.lag import Lag, lag
 from tests.quick.unit.test_spark_lag import progress
 from tests.quick.unit.test_spark_stream import Row, insert, reading, rows_between
 

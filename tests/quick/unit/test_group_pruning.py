@@ -13,12 +13,12 @@ from deltalake import write_deltalake
 from deltalake.writer import WriterProperties
 
 import cdfd
-from cdfd import native
-from cdfd.changes.shape.compiler import compiled
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.delta.schema import TableSchema, from_arrow
-from cdfd.parquet import reader as parquet
-from cdfd.parquet.statistics import ChunkStatistics, decoder
+from cdfd.delta.types.schema import TableSchema, from_arrow
+from cdfd.plan.shape.compiler import compiled
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.runtime import native
+from cdfd.scan.parquet import reader as parquet
+from cdfd.scan.parquet.statistics import ChunkStatistics, decoder
 
 ROWS = 1000
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.changes.control import Control, Pause
 from cdfd.daemon.http.retention_warnings import REPEAT_SECONDS, RetentionWarnings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.admission import Admission
-from cdfd.delta.retention import Retention
+from cdfd.deliver.admission import Admission
+from cdfd.delta.write.retention import Retention
 from cdfd.errors import (
     CdfdError,
     GapError,
@@ -21,6 +20,7 @@ from cdfd.errors import (
     TableChangedError,
     UnsupportedError,
 )
+from cdfd.model.control import Control, Pause
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from cdfd import native
 from cdfd.errors import DataError
-from cdfd.parquet import reader
+from cdfd.runtime import native
+from cdfd.scan.parquet import reader
 from tests.support.hostile_pages import HOSTILE
 
 pytestmark = pytest.mark.skipif(not native.built, reason="pyarrow alone reads some of them")

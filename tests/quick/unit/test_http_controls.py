@@ -17,12 +17,12 @@ from cdfd.config import Listen
 from cdfd.config.http import Http, HttpAuthentication
 from cdfd.config.values import Secret
 from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.mailbox import MOST_WAITING
-from cdfd.daemon.controls.requests import MOST_BYTES, Refused
 from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.server import serve, serve_socket
 from cdfd.daemon.http.status import Status
+from cdfd.deliver.mailbox import MOST_WAITING
+from cdfd.deliver.requests import MOST_BYTES, Refused
 from cdfd.errors import ConfigError, ListenError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration

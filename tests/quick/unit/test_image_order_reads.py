@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from cdfd.changes import image_order
-from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageOrder
+from cdfd.scan import image_order
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageOrder
 
 PAIRED = [PRE_IMAGE, POST_IMAGE] * 3 + [INSERT]
 BLOCKS = [PRE_IMAGE] * 3 + [POST_IMAGE] * 3

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd import native
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.table_files import TableFiles
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.runtime import native
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
 
 pytestmark = pytest.mark.skipif(not native.built, reason="files are read together only with cdfd-native")
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(not native.built, reason="files are read togethe
 FIELDS = (StructField("id", Primitive("long")), StructField("word", Primitive("string")))
 SCHEMA = TableSchema(StructType((*FIELDS, StructField("region", Primitive("string")))), ("region",))
 PRE, POST = "update_preimage", "update_postimage"
-EXECUTE = importlib.import_module("cdfd.changes.execute")
-JOINED = importlib.import_module("cdfd.changes.joined_images")
+EXECUTE = importlib.import_module("cdfd.scan.execute")
+JOINED = importlib.import_module("cdfd.scan.joined_images")
 COUNT = 6
 Rows = list[tuple[int, str]]
 Found = tuple[list[dict[str, Any]], str]
@@ -102,7 +102,7 @@ def found(folder: Path, plan: ChangePlan, **options: Any) -> Found:
 def alone(folder: Path, plan: ChangePlan, **options: Any) -> Found:
     """The same, each file by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdfd.changes.joined.FEW", 1 << 30)
+        patch.setattr("cdfd.scan.joined.FEW", 1 << 30)
         return found(folder, plan, **options)
 
 

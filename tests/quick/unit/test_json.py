@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdfd import native
-from cdfd.encoding.json import JsonEncoder, lines, rows
+from cdfd.encode.json import JsonEncoder, lines, rows
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime import native
 from tests.support.row_json import json_text, parsed, row_texts
 
 pytestmark = pytest.mark.usefixtures("kernels")

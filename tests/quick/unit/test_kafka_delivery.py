@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.control import Control, Pause
 from cdfd.errors import DataError, SinkError
+from cdfd.model.control import Control, Pause
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic

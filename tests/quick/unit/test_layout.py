@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.layout import KNOWN, Layouts
-from cdfd.changes.projection import FIELD_ID
-from cdfd.delta.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError
+from cdfd.scan.layout import KNOWN, Layouts
+from cdfd.scan.projection import FIELD_ID
 
 LONG, STRING = Primitive("long"), Primitive("string")
 

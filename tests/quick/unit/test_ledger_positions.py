@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.daemon.loop.monitor import NullMonitor
-from cdfd.daemon.loop.recorder import Recorder
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.recorder import Recorder
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import TableChangedError
-from cdfd.progress.ledger import Ledger, app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.log.log import DeltaLog
 from cdfd.sinks.base import Sink
+from cdfd.sinks.ledger.ledger import Ledger, app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.base import Storage
-from cdfd.tail.log import DeltaLog
 from tests.support.feeding import MemoryPlace, feed, ids
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, table
 from tests.support.manual_time import passing

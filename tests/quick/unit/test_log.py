@@ -13,11 +13,11 @@ import pytest
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, UnsupportedError
+from cdfd.log import log as logs
+from cdfd.log.log import DeltaLog
+from cdfd.log.log_files import name_before
+from cdfd.log.start import start_version
 from cdfd.storage.base import Stat
-from cdfd.tail import log as logs
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import name_before
-from cdfd.tail.start import start_version
 from tests.support import checkpoint_layout as layout
 from tests.support.memory_storage import MemoryStorage
 

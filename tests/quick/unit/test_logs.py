@@ -10,10 +10,10 @@ import warnings
 
 import pytest
 
-from cdfd.console.logs import set_up, take_standard_error
 from cdfd.errors import ConfigError
+from cdfd.runtime.logs import set_up, take_standard_error
 
-LOG = logging.getLogger("cdfd.daemon.loop.feed")
+LOG = logging.getLogger("cdfd.deliver.feed")
 
 
 class Terminal(io.StringIO):
@@ -30,7 +30,7 @@ def test_json_lines_with_extras() -> None:
     assert len(line.pop("ts")) == len("2026-01-01T00:00:00.000Z")
     assert line == {
         "level": "info",
-        "logger": "cdfd.daemon.loop.feed",
+        "logger": "cdfd.deliver.feed",
         "message": "delivered 3",
         "table": "örders",
         "version": 7,
@@ -87,7 +87,7 @@ def test_text_on_a_terminal_on_one_line() -> None:
     set_up(stream=stream)
     LOG.warning("gone: %s", "a\nb\x1b[31m", extra={"table": "orders", "path": "a b\n"})
     line = stream.getvalue()
-    assert line.endswith(' WARNING cdfd.daemon.loop.feed: gone: a\\nb\\x1b[31m table=orders path="a b\\n"\n')
+    assert line.endswith(' WARNING cdfd.deliver.feed: gone: a\\nb\\x1b[31m table=orders path="a b\\n"\n')
     assert line[10] == "T"
 
 

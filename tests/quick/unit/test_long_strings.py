@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.parquet.reader import opened
+from cdfd.scan.parquet.reader import opened
 
 ROWS, LENGTH = 4_000, 2_000
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import Mask, Method
-from cdfd.delta.schema import Primitive, StructField
+from cdfd.delta.types.schema import Primitive, StructField
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask, Method
 
 KEY = b"sixteen letters!"
 LONG = StructField("a", Primitive("long"), nullable=False)

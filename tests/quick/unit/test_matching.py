@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.equality import codes, hashes, same
-from cdfd.changes.matching import by_key, match
+from cdfd.scan.updates.equality import codes, hashes, same
+from cdfd.scan.updates.matching import by_key, match
 from tests.support.fold import freeze
 
 NAN = float("nan")

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 import cdfd
-from cdfd.commands import ctl, inspect
+from cdfd.cli.commands import ctl, inspect
 from cdfd.config import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingFileError, TableChangedError
+from cdfd.log import history
+from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.s3.storage import open_s3
-from cdfd.tail import history
-from cdfd.tail.log import DeltaLog
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import Lake, checkpoint, entry_path, manual_clock, run, table
 from tests.support.manual_time import ManualClock

@@ -8,10 +8,11 @@ from threading import Thread
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdfd import __version__, native
+from cdfd import __version__
 from cdfd.daemon.http.metrics import STATES
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
+from cdfd.runtime import native
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 

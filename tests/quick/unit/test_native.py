@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import cdfd
-from cdfd import native
+from cdfd.runtime import native
 
 ROOT = Path(__file__).parents[3]
 

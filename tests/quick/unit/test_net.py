@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cdfd
-from cdfd.changes import net
-from cdfd.changes.net import NetChanges
-from cdfd.changes.spill import SpillSpace
 from cdfd.cli import app
 from cdfd.errors import ConfigError
+from cdfd.scan.updates import net
+from cdfd.scan.updates.net import NetChanges
+from cdfd.scan.updates.spill import SpillSpace
 from tests.support.change_rows import SCHEMA, change_rows
 from tests.support.change_rows import Row as Change
 from tests.support.fold import META, fold, row_of

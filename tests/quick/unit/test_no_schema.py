@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import cdfd
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.shape import Shape
 from cdfd.cli import app
 from cdfd.delta import commit as commits
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
 from cdfd.storage.local import LocalStorage
 from tests.support.feeding import DeltaPlace, FilesPlace, MemoryPlace, feed, ids
 from tests.support.lake import Lake, checkpoint, entry_path, manual_clock, rows, run, table

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from cdfd.errors import StorageError
-from cdfd.tail.notifications import MAX_DELAY_SECONDS, Notifications, NotifiedWatch
-from cdfd.tail.watch import Backoff
+from cdfd.log.notifications import MAX_DELAY_SECONDS, Notifications, NotifiedWatch
+from cdfd.log.watch import Backoff
 from tests.support.lake import manual_clock
 
 

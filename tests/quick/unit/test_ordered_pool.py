@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.ordered_pool import After, Inline, map_in_order, run_in_order
 from cdfd.errors import DataError, LogError
+from cdfd.runtime.ordered_pool import After, Inline, map_in_order, run_in_order
 
 Task = Callable[[], Iterator[int]]
 PATIENCE = 30.0
@@ -250,7 +250,7 @@ class TestMapped:
 
 def test_an_iterator_that_nobody_finishes_does_not_keep_the_process() -> None:
     program = (
-        "from cdfd.changes.ordered_pool import run_in_order\n"
+        "from cdfd.runtime.ordered_pool import run_in_order\n"
         "results = run_in_order([lambda: iter(range(10**9))] * 3, workers=2)\n"
         "print(next(results), flush=True)\n"
     )

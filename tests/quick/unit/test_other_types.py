@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.encoding.json import LineEncoder
+from cdfd.encode.json import LineEncoder
 from cdfd.errors import UnsupportedError
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import checkpoint, run

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdfd import native
 from cdfd.errors import CdfdError
-from cdfd.parquet import reader
+from cdfd.runtime import native
+from cdfd.scan.parquet import reader
 from tests.support import parquet_bytes
 
 pytestmark = pytest.mark.skipif(

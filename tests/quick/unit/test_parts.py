@@ -6,11 +6,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.cutting import ranges
-from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
-from cdfd.delta.schema import StructType, TableSchema
+from cdfd.delta.types.schema import StructType, TableSchema
+from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.scan.splits import ranges
 
 SCHEMA = TableSchema(StructType(()))
 

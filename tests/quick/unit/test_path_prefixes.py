@@ -10,12 +10,12 @@ import cdfd
 from cdfd.cli import app
 from cdfd.config import load
 from cdfd.config.settings import Table
+from cdfd.deliver.configured import open_table
 from cdfd.delta import paths
 from cdfd.delta.paths import Location
 from cdfd.errors import PathError
-from cdfd.spark.options import SourceOptions
+from cdfd.spark.source.options import SourceOptions
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.configured import open_table
 from tests.support.lake import entry_path, manual_clock, run, table
 
 PREFIXES = (("dbfs:/mnt/lake", "s3://lake/"), ("dbfs:/mnt/lake/other", "/disk/a%20b"), ("dbfs:/old/", "file:///x%20y"))

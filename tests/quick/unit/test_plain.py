@@ -13,15 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cdfd import errors
-from cdfd.commands import inspect as inspection
-from cdfd.commands.check import aligned
+from cdfd.cli.commands import inspect as inspection
+from cdfd.cli.commands.check import aligned
 from cdfd.config.problems import ConfigProblems, Problem
-from cdfd.console import logs
-from cdfd.console.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
+from cdfd.runtime import logs
+from cdfd.runtime.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
 

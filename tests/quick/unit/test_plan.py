@@ -10,8 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
-from cdfd.changes.commit_time import LATEST_MS, commit_timestamp
-from cdfd.changes.plan import (
+from cdfd.delta import commit as commits
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata, Protocol
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import PACK
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import Snapshot, first
+from cdfd.errors import LogError, UnsupportedError
+from cdfd.model.commit_time import LATEST_MS, commit_timestamp
+from cdfd.model.plan import (
     ChangePlan,
     Changes,
     FileScan,
@@ -22,13 +29,6 @@ from cdfd.changes.plan import (
     plan_snapshot,
     wants_snapshot,
 )
-from cdfd.delta import commit as commits
-from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata, Protocol
-from cdfd.delta.commit import Commit
-from cdfd.delta.files import PACK
-from cdfd.delta.header import Header, PartialHeader
-from cdfd.delta.snapshot import Snapshot, first
-from cdfd.errors import LogError, UnsupportedError
 
 Fields = dict[str, Any]
 

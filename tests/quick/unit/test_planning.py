@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.planning import version_batches
-from cdfd.changes.stream import Version
-from cdfd.delta.schema import StructType, TableSchema
+from cdfd.delta.types.schema import StructType, TableSchema
 from cdfd.errors import LogError
+from cdfd.log.planning import version_batches
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan, FileScan
 from tests.support.lake import run
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.position import Position
+from cdfd.log.log import DeltaLog
+from cdfd.model.position import Position
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
-from cdfd.tail.log import DeltaLog
 from tests.support.feeding import FilesPlace, MemoryPlace, Place, feed, position
 from tests.support.lake import Lake, table
 from tests.support.manual_time import ManualClock
@@ -53,7 +53,7 @@ def test_the_position_of_a_folder(tmp_path: Path) -> None:
 
 def test_an_offset_of_spark() -> None:
     pytest.importorskip("pyspark")
-    from cdfd.spark.offsets import Offset
+    from cdfd.spark.source.offsets import Offset
 
     old = OLD | {"first_version": 1, "first_phase": "stream"}
     assert Offset.from_json(old).to_json() == old

@@ -7,16 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.control import EMPTY
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
-from cdfd.changes.stream import Version
 from cdfd.config import parse
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.schema import TableSchema
-from cdfd.progress.ledger import app_id
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.log.stream import Version
+from cdfd.model.control import EMPTY
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import ControlSink, Sink, connector
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
@@ -25,8 +24,9 @@ from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.change_rows import Row, change_rows
 from tests.support.power_failure import Device
 

@@ -7,20 +7,20 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from cdfd.changes.position import Position
-from cdfd.commands import progress as progress_command
+from cdfd.cli.commands import progress as progress_command
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings, SinkSettings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.deliver.monitor import NullMonitor
 from cdfd.errors import ConfigError, FencedError, SinkError
-from cdfd.ports.registry import SINKS
-from cdfd.progress.ledger import LedgerEntry, app_id
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.runtime.registry import SINKS
 from cdfd.sinks.base import Connector, Sink, StageTimer, connector, unmeasured
 from cdfd.sinks.files.folder import read_position
+from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.lake import manual_clock, run, table
 
 HEADER = ["table", "sink", "ledger", "newest", "lag", "next"]

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.conversion import conversion, identity
-from cdfd.changes.projection import Projection
-from cdfd.delta.datatypes import DataType
-from cdfd.delta.schema import (
+from cdfd.delta.types.datatypes import DataType
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -27,6 +25,8 @@ from cdfd.delta.schema import (
     TableSchema,
 )
 from cdfd.errors import ConfigError, DataError, LogError
+from cdfd.scan.conversion import conversion, identity
+from cdfd.scan.projection import Projection
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
 TIMESTAMP, NTZ = Primitive("timestamp"), Primitive("timestamp_ntz")

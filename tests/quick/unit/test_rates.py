@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.daemon.loop.rates import Amount, RateLimit, Rates
+from cdfd.deliver.rates import Amount, RateLimit, Rates
 from tests.support.feeding import MemoryPlace, feed, ids
 from tests.support.lake import Lake, manual_clock, table
 from tests.support.manual_time import ManualClock

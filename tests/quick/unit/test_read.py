@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes import read as reading
-from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.changes.plan import FileScan
-from cdfd.changes.read import read
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.table_files import TableFiles
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema, from_arrow
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, StorageError, UnsupportedError
+from cdfd.model.columns import CHANGE_COLUMNS
+from cdfd.model.plan import FileScan
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.scan import read as reading
+from cdfd.scan.read import read
+from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
 Rows = list[dict[str, Any]]

@@ -10,12 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.reconciliation import SchemaReconciler
-from cdfd.changes.table_files import TableFiles
-from cdfd.delta.datatypes import DataType
-from cdfd.delta.schema import (
+from cdfd.delta.types.datatypes import DataType
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -26,6 +22,10 @@ from cdfd.delta.schema import (
     TableSchema,
 )
 from cdfd.errors import SchemaChangedError
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
 LONG, INTEGER, STRING = Primitive("long"), Primitive("integer"), Primitive("string")

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cdfd.daemon.loop.admission import SMALL_BYTES, Admission
-from cdfd.daemon.loop.monitor import NullMonitor
-from cdfd.daemon.loop.recorder import Recorder
+from cdfd.deliver.admission import SMALL_BYTES, Admission
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError, StorageError
-from cdfd.progress.ledger import LedgerEntry, NoLedger
+from cdfd.sinks.ledger.ledger import LedgerEntry, NoLedger
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import Lake, manual_clock, table
 from tests.support.manual_time import ManualClock
@@ -193,7 +193,7 @@ class TestAdmission:
         assert order == ["a", "small", "b", "c"]
 
     async def test_memory_is_returned_after_the_last_large_delivery(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("cdfd.daemon.loop.admission.REST_SECONDS", 0)
+        monkeypatch.setattr("cdfd.deliver.admission.REST_SECONDS", 0)
         rests = list[str]()
         admission = Admission(2, rest=lambda: rests.append("rest"))
         async with admission.admit(1 << 30):

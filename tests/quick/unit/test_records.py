@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.encoding.arrow import ArrowRecords
-from cdfd.encoding.records import Origin, RecordEncoder, Records
+from cdfd.encode.arrow import ArrowRecords
+from cdfd.encode.records import Origin, RecordEncoder, Records
 from cdfd.errors import ConfigError, DataError, MissingColumnError
+from cdfd.model.columns import CHANGE_COLUMNS
 from tests.support.change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened, record_encoder
 
 ORIGIN = Origin("shop", "orders", "0b1c", "shop.orders")

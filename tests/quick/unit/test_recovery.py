@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.position import Position
 from cdfd.errors import SinkError, TableChangedError
-from cdfd.progress.ledger import LedgerEntry, app_id
-from cdfd.progress.recovery import Places, Start, decide, delivered
+from cdfd.model.position import Position
+from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
+from cdfd.sinks.ledger.recovery import Places, Start, decide, delivered
 
 TABLE, OTHER = "table-1", "table-2"
 PLACES = Places("the topic _cdfd_progress", "the ledger /var/lib/cdfd/ledger")

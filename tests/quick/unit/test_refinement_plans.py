@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from cdfd.changes.no_ops import where_matched_by_key
-from cdfd.changes.plan import ChangePlan, FileScan, plan
-from cdfd.changes.refinement import BUCKET_BYTES, BUCKET_ORDINALS, Bucket, Refine
-from cdfd.changes.refining import refined, with_images_paired
 from cdfd.delta.actions import Add, Metadata, Protocol, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.model.plan import ChangePlan, FileScan, plan
+from cdfd.model.refinement import BUCKET_BYTES, BUCKET_ORDINALS, Bucket, Refine
+from cdfd.plan.refining import refined, with_images_paired
+from cdfd.scan.updates.no_ops import where_matched_by_key
 
 PROTOCOL = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
 TRACKED = {"delta.enableRowTracking": "true"}

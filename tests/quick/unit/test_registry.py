@@ -8,10 +8,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.encoding.avro import AvroRows
-from cdfd.encoding.registry import SchemaRegistry
+from cdfd.encode.avro.format import AvroRows
+from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
+from cdfd.model.columns import CHANGE_COLUMNS
 from tests.support.change_rows import Row, change_rows
 from tests.support.schema_registry import Registry, serving
 

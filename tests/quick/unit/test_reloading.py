@@ -14,13 +14,13 @@ from cdfd.config.changes import changed_settings
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading
 from cdfd.daemon.membership.searching import Searching
+from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor
-from cdfd.tables.shard import Shard, owner
-from cdfd.tail.file_events import FileEvents
+from cdfd.deliver.monitor import Monitor
+from cdfd.runtime.file_events import FileEvents
 from tests.support.manual_time import ManualClock
 
 FILES: dict[str, Any] = {"pipeline": "shop", "sink": {"kind": "files", "path": "/out"}, "progress": {"ledger": "none"}}

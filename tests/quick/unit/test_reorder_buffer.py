@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from cdfd.changes.image_order import ReorderBuffer
 from cdfd.delta.roaring import RowSet
+from cdfd.scan.image_order import ReorderBuffer
 
 ROWS = 1_000
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cdfd.console.progress_line import LOG_SECONDS, ProgressLine
+from cdfd.runtime.progress_line import LOG_SECONDS, ProgressLine
 from tests.support.manual_time import ManualClock
 
 
@@ -40,7 +40,7 @@ WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 PROGRAM = """
 import logging
-from cdfd.console.progress_line import ProgressLine
+from cdfd.runtime.progress_line import ProgressLine
 from tests.support.manual_time import ManualClock
 clock = ManualClock()
 report = ProgressLine(logging.getLogger(), "written", "orders", terminal=True, clock=clock)
@@ -64,7 +64,7 @@ def test_a_bar_on_a_terminal() -> None:
 
 LOST = """
 import logging, sys
-from cdfd.console.progress_line import ProgressLine
+from cdfd.runtime.progress_line import ProgressLine
 from tests.support.manual_time import ManualClock
 
 clock = ManualClock()

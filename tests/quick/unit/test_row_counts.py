@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd import native
 from cdfd.delta.statistics import count_only, record_count
 from cdfd.errors import DataError
-from cdfd.parquet.reader import opened
+from cdfd.runtime import native
+from cdfd.scan.parquet.reader import opened
 
 LISTS = pa.table(
     {"l": pa.array([["a", "b", "c"], ["d"], None], pa.list_(pa.string())), "id": pa.array([1, 2, 3], pa.int64())}

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdfd.encoding.formats import EncoderOptions, record_format
-from cdfd.encoding.headers import RowHeaders
-from cdfd.encoding.records import Origin
+from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.headers import RowHeaders
+from cdfd.encode.records import Origin
 from cdfd.errors import MissingColumnError, UnsupportedError
 from tests.support.change_rows import Row, change_rows, flattened
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from cdfd.changes import row_id_runs
-from cdfd.changes.row_id_runs import RUNS, RepeatedRowId, add_rows, not_moved, runs_of
+from cdfd.scan.updates import row_id_runs
+from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, not_moved, runs_of
 
 IDS = st.one_of(st.integers(0, 30), st.integers((1 << 20) - 9, (1 << 20) + 9), st.integers(0, 2**62))
 Files = list[tuple[int, list[tuple[int, int]]]]

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.refinement import RowIds, RowTracking
-from cdfd.changes.row_ids import ROW_ID, ROW_VERSION, FileRowIds
 from cdfd.errors import DataError
+from cdfd.model.refinement import RowIds, RowTracking
+from cdfd.scan.updates.row_ids import ROW_ID, ROW_VERSION, FileRowIds
 
 TRACKING = RowTracking("_id", "_version")
 

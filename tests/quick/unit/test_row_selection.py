@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.row_selection import RowSelection
 from cdfd.delta.roaring import RowSet
+from cdfd.scan.row_selection import RowSelection
 
 
 def footer(groups: int, rows: int) -> pq.FileMetaData:

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd import native
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.changes.table_files import TableFiles
-from cdfd.console.progress_line import ProgressLine
-from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.deliverer import Deliverer, Limits
-from cdfd.daemon.loop.monitor import Monitor
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.deliverer import Deliverer, Limits
+from cdfd.deliver.monitor import Monitor
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.position import Position
+from cdfd.runtime import native
+from cdfd.runtime.progress_line import ProgressLine
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
 from tests.support.manual_time import ManualClock
 from tests.support.memory_sink import MemoryDelivery, MemorySink

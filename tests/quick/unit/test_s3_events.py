@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdfd.tail.s3_events import Created, parse
+from cdfd.log.s3_events import Created, parse
 
 KEY = "lake/my orders/_delta_log/00000000000000000001.json"
 

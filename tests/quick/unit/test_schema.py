@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from cdfd.delta.actions import Metadata
-from cdfd.delta.datatypes import VOID, DataType, without_void
-from cdfd.delta.schema import (
+from cdfd.delta.types.datatypes import VOID, DataType, without_void
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -27,7 +27,7 @@ from cdfd.delta.schema import (
     serialize,
     to_arrow,
 )
-from cdfd.delta.schema_string import MAX_DEPTH
+from cdfd.delta.types.schema_string import MAX_DEPTH
 from cdfd.errors import CdfdError, ConfigError, LogError, MissingColumnError, UnsupportedError
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from cdfd.delta.datatypes import DataType
-from cdfd.delta.schema import (
+from cdfd.delta.types.datatypes import DataType
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -13,7 +13,7 @@ from cdfd.delta.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.schema_change import (
+from cdfd.delta.types.schema_change import (
     CommentChange,
     NullabilityChange,
     Rename,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cdfd.delta import paths
 from cdfd.errors import GapError, LogError
+from cdfd.log.segment import Checkpoint, Segment, SegmentBuilder, check_contiguous
 from cdfd.storage.base import Stat
-from cdfd.tail.segment import Checkpoint, Segment, SegmentBuilder, check_contiguous
 from tests.support.checkpoint_layout import part_name, v2_name
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.errors import ConfigError
-from cdfd.tables.shard import Shard, owner
 
 NAMES = [f"table_{number}" for number in range(2000)]
 

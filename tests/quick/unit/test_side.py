@@ -1,12 +1,12 @@
 import json
 from typing import Any
 
-from cdfd.changes.plan import ChangePlan
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.schema_change import compare
-from cdfd.delta.schema_string import parse
-from cdfd.encoding.records import Origin, Records
-from cdfd.encoding.side import RowCounts, begin_record, end_record, schema_record
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_change import compare
+from cdfd.delta.types.schema_string import parse
+from cdfd.encode.records import Origin, Records
+from cdfd.encode.side import RowCounts, begin_record, end_record, schema_record
+from cdfd.model.plan import ChangePlan
 from tests.support.change_rows import TIME, Row, change_rows, flattened
 
 ORIGIN = Origin("shop", "orders", "0b1c", "shop.orders")

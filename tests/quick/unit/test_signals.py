@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.controls.publishing import Publisher
-from cdfd.daemon.controls.requests import ACTIONS, Refused, Request
 from cdfd.daemon.controls.signals import SignalReader, parse_signal
+from cdfd.deliver.requests import ACTIONS, Refused, Request
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Signal
 from tests.support.manual_time import ManualClock

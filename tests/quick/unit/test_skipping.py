@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.plan import FileScan
-from cdfd.changes.skipping import Columns, Condition, Operator, Range
 from cdfd.delta import statistics
-from cdfd.delta.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
+from cdfd.model.plan import FileScan
+from cdfd.plan.skipping import Columns, Condition, Operator, Range
 
 NAN = math.nan
 LONG, INTEGER = Primitive("long"), Primitive("integer")

@@ -14,23 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes import range_slices
-from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.cutting import FILE_BYTES, Slice, cut, digest, placed
-from cdfd.changes.execute import Execution
-from cdfd.changes.path_ranges import PathRange
-from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
-from cdfd.changes.position import Position
-from cdfd.changes.range_slices import RangeSlice
-from cdfd.changes.refinement import Bucket
-from cdfd.changes.slices import measure, read_slice, read_slices
-from cdfd.changes.table_files import TableFiles
+from cdfd.deliver import range_slices
+from cdfd.deliver.path_ranges import PathRange
+from cdfd.deliver.range_slices import RangeSlice
+from cdfd.deliver.slices import measure, read_slice, read_slices
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import FILES, PackedFiles, pack
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, MissingFileError
-from cdfd.tail.listing import Listing
+from cdfd.log.listing import Listing
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.plan import ChangePlan, ChangeType, FileScan, LiveScans
+from cdfd.model.position import Position
+from cdfd.model.refinement import Bucket
+from cdfd.scan.execute import Execution
+from cdfd.scan.splits import FILE_BYTES, Slice, cut, digest, placed
+from cdfd.scan.table_files import TableFiles
 from tests.standard.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 from tests.support.memory_storage import MemoryStorage
 

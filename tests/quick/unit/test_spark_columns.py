@@ -9,13 +9,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as spark
 
-from cdfd.changes.columns import change_schema, constant_type
-from cdfd.changes.shape.chosen import Chosen
 from cdfd.config.shapes import shape_of
-from cdfd.delta.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import ConfigError
-from cdfd.spark.columns import SparkBatches, spark_schema
-from cdfd.spark.target import Target
+from cdfd.model.columns import change_schema, constant_type
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.spark.engine.target import Target
+from cdfd.spark.source.columns import SparkBatches, spark_schema
 
 VARIANT = Primitive("variant")
 SCHEMA = TableSchema(

@@ -19,7 +19,7 @@ import sys
 sys.modules["grpc"] = None  # as where it is not installed
 from cdfd.config.settings import SparkEngine
 from cdfd.errors import ConfigError
-from cdfd.spark.sessions import Sessions
+from cdfd.spark.engine.sessions import Sessions
 
 try:
     Sessions(SparkEngine.model_validate({"remote": sys.argv[1]}), "test").get()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdfd.config import load
-from cdfd.daemon.loop.spark_feed import copied_document
+from cdfd.spark.engine.feed import copied_document
 
 CONFIG = """
 pipeline: p
@@ -25,7 +25,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from cdfd.config import load
-from cdfd.daemon.loop.spark_feed import copied_document
+from cdfd.spark.engine.feed import copied_document
 
 path = Path(sys.argv[1])
 with copied_document(load(path), path) as document:
@@ -34,7 +34,7 @@ with copied_document(load(path), path) as document:
 """
 READER = """
 import sys
-from cdfd.spark.sink_options import SinkOptions
+from cdfd.spark.engine.sink_options import SinkOptions
 
 found = SinkOptions.parse({"config": sys.argv[1], "folder": sys.argv[2]})
 print(found.table.uri, found.sink.security.password.reveal())

@@ -15,11 +15,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import datasource as spark
 
-from cdfd.changes.plan import ChangePlan, ChangeType, FileScan
 from cdfd.delta.actions import DeletionVectorDescriptor
-from cdfd.delta.schema import PHYSICAL_NAME, ColumnMappingMode, Primitive, StructField, StructType, TableSchema
-from cdfd.delta.schema import Decimal as DecimalType
-from cdfd.spark.filters import Filters
+from cdfd.delta.types.schema import PHYSICAL_NAME, ColumnMappingMode, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import Decimal as DecimalType
+from cdfd.model.plan import ChangePlan, ChangeType, FileScan
+from cdfd.spark.source.filters import Filters
 
 SCHEMA = TableSchema(
     StructType(

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from cdfd.changes.position import Position
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import Mask
 from cdfd.errors import ConfigError
-from cdfd.spark.offsets import Offset
-from cdfd.spark.options import SourceOptions
-from cdfd.tail.bounds import After
+from cdfd.log.bounds import After
+from cdfd.model.position import Position
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask
+from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.options import SourceOptions
 
 
 def options(**given: str) -> SourceOptions:

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import Mask
 from cdfd.errors import ConfigError, DataError, UnsupportedError
-from cdfd.spark.change_rows import ChangeRows
-from cdfd.spark.checkpoints import snapshot_version
-from cdfd.spark.offsets import Offset
-from cdfd.spark.sink_options import SinkOptions
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask
+from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.source.change_rows import ChangeRows
+from cdfd.spark.source.offsets import Offset
 
 INLINE = {"pipeline": "p", "uri": "/lake/orders", "kafka.bootstrap.servers": "a:1,b:2"}
 

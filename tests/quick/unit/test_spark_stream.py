@@ -15,19 +15,19 @@ import pytest
 pytest.importorskip("pyspark")
 
 import cdfd
-from cdfd.changes import refining
-from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
-from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedError
-from cdfd.spark.backlog import PendingBytes
-from cdfd.spark.offsets import Offset
-from cdfd.spark.source import CdfdSource
-from cdfd.spark.stream import StreamReader
-from cdfd.spark.target import Target
+from cdfd.log.log import DeltaLog
+from cdfd.model.position import Position
+from cdfd.plan import refining
+from cdfd.spark.engine.target import Target
+from cdfd.spark.source.backlog import PendingBytes
+from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.source import CdfdSource
+from cdfd.spark.source.stream import StreamReader
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.log import DeltaLog
 from tests.support import lake
 
 Row = tuple[int, int, str, int]

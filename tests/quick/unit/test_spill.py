@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.spill import Buckets, SpillSpace
 from cdfd.errors import ConfigError, StorageError
+from cdfd.scan.updates.spill import Buckets, SpillSpace
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

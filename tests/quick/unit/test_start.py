@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
+from cdfd.delta.types import schema as schemas
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, NotATableError
-from cdfd.tail.bounds import Start, parse_bound
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import (
+from cdfd.log.bounds import Start, parse_bound
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import (
     StartPosition,
     check_range,
     start_position,
@@ -28,8 +28,8 @@ from cdfd.tail.start import (
     until_version,
     wait_for_start,
 )
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff, PollWatch
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 

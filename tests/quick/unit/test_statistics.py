@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta.schema import (
+from cdfd.delta.statistics import Bounds, FileStatistics, counts_only, parse, record_counts
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -15,7 +16,6 @@ from cdfd.delta.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.statistics import Bounds, FileStatistics, counts_only, parse, record_counts
 
 
 def mapped(name: str, physical: str) -> StructField:

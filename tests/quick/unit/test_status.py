@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.changes.control import Pause
 from cdfd.config import Secret
-from cdfd.console.escaping import LONGEST_LINE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
+from cdfd.model.control import Pause
+from cdfd.runtime.escaping import LONGEST_LINE
 from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version

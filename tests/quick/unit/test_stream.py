@@ -5,14 +5,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdfd.changes.stream import PlanStream, Version
-from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
+from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff, PollWatch
+from cdfd.log.log import DeltaLog
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 

@@ -11,9 +11,7 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 import pytest
 
-from cdfd.console.logs import JsonFormatter, TextFormatter
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.supervision.supervisor import (
     FENCED_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
@@ -22,7 +20,9 @@ from cdfd.daemon.supervision.supervisor import (
     Policy,
     Supervisor,
 )
+from cdfd.deliver.monitor import NullMonitor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
+from cdfd.runtime.logs import JsonFormatter, TextFormatter
 from cdfd.sinks.base import ReopenSinkError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import configuration

@@ -12,11 +12,11 @@ import pytest
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError
+from cdfd.log.log import DeltaLog
+from cdfd.log.table import Table
+from cdfd.log.tailer import GAP_CHECK_SECONDS, REMOVAL_STEP, SETTLE_SECONDS, SETTLE_STEP, Tailer
+from cdfd.log.watch import Backoff, PollWatch
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.tailer import GAP_CHECK_SECONDS, REMOVAL_STEP, SETTLE_SECONDS, SETTLE_STEP, Tailer
-from cdfd.tail.watch import Backoff, PollWatch
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 

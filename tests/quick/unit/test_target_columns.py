@@ -3,8 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from cdfd.delta.column_mapping import assigned
-from cdfd.delta.schema import ArrayType, ColumnMappingMode, MapType, Primitive, StructField, StructType, from_arrow
+from cdfd.delta.types.column_mapping import assigned
+from cdfd.delta.types.schema import (
+    ArrayType,
+    ColumnMappingMode,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    from_arrow,
+)
 from cdfd.errors import SinkError
 from cdfd.sinks.delta.columns import Columns, created
 from cdfd.sinks.delta.data_files import _stored

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdfd.changes.position import Position
-from cdfd.delta.arrow_types import from_arrow
+from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.errors import SinkError, StorageError
-from cdfd.parquet.writer import DataFileWriter
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.parquet.writer import DataFileWriter
 from cdfd.sinks.delta import data_files
 from cdfd.sinks.delta.columns import created
 from cdfd.sinks.delta.data_files import DataFiles
@@ -23,7 +24,6 @@ from cdfd.sinks.delta.sink import DeltaDelivery, DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.faulty_storage import FaultyStorage
 
 SCHEMA = pa.schema({"n": pa.int64(), "day": pa.string(), "text": pa.string()})

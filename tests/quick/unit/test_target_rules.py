@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.position import Position
-from cdfd.delta.datatypes import Primitive, StructField, StructType
-from cdfd.delta.schema_merge import SOURCE
+from cdfd.delta.types.datatypes import Primitive, StructField, StructType
+from cdfd.delta.types.schema_merge import SOURCE
 from cdfd.errors import SinkError
-from cdfd.progress.ledger import app_id
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.columns import created, extended
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 
 
 async def opened(folder: Path, layout: Layout | None = None) -> DeltaSink:

@@ -8,9 +8,9 @@ import pytest
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
 from cdfd.errors import LogError
-from cdfd.progress.ledger import app_id
-from cdfd.progress.txn_positions import StoredPosition, stored_position
-from cdfd.progress.txn_state import TxnState, commit_info, from_checkpoint
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.txn_positions import StoredPosition, stored_position
+from cdfd.sinks.ledger.txn_state import TxnState, commit_info, from_checkpoint
 
 APP = app_id("shop", "orders")
 HALVES = (0x0011223344556677, 0x8899AABBCCDDEEFF - (1 << 64))

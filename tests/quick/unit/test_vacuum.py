@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd import snapshot
-from cdfd.commands.vacuum import Request, run
+from cdfd.cli.commands.vacuum import Request, run
 from cdfd.delta.actions import Add
 from cdfd.delta.commit import Commit
-from cdfd.delta.vacuum import NamedFiles, named
+from cdfd.delta.write.vacuum import NamedFiles, named
 from cdfd.errors import CdfdError, ConfigError, PathError
 
 HOUR = 3600

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta import calendar
-from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.datatypes import DataType, PrimitiveName
-from cdfd.delta.schema import (
+from cdfd.delta.types import calendar
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.datatypes import DataType, PrimitiveName
+from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
     Decimal,
@@ -24,7 +24,7 @@ from cdfd.delta.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.values import parse, parse_partition, serialize
+from cdfd.delta.types.values import parse, parse_partition, serialize
 from cdfd.errors import CdfdError, LogError
 
 UTC = datetime.UTC

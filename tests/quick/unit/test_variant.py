@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes import variant, variant_text
-from cdfd.changes.variant import to_json
 from cdfd.errors import DataError
+from cdfd.scan import variant, variant_text
+from cdfd.scan.variant import to_json
 
 # A writer of the encoding, as small as it can be; widths can be made larger than they have to be.
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.tail.file_events import FileEvents
-from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch, is_log_entry
+from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch, is_log_entry
+from cdfd.runtime.file_events import FileEvents
 from tests.support.manual_time import ManualClock
 from tests.support.privileges import unprivileged
 
@@ -402,7 +402,7 @@ class TestRefusals:
 def test_events_that_watchdog_holds_back_are_not_asked_for() -> None:
     from watchdog.observers.inotify_c import InotifyConstants
 
-    from cdfd.tail import file_events as module
+    from cdfd.runtime import file_events as module
 
     observer = module._Observer()
     try:

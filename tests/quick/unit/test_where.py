@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.plan import LiveScans
-from cdfd.changes.where import MOST_CHARACTERS, Term, check_where, parse_where, selected
 from cdfd.delta.actions import Add
-from cdfd.delta.datatypes import Decimal, Primitive, StructField, StructType
 from cdfd.delta.files import PackedFiles, pack
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types.datatypes import Decimal, Primitive, StructField, StructType
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
+from cdfd.model.plan import LiveScans
+from cdfd.plan.where import MOST_CHARACTERS, Term, check_where, parse_where, selected
 
 SCHEMA = TableSchema(
     StructType(

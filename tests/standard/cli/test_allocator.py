@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-CHOOSE = "from cdfd.tables import allocator; allocator.choose(); import os, pyarrow; "
+CHOOSE = "from cdfd.runtime import allocator; allocator.choose(); import os, pyarrow; "
 SHOW = "print(pyarrow.default_memory_pool().backend_name, 'ARROW_DEFAULT_MEMORY_POOL' in os.environ)"
 
 

@@ -17,11 +17,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from cdfd.daemon.loop.resuming import IGNORED_CHANGE_DATA
+from cdfd.deliver.resuming import IGNORED_CHANGE_DATA
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from tests.support.lake import entry_path, rows, run, table
 
@@ -479,22 +479,21 @@ class TestAround:
         done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
         assert (done.returncode, bool(done.stdout)) == (0, True)
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-        assert "cdfd.changes.execute" in imported
-        not_needed = ["cdfd.api", "cdfd.config", "cdfd.daemon", "cdfd.demo", "cdfd.jobs", "cdfd.progress", "cdfd.sinks"]
+        assert "cdfd.scan.execute" in imported
+        not_needed = ["cdfd.api", "cdfd.config", "cdfd.daemon", "cdfd.demo", "cdfd.deliver.feed", "cdfd.sinks"]
         not_needed += [
             "cdfd.spark",
             "cdfd.trevni",
-            "cdfd.trevni_files",
             "cdfd.storage.s3",
             "cdfd.storage.fsspec_storage",
         ]
         not_needed += [
-            "cdfd.encoding.avro",
-            "cdfd.encoding.debezium",
-            "cdfd.encoding.cloudevents",
-            "cdfd.encoding.formats",
+            "cdfd.encode.avro.format",
+            "cdfd.encode.debezium",
+            "cdfd.encode.cloudevents",
+            "cdfd.encode.formats",
         ]
-        not_needed += ["cdfd.changes.shape.parser", "cdfd.changes.net"]
+        not_needed += ["cdfd.plan.shape.parser", "cdfd.scan.updates.net"]
         not_needed += ["aiobotocore", "aiohttp", "botocore", "cryptography", "deltalake", "fastavro", "fsspec", "kafka"]
         not_needed += [
             "lz4",

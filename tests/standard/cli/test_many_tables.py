@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cdfd.daemon.membership.shard import owner
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.shard import owner
 from tests.support.commands import WITHIN, Running, cdfd, started
 from tests.support.lake import SCHEMA, rows, run
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cdfd import __version__
-from cdfd.native import VERSION
+from cdfd.runtime.native import VERSION
 from tests.support.commands import ALL, WITHIN, brief, cdfd, history, started
 
 REASONS = {

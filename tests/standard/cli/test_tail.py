@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cdfd.demo.writer import TableWriter
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from tests.support.lake import rows, run, table
 

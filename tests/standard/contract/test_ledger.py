@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from cdfd.errors import StorageError
-from cdfd.progress.ledger import Ledger, LedgerEntry, NoLedger, app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry, NoLedger, app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
-from cdfd.tail.clock import SystemClock
 from tests.support.axes import under_test
 from tests.support.lake import run, table
 from tests.support.memory_storage import MemoryStorage

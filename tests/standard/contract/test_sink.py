@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdfd.changes.columns import VersionColumns, constant_type
-from cdfd.changes.control import EMPTY, Control, Pause, Resnapshot
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import SinkError
-from cdfd.progress.ledger import app_id
+from cdfd.log.stream import Version
+from cdfd.model.columns import VersionColumns, constant_type
+from cdfd.model.control import EMPTY, Control, Pause, Resnapshot
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import ControlSink, RunDelivery, Sink
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
@@ -44,8 +44,8 @@ from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.location import open_storage
-from cdfd.tail.clock import SystemClock
 from cdfd.trevni import read_table
 from tests.support.axes import under_test
 from tests.support.docs import sqlite_sink

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import cdfd
-from cdfd.changes.position import Position
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.quick.golden.test_golden import BROKEN
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"

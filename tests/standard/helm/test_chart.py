@@ -16,7 +16,7 @@ import yaml
 
 from cdfd.config import parser
 from cdfd.config.settings import Settings
-from cdfd.tables.shard import Shard
+from cdfd.daemon.membership.shard import Shard
 from tests.support.commands import cdfd, history
 from tests.support.helm.chart import CONFIG, EXAMPLES, FOLDER, Chart, Object, configuration, daemon, one, pod
 from tests.support.helm.tools import ROOT

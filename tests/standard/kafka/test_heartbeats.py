@@ -10,14 +10,14 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from cdfd.commands import check as checking
+from cdfd.cli.commands import check as checking
 from cdfd.config import load
 from cdfd.errors import SinkError
-from cdfd.progress.ledger import app_id
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import connector
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
 from tests.support.axes import under_test
 from tests.support.kafka.daemon_process import configure, until
 from tests.support.kafka.pipeline import Pipeline

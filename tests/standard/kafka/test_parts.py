@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from cdfd.encoding.side import RowCounts
+from cdfd.encode.side import RowCounts
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Counts, Delivered, Job
 from cdfd.sinks.kafka.progress.positions import progress_end

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.kafka.client import batch_sender, kafka_python
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer

@@ -15,10 +15,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.partitioner.default import murmur2
 
-from cdfd.changes.columns import VersionColumns, constant_type
-from cdfd.delta.schema_change import SchemaChange, compare
-from cdfd.encoding.registry import SchemaRegistry
+from cdfd.delta.types.schema_change import SchemaChange, compare
+from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
+from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.sinks.kafka.client import batch_sender, topic_ids
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import MakeProducer

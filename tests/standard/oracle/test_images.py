@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cdfd
-from cdfd.encoding.records import Origin
+from cdfd.encode.records import Origin
 from tests.support.change_rows import record_encoder
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdfd.progress.ledger import app_id
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.location import open_storage
-from cdfd.tail.clock import SystemClock
 from tests.support.kafka.daemon_process import until
 from tests.support.kafka.history import Location
 from tests.support.kafka.pipeline import Pipeline, do

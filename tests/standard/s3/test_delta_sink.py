@@ -8,20 +8,20 @@ import pyarrow as pa
 import pytest
 
 import cdfd
-from cdfd.changes.columns import VersionColumns, change_schema, constant_type
-from cdfd.changes.position import Position
-from cdfd.changes.spill import SpillSpace
 from cdfd.errors import FencedError, SinkError
-from cdfd.progress.ledger import app_id
+from cdfd.log.log import DeltaLog
+from cdfd.log.vacuum import removable, remove
+from cdfd.model.columns import VersionColumns, change_schema, constant_type
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.location import open_storage
-from cdfd.tables.vacuum import removable, remove
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support.s3.fixtures import new_bucket
 from tests.support.s3.proxy import Asked, Fault, Proxy
 from tests.support.s3.server import Server

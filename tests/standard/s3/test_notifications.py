@@ -12,11 +12,11 @@ import boto3
 import pytest
 
 from cdfd.errors import ConfigError, StorageError
+from cdfd.log.notifications import Notifications
+from cdfd.log.table import Table
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.s3 import sqs
 from cdfd.storage.s3.options import parse
-from cdfd.tables.table import Table
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.notifications import Notifications
 from tests.standard.s3.test_requests import new_table
 from tests.support.commands import cdfd
 from tests.support.kafka.history import Location

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.errors import StorageError
-from cdfd.parquet.reader import ParquetReader, opened
+from cdfd.scan.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file

@@ -9,14 +9,14 @@ import pytest
 
 import cdfd
 from cdfd.demo.writer import TableWriter
+from cdfd.log import log_files
+from cdfd.log.log import DeltaLog
+from cdfd.runtime.clock import SystemClock
 from cdfd.storage.base import Stat
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3.client import client_for
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
-from cdfd.tail import log_files
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support.lake import SCHEMA, WITHIN, checkpoint, rows
 from tests.support.s3.proxy import Proxy
 from tests.support.s3.server import Server

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.spark.engine import SparkEngine
+from cdfd.spark.engine.engine import SparkEngine
 from tests.support.kafka.changed_keys import ROWS, check, updates
 from tests.support.kafka.delivering import Delivering
 from tests.support.kafka.shared import SharedBroker

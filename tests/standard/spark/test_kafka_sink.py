@@ -13,7 +13,7 @@ from pyspark.sql.functions import lit
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from cdfd.config import load
-from cdfd.spark.queries import source_options
+from cdfd.spark.engine.queries import source_options
 from tests.support.commands import cdfd as command
 from tests.support.kafka.daemon_process import configure
 from tests.support.kafka.reading import Record, read_topic

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.parquet import reader
+from cdfd.scan.parquet import reader
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 import cdfd.spark
-from cdfd.changes.columns import CHANGE_ORDINAL
+from cdfd.model.columns import CHANGE_ORDINAL
 
 pytestmark = pytest.mark.usefixtures("registered")
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import cdfd.trevni as trevni
-from cdfd.trevni import physical
 from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
-from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.values import physical
+from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
 
 
@@ -247,7 +247,7 @@ def peak(data: bytes, call: str = "trevni.read_table(pa.BufferReader(data), use_
     program = f"""
 import sys, pyarrow as pa, numpy, pyarrow.compute
 import cdfd.trevni as trevni
-import cdfd.trevni_files.reading, cdfd.trevni.physical
+import cdfd.trevni.files.reading, cdfd.trevni.values.physical
 data = sys.stdin.buffer.read()
 def peak():
     # Not `ru_maxrss`, which begins with that of the parent.

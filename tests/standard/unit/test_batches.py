@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.sinks.kafka.records import batches, varints
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress

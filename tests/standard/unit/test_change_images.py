@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes import execute
-from cdfd.changes import image_order as ordering
-from cdfd.changes.cutting import cut, placed
-from cdfd.changes.execute import Execution
-from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
-from cdfd.changes.plan import ChangePlan, plan
-from cdfd.changes.position import Position
-from cdfd.changes.refining import with_images_paired
-from cdfd.changes.slices import measure, read_slice
-from cdfd.changes.table_files import TableFiles
+from cdfd.deliver.slices import measure, read_slice
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError, MissingFileError
+from cdfd.model.plan import ChangePlan, plan
+from cdfd.model.position import Position
+from cdfd.plan.refining import with_images_paired
+from cdfd.scan import execute
+from cdfd.scan import image_order as ordering
+from cdfd.scan.execute import Execution
+from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
+from cdfd.scan.splits import cut, placed
+from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
 KINDS = {"i": "insert", "<": "update_preimage", ">": "update_postimage", "d": "delete"}

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from cdfd.api import _range
-from cdfd.changes.stream import PlanStream, Version
-from cdfd.changes.table_files import TableFiles
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError, TableChangedError
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_position, until_version
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat, fetch_each
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import start_position, until_version
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff, PollWatch
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, table

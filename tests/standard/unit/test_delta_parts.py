@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import cdfd
-from cdfd.changes.cutting import cut
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.daemon.engines import EmbeddedEngine, engine_of
-from cdfd.daemon.loop.admission import Admission
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import FencedError, SinkError, UnsupportedError
-from cdfd.jobs.assignment import Assignment
+from cdfd.log.stream import Version
+from cdfd.log.table import Table
+from cdfd.model.position import Position
+from cdfd.scan.splits import cut
 from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills, connector
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
 from tests.support.delta_copies import Copy, Dying, Twice
 from tests.support.faulty_storage import Died
 from tests.support.lake import SCHEMA, rows

@@ -20,23 +20,23 @@ from deltalake import DeltaTable, write_deltalake
 
 import cdfd
 from cdfd import snapshot
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import AS_IT_IS
-from cdfd.changes.stream import Version
-from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
+from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
-from cdfd.progress.ledger import app_id
+from cdfd.log.log import DeltaLog
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta import housekeeping
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 from tests.support.in_commit_timestamps import check_entries, enable
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes.position import Position
+from cdfd.model.position import Position
 from tests.support.feeding import Crash, FilesPlace, Hook, MemoryPlace, feed, position
 from tests.support.histories import HISTORIES, write
 from tests.support.lake import Lake, manual_clock, run

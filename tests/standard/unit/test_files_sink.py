@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.position import Position
 from cdfd.config import parse
 from cdfd.errors import ConfigError, DataError, FencedError, SinkError
-from cdfd.ports.registry import FILE_FORMATS
+from cdfd.model.position import Position
+from cdfd.runtime.registry import FILE_FORMATS
 from cdfd.sinks.base import connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat

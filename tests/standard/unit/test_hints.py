@@ -21,8 +21,8 @@ from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import DataError
+from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.log import DeltaLog
 from tests.support import checkpoint_layout as layout
 from tests.support.checkpoint_layout import v2_name
 from tests.support.lake import SCHEMA, rows

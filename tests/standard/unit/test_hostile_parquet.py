@@ -64,7 +64,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 STREAM = """
 import sys, pyarrow as pa, pyarrow.compute as pc
 from cdfd.errors import CdfdError
-from cdfd.parquet.reader import opened
+from cdfd.scan.parquet.reader import opened
 rows = size = 0
 try:
     with opened(pa.PythonFile(open(sys.argv[1] + "/f.parquet", "rb"), "r")) as file:
@@ -308,8 +308,8 @@ COMPACT = """
 import asyncio, sys
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
+from cdfd.runtime.clock import SystemClock
+from cdfd.log.log import DeltaLog
 async def compact(path):
     storage = LocalStorage(path)
     state = await DeltaLog(storage).snapshot(with_stats=True, all_fields=True)

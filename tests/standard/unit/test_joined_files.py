@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.execute import Execution
-from cdfd.changes.joined import JOINED_FILES, PlannedScan, groups_of
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.position import Position
-from cdfd.changes.table_files import TableFiles
-from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, LogError, MissingFileError, PathError, StorageError
-from cdfd.parquet.together import FilesTogether
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.position import Position
+from cdfd.scan.execute import Execution
+from cdfd.scan.joined import JOINED_FILES, PlannedScan, groups_of
+from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
 
 FIELDS = (
@@ -82,7 +82,7 @@ def alone(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
 
 def alone_in(folder: Path, plans: Sequence[ChangePlan], start: Position | None = None, **options: Any) -> Found:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdfd.changes.joined.FEW", 1 << 30)
+        patch.setattr("cdfd.scan.joined.FEW", 1 << 30)
         return found_in(folder, plans, start, **options)
 
 

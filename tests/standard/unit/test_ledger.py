@@ -16,20 +16,20 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from cdfd.commands.inspect import report
+from cdfd.cli.commands.inspect import report
 from cdfd.delta import last_checkpoint
 from cdfd.delta.commit import parse, serialize
 from cdfd.errors import ConfigError, GapError, LogError, NotATableError, StorageError, UnsupportedError
-from cdfd.progress import cleanup as upkeep
-from cdfd.progress import txn_log
-from cdfd.progress.ledger import LedgerEntry, app_id
-from cdfd.progress.table_ledger import TableLedger
-from cdfd.progress.txn_state import Action, txn
+from cdfd.log.log import DeltaLog
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger import cleanup as upkeep
+from cdfd.sinks.ledger import txn_log
+from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
+from cdfd.sinks.ledger.txn_state import Action, txn
 from cdfd.storage import durable
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support import ledger_writer
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run

@@ -21,17 +21,18 @@ from deltalake import DeltaTable, write_deltalake
 
 import cdfd
 from cdfd import snapshot
-from cdfd.changes.columns import VersionColumns, change_schema, constant_type
-from cdfd.changes.control import Control, Pause
-from cdfd.changes.equality import hashes
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import AS_IT_IS
-from cdfd.changes.spill import SpillSpace
-from cdfd.changes.stream import Version
-from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
+from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
-from cdfd.progress.ledger import app_id
+from cdfd.log.log import DeltaLog
+from cdfd.log.stream import Version
+from cdfd.model.columns import VersionColumns, change_schema, constant_type
+from cdfd.model.control import Control, Pause
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS
+from cdfd.runtime.clock import Clock, SystemClock
+from cdfd.scan.updates.equality import hashes
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.columns import created
 from cdfd.sinks.delta.compactor import Compaction, Compactor
@@ -42,10 +43,9 @@ from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, Mirror
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import Clock, SystemClock
-from cdfd.tail.log import DeltaLog
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
 from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.lake import manual_clock

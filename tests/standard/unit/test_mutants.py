@@ -103,7 +103,7 @@ class TestMutations:
         assert {each.was for each in mutants(toy, "toy.py")} == {"C = 1 << 5"}
 
     @pytest.mark.parametrize(
-        "file", ["cdfd/delta/commit.py", "cdfd/sinks/kafka/records/batches.py", "cdfd/trevni/lengths.py"]
+        "file", ["cdfd/delta/commit.py", "cdfd/sinks/kafka/records/batches.py", "cdfd/trevni/values/lengths.py"]
     )
     def test_each_is_a_module_that_differs_in_the_named_lines(self, file: str) -> None:
         source = (ROOT / file).read_text()

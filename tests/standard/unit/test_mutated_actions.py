@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta import paths
 from cdfd.errors import CdfdError
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import start_version
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff, PollWatch
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_version
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch
+from cdfd.runtime.clock import SystemClock
 from tests.support.memory_storage import MemoryStorage
 
 Fields = dict[str, Any]

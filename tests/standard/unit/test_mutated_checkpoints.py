@@ -10,7 +10,7 @@ import pytest
 
 from cdfd.delta import paths
 from cdfd.errors import CdfdError
-from cdfd.tail.log import DeltaLog
+from cdfd.log.log import DeltaLog
 from tests.support import checkpoint_layout as layout
 from tests.support.memory_storage import MemoryStorage
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cdfd.errors import DataError
-from cdfd.parquet.reader import opened
+from cdfd.scan.parquet.reader import opened
 from tests.support.parquet_bytes import (
     BYTE_ARRAY,
     INT32,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd import native
+from cdfd.runtime import native
 from tests.support.parquet_oracle import ALL, WITH_ZONES, Write, by_delta_rs, by_pyarrow, difference
 
 pytestmark = pytest.mark.skipif(not native.built, reason="pyarrow alone does not read all of them")

@@ -17,21 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cdfd
-from cdfd.changes.data_files import opened
-from cdfd.changes.group_pruning import excluded_groups
-from cdfd.changes.plan import FileScan, LiveScans
-from cdfd.changes.read import FileReader
-from cdfd.changes.shape.compiler import compiled
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.pruning import possible
-from cdfd.changes.skipping import Columns, Range
-from cdfd.changes.table_files import TableFiles
-from cdfd.changes.where import parse_where, selected
-from cdfd.delta import checkpoint, statistics, values
+from cdfd.delta import checkpoint, statistics
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
-from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError
+from cdfd.model.plan import FileScan, LiveScans
+from cdfd.plan.shape.compiler import compiled
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.pruning import possible
+from cdfd.plan.skipping import Columns, Range
+from cdfd.plan.where import parse_where, selected
+from cdfd.scan.data_files import opened
+from cdfd.scan.group_pruning import excluded_groups
+from cdfd.scan.read import FileReader
+from cdfd.scan.table_files import TableFiles
 from cdfd.sinks.delta.data_files import no_other_root
 from tests.support.extremes import KINDS, WRITERS, Column, columns, filters
 from tests.support.filters import NUMBERS, texts

@@ -14,22 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.changes import path_ranges
-from cdfd.changes.cutting import Measured, Part, Slice
-from cdfd.changes.position import Position
-from cdfd.changes.range_slices import MARK, RangeSlice
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import EmbeddedEngine
-from cdfd.daemon.loop.admission import Admission
+from cdfd.deliver import assignment as assignments
+from cdfd.deliver import path_ranges
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Assignment, Engine
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.range_slices import MARK, RangeSlice
 from cdfd.delta import paths
 from cdfd.errors import DataError, SinkError
-from cdfd.jobs import assignment as assignments
-from cdfd.jobs.assignment import Assignment, Engine
-from cdfd.jobs.large_versions import LargeVersions
+from cdfd.log.stream import Version
+from cdfd.log.table import Table
+from cdfd.model.position import Position
+from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Counts, Delivered, Job, Write, counts_of
 from cdfd.storage.local import LocalStorage
-from cdfd.tables.table import Table
 from tests.support import checkpoint_layout, lake
 from tests.support.checkpointed_table import CHECKPOINT, LAYOUTS, STATS, changed, checkpoint, filled, writer
 from tests.support.delta_copies import Copy, Twice

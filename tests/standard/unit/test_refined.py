@@ -14,16 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.changes import refined, refining, row_id_runs, spill
-from cdfd.changes.columns import change_schema
-from cdfd.changes.cutting import Slice, cut
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.refinement import Refine
-from cdfd.changes.slices import read_slice
+from cdfd.deliver.slices import read_slice
 from cdfd.errors import ConfigError, DataError, LogError
-from cdfd.tables.table import Table
+from cdfd.log.table import Table
+from cdfd.model.columns import change_schema
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.model.refinement import Refine
+from cdfd.plan import refining
+from cdfd.scan.execute import Execution
+from cdfd.scan.splits import Slice, cut
+from cdfd.scan.updates import refined, row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
 from tests.support.tracked_table import ROW_ID, Row, TrackedTable, values

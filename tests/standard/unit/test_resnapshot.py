@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes import resnapshot
-from cdfd.changes.control import EMPTY, ORDINALS, Control
-from cdfd.changes.planning import version_batches
-from cdfd.daemon.controls.mailbox import Mailbox
-from cdfd.daemon.controls.requests import Notification, Request
-from cdfd.daemon.loop import feed as feeds
-from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.deliver import feed as feeds
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.requests import Notification, Request
 from cdfd.demo.writer import TableWriter
+from cdfd.log.planning import version_batches
+from cdfd.model.control import EMPTY, ORDINALS, Control
+from cdfd.plan import resnapshot
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table

@@ -20,23 +20,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cdfd
-from cdfd.changes import refining
-from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.cutting import ranges
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.shape.chosen import Chosen
-from cdfd.changes.shape.masks import Mask
-from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.rows import RowShaper
-from cdfd.changes.shape.shape import Shape
-from cdfd.changes.whole_pairs import filled
 from cdfd.cli import app
 from cdfd.config.shapes import shape_of
-from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError, MissingColumnError
-from cdfd.tables.table import Table
+from cdfd.log.table import Table
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.plan import refining
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
+from cdfd.scan.execute import Execution
+from cdfd.scan.shaping import RowShaper
+from cdfd.scan.splits import ranges
+from cdfd.scan.updates.whole_pairs import filled
 from tests.support.change_rows import Row as Change
 from tests.support.change_rows import change_rows
 from tests.support.fold import META, bag, fold, row_of

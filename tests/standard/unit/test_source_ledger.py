@@ -14,13 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 from cdfd.delta.commit import parse, serialize
 from cdfd.demo.writer import Action, TableWriter
 from cdfd.errors import LogError, NotATableError, TableChangedError, UnsupportedError
-from cdfd.progress.ledger import app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.txn_state import is_ours
+from cdfd.log.log import DeltaLog
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.txn_state import is_ours
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog
 from tests.support.faulty_storage import FaultyStorage, nothing
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import datasource as spark
 
 import cdfd
-from cdfd.changes.cutting import FILE_BYTES
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
-from cdfd.spark.source import BatchReader, CdfdSource
+from cdfd.scan.splits import FILE_BYTES
+from cdfd.spark.source.source import BatchReader, CdfdSource
 from cdfd.storage.local import LocalStorage
 from tests.support import lake
 

@@ -18,19 +18,19 @@ pytest.importorskip("pyspark")
 from pyspark.sql import datasource as spark
 
 import cdfd
-from cdfd.changes import path_ranges
-from cdfd.changes.path_ranges import range_numbers, sampled_bounds
-from cdfd.changes.range_slices import RangeSlice
+from cdfd.deliver import path_ranges
+from cdfd.deliver.path_ranges import range_numbers, sampled_bounds
+from cdfd.deliver.range_slices import RangeSlice
 from cdfd.delta import paths
 from cdfd.errors import ConfigError, LogError, MissingFileError
-from cdfd.spark import snapshot_windows
-from cdfd.spark.reading import ChangePartition
-from cdfd.spark.source import BatchReader, CdfdSource
-from cdfd.spark.stream import StreamReader
+from cdfd.log import checkpoint_files
+from cdfd.log.listing import list_live
+from cdfd.log.log import DeltaLog
+from cdfd.spark.source import snapshot_windows
+from cdfd.spark.source.reading import ChangePartition
+from cdfd.spark.source.source import BatchReader, CdfdSource
+from cdfd.spark.source.stream import StreamReader
 from cdfd.storage.local import LocalStorage
-from cdfd.tail import checkpoint_files
-from cdfd.tail.listing import list_live
-from cdfd.tail.log import DeltaLog
 from tests.support import lake
 from tests.support.checkpointed_table import CHECKPOINT, FILES, LAYOUTS, STATS, changed, checkpoint, filled, writer
 

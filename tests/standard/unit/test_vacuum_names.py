@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.commands.vacuum import Request, run
-from cdfd.delta import vacuum, z85
+from cdfd.cli.commands.vacuum import Request, run
+from cdfd.delta import z85
+from cdfd.delta.write import vacuum
 from cdfd.errors import CdfdError, DataError, PathError
-from cdfd.tables.vacuum import removable
-from cdfd.tail.log import DeltaLog
+from cdfd.log.log import DeltaLog
+from cdfd.log.vacuum import removable
 from tests.support.lake import run as complete
 from tests.support.memory_storage import MemoryStorage
 

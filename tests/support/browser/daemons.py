@@ -4,16 +4,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config import parse
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
-from cdfd.delta.datatypes import StructType
-from cdfd.delta.retention import Retention
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write.retention import Retention
 from cdfd.errors import MissingFileError, SinkError
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
 from tests.support.manual_time import ManualClock
 
 DAY_MS = 86_400_000

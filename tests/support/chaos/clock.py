@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from cdfd.tail.clock import SystemClock
+from cdfd.runtime.clock import SystemClock
 
 
 def install(offset: Path, speed: float) -> None:

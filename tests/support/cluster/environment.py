@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from cdfd import native
+from cdfd.runtime import native
 from tests.support.cache import CACHE, ROOT, locked
 
 OWN = "cdfd-native"

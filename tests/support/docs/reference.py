@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdfd.cli import app
 from cdfd.daemon.http.metrics import Metrics, Reading
 from cdfd.daemon.http.searches import Search, Searches
-from cdfd.daemon.loop.headroom import KINDS, Headroom
+from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from tests.support.docs import reference_settings
 

@@ -20,7 +20,7 @@ from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.table import parse_column, parse_where
 from cdfd.config.validation_errors import file_settings
 from cdfd.config.values import Ledger, Listen, Secret, Start, UserName
-from cdfd.ports.registry import SINKS
+from cdfd.runtime.registry import SINKS
 
 _NAME = "letters, digits, `.`, `_`, `-`"
 _URI = "a path, `file://…`, `s3://…`, `gs://…`, `az://…`, `abfs://…`, `abfss://…`"

@@ -8,7 +8,6 @@ from random import Random
 
 import pyarrow as pa
 
-from cdfd.changes import variant
 from cdfd.delta import commit as commits
 from cdfd.delta import (
     deletion_vector,
@@ -19,7 +18,8 @@ from cdfd.delta import (
 )
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.errors import DataError
-from cdfd.parquet import reader as parquet_reader
+from cdfd.scan import variant
+from cdfd.scan.parquet import reader as parquet_reader
 from tests.support.fuzz import lakes, mutate, thrift
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
 from tests.support.fuzz.lakes import Files

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 import cdfd
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.delta import schema_string
-from cdfd.delta.schema import TableSchema
-from cdfd.spark.filters import Filters
-from cdfd.tail.log import DeltaLog
+from cdfd.delta.types import schema_string
+from cdfd.delta.types.schema import TableSchema
+from cdfd.log.log import DeltaLog
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.spark.source.filters import Filters
 from tests.support.fuzz import lakes, mutate, stores, tables
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
 from tests.support.fuzz.reading import Enough, base, lines_of

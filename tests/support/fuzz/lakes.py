@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdfd.delta import deletion_vector, last_checkpoint, paths, roaring
-from cdfd.delta import schema as schemas
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.progress import cleanup as upkeep
-from cdfd.progress import ledger_table, txn_state
-from cdfd.progress.txn_log import TxnLog
+from cdfd.delta.types import schema as schemas
+from cdfd.sinks.ledger import cleanup as upkeep
+from cdfd.sinks.ledger import ledger_table, txn_state
+from cdfd.sinks.ledger.txn_log import TxnLog
 from tests.support.checkpoint_layout import multi_part, single, v2
 from tests.support.lake import Lake, manual_clock, rows, table
 

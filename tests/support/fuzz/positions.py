@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdfd.changes.columns import change_schema
-from cdfd.commands.backfill_job import Job
-from cdfd.encoding.json import LineEncoder
-from cdfd.encoding.records import Origin
-from cdfd.encoding.registry import SchemaRegistry
+from cdfd.cli.commands.backfill_job import Job
+from cdfd.encode.avro.registry import SchemaRegistry
+from cdfd.encode.json import LineEncoder
+from cdfd.encode.records import Origin
+from cdfd.log import s3_events
+from cdfd.model.columns import change_schema
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.files import folder as delivery_folder
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.transactions.jobs import job_of
-from cdfd.spark.checkpoints import snapshot_version
-from cdfd.spark.offsets import Offset
-from cdfd.tail import s3_events
+from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.source.offsets import Offset
 from tests.support.change_rows import record_encoder
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
@@ -161,7 +161,7 @@ def check_answer(case: Case) -> str:
 
 def avro(data: bytes) -> Any:
     """The table that an Avro schema is of."""
-    from cdfd.spark import topic_avro
+    from cdfd.spark.topics import avro as topic_avro
 
     return topic_avro.table_type(data.decode("utf-8", "replace"))
 

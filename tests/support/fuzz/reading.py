@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 import cdfd
-from cdfd.encoding.json import LineEncoder
-from cdfd.progress.txn_log import TxnLog
+from cdfd.encode.json import LineEncoder
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_version
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.ledger.txn_log import TxnLog
 from cdfd.storage.base import Storage
-from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import start_version
 from tests.support.fuzz import cases, lakes, mutate, stores, tables
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
 from tests.support.fuzz.lakes import Files, commit

@@ -10,9 +10,9 @@ from cdfd.config import parse as parse_config
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError
-from cdfd.spark.options import SourceOptions
-from cdfd.spark.sink_options import SinkOptions
-from cdfd.tail import bounds
+from cdfd.log import bounds
+from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.source.options import SourceOptions
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, check_text, guarded
 from tests.support.manual_time import ManualClock

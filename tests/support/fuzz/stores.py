@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.errors import NotFoundError
-from cdfd.ports.registry import STORES
+from cdfd.log import tailer
+from cdfd.runtime.registry import STORES
 from cdfd.storage.base import Stat, check_range
-from cdfd.tail import tailer
 from tests.support.fuzz.cases import Case, Violation
 from tests.support.fuzz.lakes import Files, parquet
 from tests.support.memory_storage import MemoryStorage, _Object

@@ -4,16 +4,12 @@ from random import Random
 
 import pyarrow as pa
 
-from cdfd.delta import (
-    paths,
-    retention,
-    schema_string,
-    statistics,
-    values,
-)
+from cdfd.delta import paths, statistics
 from cdfd.delta.actions import Metadata
-from cdfd.delta.datatypes import DataType, Decimal, Primitive
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.types import schema_string, values
+from cdfd.delta.types.datatypes import DataType, Decimal, Primitive
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write import retention
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
 from tests.support.fuzz.decoders import fields

@@ -9,10 +9,10 @@ from random import Random
 import pyarrow as pa
 
 import cdfd.trevni as trevni
-from cdfd import native
-from cdfd.trevni import physical
+from cdfd.runtime import native
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source
+from cdfd.trevni.values import physical
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded, last_refusal
 from tests.support.trevni import rows

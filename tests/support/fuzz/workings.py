@@ -5,14 +5,14 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from cdfd.changes.cutting import cut, placed
-from cdfd.changes.execute import Execution
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.slices import measure, read_slices
-from cdfd.progress import cleanup as upkeep
-from cdfd.progress import txn_state
-from cdfd.progress.txn_log import TxnLog
-from cdfd.tables.table import Table
+from cdfd.deliver.slices import measure, read_slices
+from cdfd.log.table import Table
+from cdfd.model.plan import ChangePlan
+from cdfd.scan.execute import Execution
+from cdfd.scan.splits import cut, placed
+from cdfd.sinks.ledger import cleanup as upkeep
+from cdfd.sinks.ledger import txn_state
+from cdfd.sinks.ledger.txn_log import TxnLog
 from tests.support.fuzz import mutate, stores, tables
 from tests.support.fuzz.cases import Case, Target, Violation, check_text, guarded
 from tests.support.fuzz.commands import run_command

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import cdfd
-from cdfd.jobs.assignment import Engine
+from cdfd.deliver.assignment import Engine
 from tests.support.kafka.delivering import Delivering, contents
 from tests.support.kafka.reading import Record
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.daemon.loop.monitor import NullMonitor
-from cdfd.jobs.assignment import Engine
+from cdfd.deliver.assignment import Engine
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.log.stream import Version
+from cdfd.model.position import Position
+from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import connector
-from cdfd.tail.clock import SystemClock
 from tests.support.kafka.reading import Record, read_topic, wait_for_markers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.base import StageTimer, unmeasured
 from cdfd.sinks.cursor import Cursor

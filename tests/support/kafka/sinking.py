@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdfd.changes.plan import ChangePlan, Origin
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.delta.schema import TableSchema
-from cdfd.delta.schema_change import SchemaChange
-from cdfd.delta.schema_string import parse
-from cdfd.encoding.avro import Register
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_change import SchemaChange
+from cdfd.delta.types.schema_string import parse
+from cdfd.encode.avro.format import Register
+from cdfd.log.stream import Version
+from cdfd.model.plan import ChangePlan, Origin
+from cdfd.model.position import Position
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders

@@ -28,24 +28,20 @@ EXPLAINED = Path(__file__).with_name("survivors.toml")
 CACHE = ROOT / ".cache" / "mutants"
 
 _PLAN = (
-    "plan",
-    "cutting",
-    "slices",
-    "range_slices",
-    "refine*",
-    "refining",
-    "equality",
-    "matching",
-    "image_order",
-    "net",
-    "position",
+    "model/*",
+    "plan/**/*",
+    "scan/splits",
+    "scan/image_order",
+    "scan/shaping",
+    "scan/updates/*",
+    "deliver/slices",
+    "deliver/range_slices",
 )
-_ALSO_PLAN = ("no_ops", "reconciliation", "resnapshot", "row_id_runs", "row_ids", "skipping", "shape/*")
 ROOMS = {
-    "delta": ("cdfd/delta/*.py",),
-    "changes": tuple(f"cdfd/changes/{name}.py" for name in (*_PLAN, *_ALSO_PLAN)),
-    "trevni": ("cdfd/trevni/*.py",),
-    "progress": ("cdfd/progress/*.py",),
+    "delta": ("cdfd/delta/**/*.py",),
+    "plan": tuple(f"cdfd/{name}.py" for name in _PLAN),
+    "trevni": ("cdfd/trevni/*.py", "cdfd/trevni/values/*.py"),
+    "ledger": ("cdfd/sinks/ledger/*.py",),
     "sinks": tuple(
         f"cdfd/sinks/{name}.py" for name in ("kafka/transactions/*", "kafka/records/*", "files/*", "delta/**/*")
     ),

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 
-from cdfd.changes.execute import Execution
-from cdfd.changes.table_files import TableFiles
 from cdfd.config import Settings, parse
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.deliverer import Limits
-from cdfd.daemon.loop.feed import Feed, Policies
-from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.deliverer import Limits
+from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError, InternalError, MissingFileError
-from cdfd.progress.ledger import Ledger, LedgerEntry, NoLedger, app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
-from cdfd.tables.table import Table
-from cdfd.tail.log import DeltaLog
-from cdfd.tail.tailer import Tailer
-from cdfd.tail.watch import Backoff
+from cdfd.log.log import DeltaLog
+from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
+from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry, NoLedger, app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from tests.support.simulation.loop import VirtualClock
 from tests.support.simulation.sink import Topic, TransactionalSink
 from tests.support.simulation.storage import Disk, FailingStorage, UnreliableWatch

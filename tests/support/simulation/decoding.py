@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from cdfd.changes import scans
-from cdfd.changes.plan import FileScan
-from cdfd.changes.read import RowBatch, read
-from cdfd.changes.table_files import TableFiles
 from cdfd.delta import commit, header, paths
 from cdfd.delta.actions import Metadata
 from cdfd.delta.checkpoint import State
-from cdfd.delta.schema import TableSchema
-from cdfd.tail import checkpoint_files
-from cdfd.tail.segment import Checkpoint
+from cdfd.delta.types.schema import TableSchema
+from cdfd.log import checkpoint_files
+from cdfd.log.segment import Checkpoint
+from cdfd.model.plan import FileScan
+from cdfd.scan import scans
+from cdfd.scan.read import RowBatch, read
+from cdfd.scan.table_files import TableFiles
 from tests.support.simulation.storage import Held
 
 REMEMBERED = 4096

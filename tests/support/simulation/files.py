@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.delta import deletion_vector
-from cdfd.delta import schema as schemas
+from cdfd.delta.types import schema as schemas
 from tests.support import checkpoint_layout
 
 Row = tuple[int, str, int | None]

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from cdfd.progress.ledger import app_id
-from cdfd.progress.table_ledger import TableLedger
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from tests.support.simulation.daemon import PIPELINE, Daemon, Settled, Watchful
 from tests.support.simulation.loop import VirtualClock
 from tests.support.simulation.sink import Topic

@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from cdfd.tail.clock import SystemClock
+from cdfd.runtime.clock import SystemClock
 
 BEGINNING_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MOST_TURNS = 100_000

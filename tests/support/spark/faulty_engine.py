@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdfd.changes.cutting import Part
 from cdfd.config.settings import SparkEngine as Settings
-from cdfd.jobs.assignment import Assignment
+from cdfd.deliver.assignment import Assignment
+from cdfd.scan.splits import Part
 from cdfd.sinks.base import Delivered
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.spark import parts
-from cdfd.spark.engine import SparkEngine
-from cdfd.spark.sessions import Sessions
+from cdfd.spark.engine import parts
+from cdfd.spark.engine.engine import SparkEngine
+from cdfd.spark.engine.sessions import Sessions
 from tests.support.kafka.delivering import Delivering
 from tests.support.spark.session import quick
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import cdfd
 from cdfd.demo.writer import TableWriter
-from cdfd.encoding.avro import Register
+from cdfd.encode.avro.format import Register
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
@@ -100,6 +100,6 @@ def deliver(
 
 
 def expected(uri: str, **options: Any) -> list[Mapping[str, Any]]:
-    """The rows of `cdfd.changes`, as `cdfd.spark.topics` is to give them."""
+    """The rows of `cdfd.changes`, as `cdfd.spark.topics.reader` is to give them."""
     found: list[Mapping[str, Any]] = cdfd.changes(uri, **options).read_all().to_pylist()
     return found

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cdfd.arrays import to_numpy
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
-from cdfd.changes.image_order import DELETE, PRE_IMAGE
-from cdfd.changes.net import NetChanges
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.delta.arrow_types import from_arrow
-from cdfd.delta.datatypes import StructType
 from cdfd.delta.file_actions import removals, replacements
 from cdfd.delta.protocol import cdf_enabled
-from cdfd.delta.schema import TableSchema, to_arrow
-from cdfd.delta.schema_merge import merge, nullable
+from cdfd.delta.types.arrow_types import from_arrow
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema, to_arrow
+from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.progress.txn_state import Action, TxnState
+from cdfd.log.stream import Version
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
+from cdfd.model.position import Position
+from cdfd.runtime.arrays import to_numpy
+from cdfd.scan.image_order import DELETE, PRE_IMAGE
+from cdfd.scan.updates.net import NetChanges
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns
@@ -31,6 +30,7 @@ from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
 from cdfd.sinks.delta.stored_files import fetched
 from cdfd.sinks.delta.target import translated
+from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 if TYPE_CHECKING:
     from cdfd.delta.actions import Add, DeletionVectorDescriptor

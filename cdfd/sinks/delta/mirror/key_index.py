@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdfd.changes.spill import SpillSpace
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
 
 MEMORY_PAIRS = 1 << 21

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.arrays import array_of
-from cdfd.changes.matching import by_key
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.errors import SinkError
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.updates.matching import by_key
 from cdfd.sinks.delta.mirror.live_files import LiveFile, contained
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
 from cdfd.sinks.delta.mirror.table import MirrorTable

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from cdfd.changes.control import Control
-from cdfd.changes.position import Position
-from cdfd.changes.shape.shape import AS_IT_IS, Shape
-from cdfd.changes.spill import SpillSpace
-from cdfd.changes.stream import Version
 from cdfd.errors import SinkError, UnsupportedError
+from cdfd.log.stream import Version
+from cdfd.model.control import Control
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import Delivered, Job
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns

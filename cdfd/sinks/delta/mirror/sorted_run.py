@@ -10,8 +10,8 @@ from typing import IO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.changes.spill import SpillSpace
 from cdfd.errors import StorageError
+from cdfd.scan.updates.spill import SpillSpace
 
 Hashes: TypeAlias = "npt.NDArray[np.uint64]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"

@@ -10,20 +10,21 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from cdfd.changes.columns import CHANGE_TYPE
-from cdfd.changes.data_files import opened
-from cdfd.changes.equality import hashes
-from cdfd.changes.plan import FileScan
-from cdfd.changes.read import BATCH_ROWS, FileReader
-from cdfd.changes.row_selection import RowSelection
-from cdfd.changes.spill import SpillSpace
-from cdfd.changes.table_files import TableFiles, naming_file
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import Commit
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.delta.schema import TableSchema
 from cdfd.delta.statistics import record_count
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import NotFoundError, SinkError
+from cdfd.log.log import DeltaLog
+from cdfd.model.columns import CHANGE_TYPE
+from cdfd.model.plan import FileScan
+from cdfd.scan.data_files import opened
+from cdfd.scan.read import BATCH_ROWS, FileReader
+from cdfd.scan.row_selection import RowSelection
+from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.updates.equality import hashes
+from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import no_other_root
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
@@ -31,7 +32,6 @@ from cdfd.sinks.delta.mirror.live_files import LiveFile, LiveFiles
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
 from cdfd.sinks.delta.target import Target, translated
 from cdfd.storage.base import Storage
-from cdfd.tail.log import DeltaLog
 
 logger = logging.getLogger("cdfd.sink")
 

@@ -10,13 +10,13 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from cdfd.arrays import array_of, to_numpy
-from cdfd.changes.columns import CHANGE_TYPE
-from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
-from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add
-from cdfd.delta.datatypes import Primitive, StructField, StructType
 from cdfd.delta.paths import partition_folder
+from cdfd.delta.types.datatypes import Primitive, StructField, StructType
+from cdfd.model.columns import CHANGE_TYPE
+from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.table_files import TableFiles
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile, no_other_root
 from cdfd.sinks.delta.mirror.sorted_run import Hashes

@@ -31,7 +31,7 @@ from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import EndTxnHandler, TransactionManager
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import known_id

@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.batch_sender import BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import TlsFiles
 from cdfd.sinks.kafka.client.failures import failure, fenced

@@ -22,9 +22,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from cdfd.arrays import array_of
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.errors import FencedError, SinkError
+from cdfd.runtime.arrays import array_of
 from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions
 

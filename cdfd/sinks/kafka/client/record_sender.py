@@ -9,7 +9,7 @@ from threading import Thread
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.topic_ids import TopicIds

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from cdfd.changes.position import Position
 from cdfd.errors import SinkError
+from cdfd.model.position import Position
 from cdfd.sinks.kafka.client.producer import Producer, send_record
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer

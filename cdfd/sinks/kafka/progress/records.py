@@ -22,9 +22,9 @@ import orjson
 from kafka import KafkaConsumer, TopicPartition
 
 from cdfd import __version__
-from cdfd.changes.control import EMPTY, Control
-from cdfd.changes.position import Position
 from cdfd.errors import SinkError
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import Position
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION

@@ -5,8 +5,8 @@ A batch is a header and its records, which are compressed together. A record con
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
 
-`cdfd.native` writes them, record by record, into memory that is compressed at once. Records become Python objects if they are few, or if
-it is missing.
+`cdfd-native` writes them, record by record, into memory that is compressed at once. Records become Python objects if they are few, or if it
+is missing.
 
 `RecordBatch.stamp` writes the producer into the header and computes the checksum, when the batch is sent.
 """
@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from cdfd import native
-from cdfd.encoding.pieces import Integers
-from cdfd.encoding.records import Records
+from cdfd.encode.pieces import Integers
+from cdfd.encode.records import Records
+from cdfd.runtime import native
 from cdfd.sinks.kafka.records import varints
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 from cdfd.sinks.kafka.records.native_sections import Sections

@@ -4,7 +4,7 @@ Such topics can be joined with those of Java producers partition by partition.
 
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
-`cdfd.native` hashes all keys at once. Without it, kafka-python does, key by key.
+`cdfd.runtime.native` hashes all keys at once. Without it, kafka-python does, key by key.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from kafka.partitioner import murmur2
 
-from cdfd import native
-from cdfd.encoding.pieces import nulls_of, pool_of, text_parts
+from cdfd.encode.pieces import nulls_of, pool_of, text_parts
+from cdfd.runtime import native
 
 _Hashes = npt.NDArray[np.uint32]
 

@@ -1,4 +1,4 @@
-"""Records one after the other, by `cdfd.native`: what a record batch compresses."""
+"""Records one after the other, by `cdfd.runtime.native`: what a record batch compresses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd import native
-from cdfd.encoding.pieces import Integers, nulls_of, parts, pool_of
+from cdfd.encode.pieces import Integers, nulls_of, parts, pool_of
+from cdfd.runtime import native
 
 if TYPE_CHECKING:
     from cdfd_native.kafka_records import Texts

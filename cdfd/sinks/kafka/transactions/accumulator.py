@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from cdfd.encoding.records import Records
+from cdfd.encode.records import Records
 
 CHUNK_BYTES = 64 * 1024
 CHUNK_ROWS = 4096

@@ -10,10 +10,10 @@ from functools import partial
 
 import pyarrow as pa
 
-from cdfd.changes.control import Control
-from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
 from cdfd.errors import CdfdError, SinkError
+from cdfd.log.stream import Version
+from cdfd.model.control import Control
+from cdfd.model.position import Position
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination

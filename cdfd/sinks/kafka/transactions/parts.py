@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
+from cdfd.model.position import Position
 from cdfd.sinks.base import Counts, Write
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress import positions

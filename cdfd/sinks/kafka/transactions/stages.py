@@ -11,7 +11,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from cdfd.encoding.records import RecordEncoder, Records
+from cdfd.encode.records import RecordEncoder, Records
 from cdfd.errors import SinkError
 from cdfd.sinks.base import ReopenSinkError, StageTimer
 from cdfd.sinks.kafka.client.producer import Producer, send_record

@@ -1,1 +1,0 @@
-"""Rows shaped on the way: filtered, masked, renamed. The same for every reader of change rows."""

@@ -1,0 +1,310 @@
+"""`cdfd backfill`: publishes a range of versions, or the rows of one version, again, while the daemon runs.
+
+A backfill has its own position and transactional id. Its progress record has the range and the arguments of the command. Running the command
+again resumes an interrupted backfill, and repeats a completed one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from cdfd.cli.commands.backfill_job import Job, Request
+from cdfd.cli.commands.progress import named, with_table
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.daemon.engines import EmbeddedEngine, require_spark, spark_engine
+from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Assignment, Engine
+from cdfd.deliver.configured import execution, open_table
+from cdfd.deliver.deliverer import Deliverer
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.monitor import NullMonitor
+from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.log.bounds import parse_bound
+from cdfd.log.planning import version_batches
+from cdfd.log.start import check_range, start_version, until_version
+from cdfd.log.stream import Version
+from cdfd.log.table import versions
+from cdfd.log.tailer import Tailer
+from cdfd.model.position import Position
+from cdfd.runtime import allocator
+from cdfd.runtime.clock import SystemClock
+from cdfd.runtime.progress_line import ProgressLine, watched
+from cdfd.sinks.base import Backfill as Stored
+from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills, connector
+
+logger = logging.getLogger("cdfd.backfill")
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def run(path: Path, request: Request) -> tuple[str, int]:
+    """Publish the requested range; the text to print, and the exit code: 0 if the backfill is complete, 130 after a signal.
+
+    Raises:
+        ConfigError: the configuration or the arguments are invalid, or another backfill of the table is not complete.
+        UnsupportedError: the sink does not support backfills.
+        CdfdError: the backfill failed. Running the command again resumes it.
+    """
+    config = with_table(load(path), request.table)
+    table = named(config, request.table)
+    sinks = connector(config)
+    if not isinstance(sinks, TakesBackfills):
+        hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
+        raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
+    _check(config, sinks, request)
+    allocator.settle()
+    return asyncio.run(_run(config, sinks, table, request))
+
+
+def _check(config: Settings, sinks: TakesBackfills, request: Request) -> None:
+    if request.engine == "spark":
+        if not sinks.takes_parts:
+            raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
+        require_spark()
+    if request.start is None and not request.snapshot:
+        raise ConfigError("--from is required without --snapshot", hint="Give a version, a timestamp, or `earliest`")
+    if request.id is not None and not _ID.fullmatch(request.id):
+        raise ConfigError(
+            f"--id {request.id!r:.200} is not a valid name", hint="Use letters, digits, dots, hyphens and underscores"
+        )
+    taken = f"{request.table}.{request.role}"
+    if config.table(taken) is not None:
+        raise ConfigError(f"the configuration has a table {taken}, but this backfill needs that name for its position")
+
+
+async def _run(config: Settings, sinks: TakesBackfills, table: settings.Table, request: Request) -> tuple[str, int]:
+    stopping = Stopping(terminated=INTERRUPTED)
+    backfill = Backfill(config, sinks, table, request, stopping.event)
+    await stopping.run(backfill.run())
+    return f"{table.name}: {backfill.summary()}\n", 0 if backfill.ended else INTERRUPTED
+
+
+@dataclass(slots=True)
+class _Counts(NullMonitor):
+    """The `Monitor` of a backfill: counts committed rows."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    position: Position | None = None
+
+    def committed(
+        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
+    ) -> None:
+        self.position = following
+        for name, count in rows.items():
+            self.rows[name] = self.rows.get(name, 0) + count
+
+
+class Backfill:
+    """One backfill. With Spark, executors deliver versions larger than a part, and this process delivers the others.
+
+    Args:
+        config: all settings.
+        sinks: the configured sink.
+        table: one of the tables.
+        request: the options of the command.
+        stop: set it to stop after the current delivery.
+
+    Attributes:
+        ended: whether the backfill is complete.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        sinks: TakesBackfills,
+        table: settings.Table,
+        request: Request,
+        stop: asyncio.Event,
+    ) -> None:
+        self.ended = False
+        self._config, self._sinks, self._table, self._request, self._stop = config, sinks, table, request, stop
+        self._opened = open_table(config, table)
+        self._clock = SystemClock()
+        self._counts = _Counts()
+        self._job: Job | None = None
+        self._resumed: Position | None = None
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        """Publish until the end, or until `stop` is set.
+
+        Raises:
+            CdfdError: as in `run` of this module.
+        """
+        began = time.monotonic()
+        try:
+            await self._run()
+        except CdfdError:
+            if self._counts.position is not None:
+                logger.info(
+                    "stopped at %s: run the same command to resume there", _position_text(self._counts.position)
+                )
+            raise
+        finally:
+            self._seconds = time.monotonic() - began
+
+    async def _run(self) -> None:
+        with self._opened.tailer(self._clock) as tailer:
+            known = await self._sinks.backfill(self._table, self._request.role)
+            job = self._stored_job(known) or await self._requested_job()
+            self._job = job
+            if self.ended or job.first > job.last:
+                self.ended = True
+                return
+            table_id = (await self._opened.log.header()).metadata.id
+            async with self._engine() as engine, self._sink_at(job, table_id) as (sink, position):
+                await tailer.resume(position.table_id, position.basis, position.digest)
+                report = ProgressLine(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
+                with contextlib.closing(report):
+                    await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
+
+    def summary(self) -> str:
+        """The result of the backfill, for people."""
+        job, counts = self._job, self._counts
+        if job is None:
+            return "interrupted before anything was published"
+        if not str(job):
+            return f"nothing to publish from version {job.first} on"
+        if counts.position is None and self.ended:
+            return f"{job} are already published by the backfill {self._request.id}"
+        total = sum(counts.rows.values())
+        rows = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.rows.items()) if count)
+        published = f"{total:,} row{'' if total == 1 else 's'}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
+        resumed = "" if self._resumed is None else f", resumed at {_position_text(self._resumed)}"
+        if self.ended:
+            return f"{job} are published to topic {self._table.topic}{resumed}: {published}"
+        stands = counts.position or self._resumed or job.begin("")
+        return f"interrupted at {_position_text(stands)} of {job}{resumed}: {published}; run the same command to resume there"
+
+    def _stored_job(self, known: Stored | None) -> Job | None:
+        """The stored backfill, if this command resumes it, or if it has an id and is complete. None: start a new one."""
+        job, request = Job.stored(known), self._request
+        if job is None or request.restart:
+            return None
+        assert known is not None
+        ended = job.ended(known.position)
+        if ended and request.id is None:
+            return None
+        if not job.matches(request):
+            given = " ".join(
+                [f"--from {job.start}"] * bool(job.start)
+                + [f"--until {job.until}"] * bool(job.until)
+                + ["--snapshot"] * job.snapshot
+            )
+            state = "is for" if ended else f"is not complete, it is at {_position_text(known.position)} of"
+            name = "a backfill" if request.id is None else f"the backfill {request.id}"
+            raise ConfigError(
+                f"{name} of this table {state} {job}",
+                table=self._opened.uri,
+                hint=f"Resume it with `{given}`, or discard it with --restart; use --id for several backfills",
+            )
+        self.ended = ended
+        return job
+
+    async def _requested_job(self) -> Job:
+        """The requested range, with the table's current versions."""
+        log, request = self._opened.log, self._request
+        newest = await log.latest_version()
+        start = request.start or "latest"
+        # For a snapshot, `latest` is the newest version; for changes, it is the next one.
+        first = newest if request.snapshot and parse_bound(start) == "latest" else await start_version(log, start)
+        until = "now" if request.until is None else request.until
+        last = first if request.snapshot and request.until is None else await until_version(log, until)
+        assert last is not None
+        if max(last, first if request.snapshot else last) > newest:
+            raise ConfigError(
+                f"there is no version {max(first, last)} yet; the newest is {newest}",
+                table=self._opened.uri,
+                hint="Use `now`, or let the daemon deliver it",
+            )
+        await check_range(log, first, last)
+        return Job(first, last, request.snapshot, request.start or "", request.until or "")
+
+    @asynccontextmanager
+    async def _engine(self) -> AsyncIterator[Engine]:
+        if self._request.engine == "embedded":
+            yield EmbeddedEngine(Admission(1))
+            return
+        async with spark_engine(self._config) as engine:
+            yield engine
+
+    @asynccontextmanager
+    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[BackfillSink, Position]]:
+        """The sink, and its position in the backfill. Opening it has fenced other processes."""
+        async with self._sinks.opened_for_backfill(self._table, self._request.role) as sink:
+            known, request = sink.backfill, self._request
+            if known is not None and (request.restart or Job.stored(known) != job):
+                known = None
+            if known is not None and request.id is None and job.ended(known.position):
+                known = None
+            if known is None:
+                position = job.begin(table_id)
+                sink.move_to(position, job.record())
+            else:
+                position = self._resumed = known.position
+                logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
+            yield sink, position
+
+    def _deliverer(self, sink: BackfillSink, engine: Engine, report: ProgressLine) -> Deliverer:
+        return Deliverer(
+            self._opened.uri,
+            sink,
+            execution(self._config, self._opened, self._table),
+            assembly.limits(self._config, self._table),
+            self._stop,
+            self._counts,
+            report,
+            Admission(1),
+            self._clock,
+            self._large(sink, engine),
+            assembly.rates(self._config, self._table, self._clock),
+        )
+
+    def _large(self, sink: BackfillSink, engine: Engine) -> LargeVersions | None:
+        """Delivers versions larger than a part with Spark. Without Spark, it finishes the jobs that Spark started."""
+        if not (self._sinks.takes_parts and isinstance(sink, JobSink)):
+            return None
+        part = self._config.engine.spark.part_size
+        return LargeVersions(
+            self._opened.uri,
+            sink,
+            partial(Assignment.of, self._config, self._table.name, role=self._request.role),
+            engine,
+            part if self._request.engine == "spark" else None,
+            part,
+            self._stop,
+            self._config.engine.spark.snapshot_planning,
+        )
+
+    async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
+        stream = self._opened.stream(self._table.changes, self._table.refine, self._table.key, self._table.shape)
+        stream.continue_from(position)
+        snapshot = partial(deliverer.snapshot, stream, position, tailer) if position.phase == "snapshot" else None
+        planned = versions(tailer, stream, position.version, job.last, snapshot=snapshot)
+        async with contextlib.aclosing(version_batches(planned)) as ready:
+            async for group in ready:
+                rest = group
+                while rest:
+                    whole = 0 if self._stop.is_set() else await deliverer.deliver(rest, position)
+                    if not whole:
+                        return
+                    last = rest[whole - 1]
+                    position = Position(last.table_id, last.plan.version + 1, digest=last.digest)
+                    rest = rest[whole:]
+        self.ended = True
+
+
+def _position_text(position: Position) -> str:
+    """A position as text for people."""
+    files = f", {position.part} files delivered" if position.part else ""
+    return f"{'the rows of ' if position.phase == 'snapshot' else ''}version {position.version}{files}"

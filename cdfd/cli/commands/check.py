@@ -1,0 +1,185 @@
+"""`cdfd check`: checks a configuration, its tables and its sink, and predicts what `cdfd run` would do. Writes nothing."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdfd.cli.commands.dry_run import DryRun, dry_run
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.daemon.engines import engine_of
+from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.membership.discovery import resolved
+from cdfd.daemon.membership.shard import Shard
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.delta.protocol import cdf_enabled
+from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
+from cdfd.runtime.escaping import as_json as json_of
+from cdfd.runtime.escaping import one_line
+from cdfd.sinks.base import Connector, connector
+from cdfd.sinks.ledger.ledger import Ledger
+from cdfd.sinks.ledger.recovery import delivered
+from cdfd.storage.durable import nearest_existing
+
+COLUMNS = ("table", "version", "files", "changes", "topic", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result for one table.
+
+    Attributes:
+        table, topic: their names.
+        usable: whether a daemon would deliver it.
+        state: the reason, in one line.
+        warnings: the warnings of a daemon.
+        version, files: the newest version and the number of its live files; None if unknown.
+        changes: the source of change rows.
+        next: where a daemon would start or resume.
+    """
+
+    table: str
+    topic: str
+    usable: bool
+    state: str
+    warnings: Sequence[str] = ()
+    version: int | None = None
+    files: int | None = None
+    changes: str | None = None
+    next: str | None = None
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a row; see `COLUMNS`."""
+        version = "" if self.version is None else str(self.version)
+        files = "" if self.files is None else f"{self.files:,}"
+        state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
+        return self.table, version, files, self.changes or "", self.topic, state
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        names = ("table", "topic", "usable", "state", "version", "files", "changes", "next")
+        return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
+
+
+def run(path: Path, *, as_json: bool = False, shard: Shard | None = None) -> tuple[str, int]:
+    """The results as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
+
+    Args:
+        path: of the configuration file.
+        as_json: whether to return JSON.
+        shard: check the tables of this shard only; None: all.
+
+    Raises:
+        ConfigError: the configuration is invalid, or names something that cannot be used.
+    """
+    config = load(path)
+    with suppress(UnsupportedError):  # reported for each table
+        preflight(config, shard)
+    found, problems, shared = asyncio.run(_check(config, shard))
+    usable = all(each.usable for each in found) and not any(isinstance(each, CdfdError) for each in shared.values())
+    code = 0 if usable and not problems else 1
+    states = {name: None if state is None else str(state) for name, state in shared.items()}
+    if as_json:
+        document = {"tables": [each.document() for each in found], "refused": problems, **states}
+        return json_of(document, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(each.row() for each in found)])
+    text += "".join(f"not delivered: {one_line(problem)}\n" for problem in problems)
+    lines = [f"{name.replace('_', ' ')}  {one_line(state)}\n" for name, state in states.items() if state is not None]
+    return text + "\n" * bool(lines) + "".join(lines), code
+
+
+Shared = dict[str, str | CdfdError | None]
+"""The state of everything that tables share, by its name; None if there is none."""
+
+
+async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], Shared]:
+    """The result for each table, the errors of patterns of tables, and the state of everything that they share."""
+    try:
+        config, errors = await resolved(config, shard=shard)
+    except CdfdError as error:
+        config, errors = config.with_tables(config.listed), [error]
+    sink = connector(config)
+    unreachable: CdfdError | None = None
+    try:
+        await sink.reach()
+    except CdfdError as error:
+        unreachable = error
+    async with ledgers(config) as ledger_of:
+        found = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
+    topics = None if unreachable else await _state(sink.check_own_topics())
+    shared = {"notifications": await _state(assembly.check_notifications(config)), "topics_of_the_daemon": topics}
+    return found, list(map(str, errors)), shared
+
+
+async def _state(checking: Awaitable[str | None]) -> str | CdfdError | None:
+    """The result of a check, or its error."""
+    try:
+        return await checking
+    except CdfdError as error:
+        return error
+
+
+async def _check_table(
+    config: Settings, table: settings.Table, ledger: Ledger, sink: Connector, unreachable: CdfdError | None
+) -> Checked:
+    try:
+        engine_of(config).check()
+        if unreachable is not None:
+            raise unreachable
+        note = await sink.check(table)
+        found = await dry_run(config, table, sink, ledger)
+        if found.error is not None:
+            raise found.error
+        state = await assembly.open_table(config, table).log.snapshot()
+        with Within(table.uri):
+            files = len(state.live())
+        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger, found)]
+    except CdfdError as error:
+        return Checked(table.name, table.topic, usable=False, state=str(error))
+    changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
+    return Checked(*(table.name, table.topic, True, note, warnings, state.version, files, changes, found.reason))
+
+
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: DryRun) -> list[str]:
+    """The warnings of a daemon about a ledger that it cannot write.
+
+    Raises:
+        StorageError: the ledger cannot be written, and would be the only place of the first position.
+    """
+    if config.progress.ledger.kind != "table":
+        return []
+    error = _unwritable(ledger.uri)
+    if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
+        assert found.following is not None
+        if delivered(found.following) is not None:  # the daemon records this before its first delivery
+            raise error
+    return [] if error is None else [str(error)]
+
+
+def _unwritable(ledger: str) -> StorageError | None:
+    """The error, if a ledger on this machine cannot be written. Other locations cannot be checked without a write."""
+    if "://" in ledger:
+        return None
+    place = nearest_existing(os.path.join(ledger, "_delta_log"))
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        return None
+    return StorageError(
+        "the ledger cannot be written",
+        path=place,
+        hint="Check its owner and permissions, or set `progress.ledger` to another location, or to none",
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as aligned lines. Cells are escaped, because they may contain text from a table or a broker."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = (
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)

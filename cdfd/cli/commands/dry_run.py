@@ -1,0 +1,129 @@
+"""Dry run of `cdfd run` for one table.
+
+`check` and `progress` take the steps of a `Feed` up to its first delivery, with the same functions. They do not write.
+"""
+
+import itertools
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from cdfd.config import settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.deliver.feed import Policies
+from cdfd.deliver.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
+from cdfd.errors import CdfdError, NotATableError
+from cdfd.log.start import start_position
+from cdfd.log.table import Table
+from cdfd.model.position import Phase, Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.base import Connector
+from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry, app_id
+
+
+@dataclass(slots=True)
+class DryRun:
+    """The results of a dry run, up to its first error.
+
+    Attributes:
+        position: the sink's position.
+        entry: the ledger's entry.
+        newest: the newest version of the table.
+        following: the position at which a daemon would start or resume.
+        reason: the reason for that position.
+        warnings: the warnings of a daemon.
+        error: the error of a daemon; None if it would deliver.
+    """
+
+    position: Position | None = None
+    entry: LedgerEntry | None = None
+    newest: int | None = None
+    following: Position | None = None
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+    error: CdfdError | None = None
+
+
+async def dry_run(config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> DryRun:
+    """Predict what a daemon would do with a table. Errors are part of the result."""
+    found = DryRun()
+    try:
+        with assembly.add_reset_hint(sink):
+            await _run(found, config, table, sink, ledger)
+    except NotATableError as error:
+        error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"
+        found.error = error
+    except CdfdError as error:
+        found.error = error
+    return found
+
+
+async def _run(found: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
+    opened = assembly.open_table(config, table)
+    policies = assembly.policies(config, table)
+    found.position = await sink.position(table)
+    if config.progress.ledger.kind != "none":
+        read = partial(ledger.position, app_id(config.pipeline, table.name))
+        found.entry, error = await read_ledger(read, ledger.uri, needed=found.position is None)
+        if error is not None:
+            found.warnings.append(f"the ledger cannot be read: {error}")
+    try:
+        found.newest = (await opened.log.header()).version
+    except NotATableError:
+        if found.position is None:
+            raise
+    found.following = await _start(found, config, opened, policies, sink, ledger.uri)
+    with explain_gap() if found.position is not None else nullcontext():
+        found.warnings += await plan_first(opened, policies, found.following)
+
+
+async def _start(
+    found: DryRun, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
+) -> Position:
+    """The position at which a daemon would start or resume."""
+    if found.position is None and found.entry is None:
+        begin = await start_position(table.log, policies.start, SystemClock().now_ms())
+        found.reason = f"begins at {policies.start}"
+        phase: Phase = "snapshot" if begin.snapshot else "stream"
+        return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
+    table_id = (await table.log.header()).metadata.id if found.position is None else found.position.table_id
+    start = resumed(
+        found.position,
+        found.entry,
+        table_id,
+        recover=policies.ledger_counts,
+        sink=sink.place,
+        ledger=None if config.progress.ledger.kind == "none" else ledger,
+    )
+    assert start.position is not None
+    found.reason = start.reason
+    if start.warning:
+        found.warnings.append(start.reason)
+    return start.position
+
+
+async def plan_first(table: Table, policies: Policies, position: Position) -> list[str]:
+    """Plan the first delivery of a daemon at a position; the warnings.
+
+    Raises:
+        CdfdError: as in `check_position`; or the configuration does not fit the table there or now; or the next version cannot be planned.
+    """
+    with table.tailer() as tailer:
+        await tailer.resume(position.table_id, position.basis, position.digest)
+        stream = table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream.continue_from(position)
+        if position.phase == "snapshot":
+            await stream.snapshot(position.version, tailer)
+            there = stream.header
+        else:
+            there = await stream.begin(tailer, position.version)
+        newest = await table.log.header()
+        if position.phase == "stream":
+            async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
+                await anext(versions, None)
+    found = []
+    for header in (there or newest, newest):
+        found.append(check_fit(policies.shape.names, policies.key, policies.changes, header, policies.refine))
+        found.append(check_shape(policies.shape, policies.key, policies.headers, header, newest))
+    return list(dict.fromkeys(itertools.chain(*found)))

@@ -1,0 +1,149 @@
+"""`cdfd inspect`: describes a table, its unsupported features, and the source of its changes."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
+from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.datatypes import StructField
+from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError, Within
+from cdfd.log.bounds import Start
+from cdfd.log.start import state_version
+from cdfd.log.table import Table
+from cdfd.runtime import escaping as plain
+from cdfd.sinks.ledger.txn_positions import is_part
+from cdfd.storage.location import describe_non_table
+
+
+def report(uri: str, version: Start | None = None, *, as_json: bool = False, **access: Any) -> str:
+    """The report as text for people or as JSON, with a final line feed. `access`: as for `Table.open`.
+
+    Raises:
+        CdfdError: there is no table, or its log is damaged. An unsupported feature is part of the report instead.
+    """
+    found = asyncio.run(gather(uri, version, **access))
+    return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
+
+
+def add_location_hint(error: LogError) -> None:
+    """Add a hint about the content of a local folder that is not a table. Often the path lacks its last folder."""
+    if isinstance(error, NotATableError) and error.table and (found := describe_non_table(error.table)) is not None:
+        error.hint = found[0].upper() + found[1:]
+
+
+async def gather(uri: str, version: Start | None = None, **access: Any) -> dict[str, Any]:
+    """The facts, as JSON values. `access`: as for `Table.open`."""
+    table = Table.open(uri, **access)
+    with Within(table.uri):
+        return await _gather(table, version)
+
+
+async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
+    wanted = None if version is None else await state_version(table.log, version)
+    found = await table.log.partial_header(wanted, state_only=True)
+    facts: dict[str, Any] = {"table": table.uri, "version": found.version}
+    if found.protocol is None or found.metadata is None:
+        found.finish()
+    assert found.protocol is not None
+    assert found.metadata is not None
+    features = features_report(found.protocol, found.metadata)
+    facts |= {
+        "id": found.metadata.id,
+        "name": found.metadata.name,
+        "protocol": {
+            "minReaderVersion": found.protocol.min_reader_version,
+            "minWriterVersion": found.protocol.min_writer_version,
+        },
+        "features": [{"name": f.name, "kind": f.kind, "status": f.status, "enabled": f.enabled} for f in features],
+        "stopped_by": None,
+        "partition_columns": list(found.metadata.partition_columns),
+        "configuration": dict(sorted(found.metadata.configuration.items())),
+        "changes": {
+            "from": "cdc files where there are any, else add and remove actions"
+            if cdf_enabled(found.metadata)
+            else "add and remove actions",
+            "change_data_feed": cdf_enabled(found.metadata),
+            "timestamps": "in-commit" if in_commit_timestamps_enabled(found.metadata) else "log file modification time",
+        },
+        "log": await _log(table),
+    }
+    try:
+        snapshot = await table.log.snapshot(found.version)
+        with Within(table.uri):
+            return facts | _state(snapshot)
+    except CdfdError as error:
+        facts["stopped_by"] = str(error)
+        return facts
+
+
+async def _log(table: Table) -> dict[str, Any]:
+    first, last, checkpoints = None, None, set[int]()
+    async for name, _ in table.log.list_names():
+        if name.kind == "commit":
+            first = name.version if first is None else first
+            last = name.version
+        elif name.kind in ("checkpoint", "part", "v2"):
+            checkpoints.add(name.version)
+    return {"first_version": first, "last_version": last, "checkpoints": sorted(checkpoints)}
+
+
+def _state(snapshot: Snapshot) -> dict[str, Any]:
+    live = snapshot.live()
+    schema = snapshot.header.schema
+    vectors = live.table.column("deletion_vector")
+    return {
+        "schema": [
+            {"name": column.name, "type": _type_of(column), "nullable": column.nullable} for column in schema.struct
+        ],
+        "column_mapping": str(schema.mapping),
+        "live_files": len(live),
+        "live_bytes": live.total_size(),
+        "files_with_deletion_vectors": len(vectors) - vectors.null_count,
+        "transactions": {txn.app_id: txn.version for txn in snapshot.txns.values() if not is_part(txn.app_id)},
+        "domains": sorted(snapshot.domains),
+    }
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    protocol, log = facts["protocol"], facts["log"]
+    checkpoints = log["checkpoints"]
+    known = log["first_version"] is not None
+    entries = f"log entries {log['first_version']} to {log['last_version']}" if known else "no log entries"
+    rows = [
+        ("table", facts["table"]),
+        ("id", facts["id"]),
+        ("version", f"{facts['version']} ({entries})"),
+        ("checkpoints", f"{len(checkpoints)}, newest at version {checkpoints[-1]}" if checkpoints else "none"),
+        ("protocol", f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}"),
+        ("features", ", ".join(map(_feature, facts["features"])) or "none"),
+        ("partitioned by", ", ".join(facts["partition_columns"]) or "nothing"),
+        ("changes from", facts["changes"]["from"]),
+        ("timestamps", facts["changes"]["timestamps"]),
+    ]
+    if facts["stopped_by"] is not None:
+        rows.append(("cannot be read", facts["stopped_by"]))
+    else:
+        rows.append(("live files", f"{facts['live_files']:,} of {facts['live_bytes']:,} bytes"))
+        if facts["files_with_deletion_vectors"]:
+            rows.append(("", f"{facts['files_with_deletion_vectors']:,} with deletion vectors"))
+        rows += [("schema" if not number else "", _column(column)) for number, column in enumerate(facts["schema"])]
+    yield from (plain.one_line(f"{label:<16}{text}") for label, text in rows)
+
+
+def _feature(feature: Mapping[str, Any]) -> str:
+    note = {"refused": " (NOT SUPPORTED)", "ignored": " (writers only)"}.get(feature["status"], "")
+    return f"{feature['name']}{note}"
+
+
+def _column(column: Mapping[str, Any]) -> str:
+    return f"{column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}"
+
+
+def _type_of(column: StructField) -> str:
+    """The Arrow type of a column; if cdfd cannot read it, its own type."""
+    try:
+        return str(arrow_type(column.type))
+    except UnsupportedError:
+        return f"{column.type} (not readable)"

@@ -1,0 +1,163 @@
+"""`cdfd progress`: shows the positions in sink, ledger and table, and sets them by hand."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdfd.cli.commands.check import aligned
+from cdfd.cli.commands.dry_run import DryRun, dry_run
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.membership.discovery import resolved
+from cdfd.errors import ConfigError
+from cdfd.log.table import position_after
+from cdfd.model.position import Position
+from cdfd.runtime.escaping import as_json as json_of
+from cdfd.runtime.escaping import one_line
+from cdfd.sinks.base import Connector, connector
+from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
+from cdfd.sinks.ledger.recovery import delivered
+
+COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
+
+
+def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
+    """Positions as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
+
+    Versions are the last completely delivered ones.
+
+    Raises:
+        ConfigError: the configuration is invalid.
+    """
+    config, problems = asyncio.run(resolved(load(path)))
+    found = asyncio.run(_show(config, connector(config)))
+    code = 0 if all(each.error is None for each in found.values()) and not problems else 1
+    if as_json:
+        return json_of({"tables": [_document(name, each) for name, each in found.items()]}, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(_row(name, each) for name, each in found.items())])
+    return text + "".join(f"not delivered: {one_line(str(problem))}\n" for problem in problems), code
+
+
+def set_position(path: Path, table: str, version: int) -> str:
+    """Set the position in sink and ledger after `version`; the text to print.
+
+    Raises:
+        ConfigError: the configuration is invalid, or there is no such table or version.
+        SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
+    """
+    config = with_table(load(path), table)
+    return asyncio.run(_set(config, named(config, table), version, connector(config)))
+
+
+def reset(path: Path, table: str) -> str:
+    """Delete a table's position in sink and ledger, so that delivery starts as configured; the text to print.
+
+    Raises:
+        ConfigError: the configuration is invalid, or there is no such table.
+        SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
+    """
+    config = with_table(load(path), table)
+    return asyncio.run(_reset(config, named(config, table), connector(config)))
+
+
+async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
+    async with ledgers(config) as ledger_of:
+        return {table.name: await dry_run(config, table, sink, ledger_of(table)) for table in config.listed}
+
+
+def _row(name: str, found: DryRun) -> tuple[str, ...]:
+    """Cells; see `COLUMNS`. Unknown values are `-`, and the last cell has the first error."""
+    note = found.reason if found.error is None else str(found.error)
+    newest = found.newest
+    return name, _position_text(found.position), _version(found.entry), _number(newest), _number(_lag(found)), note
+
+
+def _document(name: str, found: DryRun) -> dict[str, Any]:
+    return {
+        "table": name,
+        "usable": found.error is None,
+        "delivered_version": None if found.position is None else delivered(found.position),
+        "position": None if found.position is None else asdict(found.position),
+        "ledger_version": None if found.entry is None else found.entry.version,
+        "table_version": found.newest,
+        "lag_versions": _lag(found),
+        "next": found.reason or None,
+        "error": None if found.error is None else str(found.error),
+        "warnings": found.warnings,
+    }
+
+
+async def _set(config: Settings, table: settings.Table, version: int, sink: Connector) -> str:
+    opened = assembly.open_table(config, table)
+    header = await opened.log.header()
+    if not 0 <= version <= header.version:
+        raise ConfigError(
+            f"version {version} cannot have been delivered: the newest is {header.version}",
+            table=table.uri,
+            hint="Give the last delivered version, or use `cdfd progress reset` if there is none",
+        )
+    # Never store a position from which a daemon cannot resume.
+    with assembly.add_reset_hint(sink):
+        following = await position_after(opened, version, await sink.position(table))
+    async with ledgers(config) as ledger_of:
+        # The sink first, because its position is authoritative. The next start updates a ledger that lags behind.
+        await sink.move(table, following)
+        name = app_id(config.pipeline, table.name)
+        await ledger_of(table).record(name, version, following.table_id, following.digest)
+    return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
+
+
+async def _reset(config: Settings, table: settings.Table, sink: Connector) -> str:
+    async with ledgers(config) as ledger_of:
+        await sink.move(table, None)
+        await ledger_of(table).forget(app_id(config.pipeline, table.name))
+    return f"{table.name}: nothing is delivered, beginning at {table.start}\n"
+
+
+def with_table(config: Settings, name: str) -> Settings:
+    """The configuration, with the tables that its patterns find if it does not list a table of that name.
+
+    Raises:
+        CdfdError: a pattern's folder cannot be listed.
+    """
+    if config.table(name) is not None or not config.discoveries:
+        return config
+    return asyncio.run(resolved(config, only=name))[0]
+
+
+def named(config: Settings, name: str) -> settings.Table:
+    """The table with a name. `ConfigError` if there is none."""
+    table = config.table(name)
+    if table is None:
+        known = ", ".join(table.name for table in config.listed)
+        raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {known}")
+    return table
+
+
+def _position_text(position: Position | None) -> str:
+    if position is None:
+        return "-"
+    if position.phase == "snapshot":
+        return f"snapshot of {position.version}, {position.part} files"
+    whole = _number(delivered(position))
+    return whole if not position.part else f"{whole}, {position.part} files of {position.version}"
+
+
+def _version(entry: LedgerEntry | None) -> str:
+    return "-" if entry is None else str(entry.version)
+
+
+def _number(version: int | None) -> str:
+    return "-" if version is None else str(version)
+
+
+def _lag(found: DryRun) -> int | None:
+    """The number of undelivered versions; None if unknown, or if the position is beyond the newest version."""
+    if found.newest is None or (found.position is None and found.entry is None):
+        return None
+    following = found.position.version if found.position is not None else found.entry.version + 1 if found.entry else 0
+    lag = found.newest + 1 - following
+    return lag if lag >= 0 else None

@@ -1,0 +1,327 @@
+"""`cdfd tail`: prints change rows as JSON lines, to standard output or a file.
+
+The event loop plans versions, threads read and encode them, and one thread writes them in order. Existing versions go through these stages
+together. A new version is written before the command waits for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import pyarrow as pa
+
+from cdfd.encode.json import LineEncoder
+from cdfd.errors import ConfigError, StorageError
+from cdfd.log.bounds import parse_bound
+from cdfd.log.planning import version_batches
+from cdfd.log.start import (
+    check_range,
+    check_version_exists,
+    start_version,
+    state_version,
+    until_version,
+    wait_for_start,
+)
+from cdfd.log.table import Table, versions
+from cdfd.log.tailer import Tailer
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.columns import COMMIT_VERSION, change_schema
+from cdfd.model.plan import ChangePlan
+from cdfd.model.refinement import Refine
+from cdfd.plan.refining import check_key
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime import allocator
+from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.runtime.progress_line import ProgressLine, watched
+from cdfd.scan.execute import Execution
+
+if TYPE_CHECKING:
+    from cdfd.cli.commands.tail_trevni import TrevniOutput
+    from cdfd.encode.debezium import DebeziumEncoder
+
+logger = logging.getLogger("cdfd.tail")
+
+BATCH_ROWS = 16_384
+"""Rows to encode at once. Encoding takes several times the memory of a batch."""
+
+
+Existing = Literal["refuse", "append", "overwrite"]
+Format = Literal["flat", "debezium", "trevni"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of the command.
+
+    Attributes:
+        start: start of the range. Default: `latest`; with `until`, `earliest`; with `until` and `snapshot`, `until`.
+        existing: what to do with an `output` that is not empty.
+    """
+
+    uri: str
+    start: str | None = None
+    until: str | None = None
+    snapshot: bool = False
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    refine: Refine = "auto"
+    key: tuple[str, ...] = ()
+    drop_unchanged: bool = False
+    net: bool = False
+    shape: Shape = AS_IT_IS
+    format: Format = "flat"
+    output: Path | None = None
+    existing: Existing = "refuse"
+    allowed_roots: tuple[str, ...] = ()
+    path_prefixes: Mapping[str, str] = field(default_factory=dict)
+    max_log_line: int | None = None
+
+
+def run(request: Request) -> None:
+    """Print until the requested end, or forever. SIGTERM ends it after the current row.
+
+    Raises:
+        CdfdError: with table, version and file. All versions before it are written.
+    """
+    if request.format == "trevni" and (request.output is None or request.existing == "append"):
+        raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
+    allocator.settle()
+    with opened(request.output, request.existing) as out:
+        asyncio.run(_run(request, out))
+
+
+async def _run(request: Request, out: BinaryIO) -> None:
+    terminal = watched() or (request.output is not None and sys.stderr.isatty())
+    writer = Writer(request.uri, request.format, out, terminal=terminal)
+    work = asyncio.current_task()
+    assert work is not None
+    terminated = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def terminate() -> None:
+        terminated.set()
+        work.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        await _write(request, writer)
+        writer.close()
+    except asyncio.CancelledError:
+        # The writing thread cannot be cancelled, so asyncio waits for it.
+        writer.stop()
+        if not terminated.is_set():
+            raise
+        writer.close()
+
+
+def _write_net(request: Request, writer: Writer) -> None:
+    """Write the net changes of a range. It ends now, unless the request says otherwise."""
+    from cdfd.api import changes
+
+    if request.snapshot or request.format == "trevni":
+        raise ConfigError(
+            f"--net excludes {'--snapshot' if request.snapshot else '--format trevni'}",
+            hint="Net changes are those of a range: give --from and --until",
+        )
+    start = "earliest" if request.start is None else request.start
+    shape = request.shape
+    reader = changes(
+        request.uri,
+        start,
+        "now" if request.until is None else request.until,
+        changes=request.changes,
+        refine=request.refine,
+        key=request.key,
+        net=True,
+        where=None if shape.where is None else shape.where.text,
+        columns=shape.columns,
+        mask=dict(shape.masks),
+        exclude_change_types=shape.excluded,
+        allowed_roots=request.allowed_roots,
+        path_prefixes=request.path_prefixes,
+        max_log_line=request.max_log_line,
+    )
+    writer.begin(None, empty=request.existing == "overwrite")
+    writer.write_rows(reader)
+
+
+async def _write(request: Request, writer: Writer) -> None:
+    if request.net:
+        await asyncio.to_thread(_write_net, request, writer)
+        return
+    table = Table.open(
+        request.uri, None, request.allowed_roots, path_prefixes=request.path_prefixes, max_log_line=request.max_log_line
+    )
+    shape = request.shape
+    execution = Execution(
+        table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape
+    )
+    with table.tailer() as tailer:
+        first, last = await _range(table, tailer, request)
+        schema = None
+        if shape != AS_IT_IS or request.key or request.format == "trevni":
+            found = (await table.log.header()).schema
+            check_key(request.key, found)
+            shape.check(found, request.key)
+            schema = change_schema(shape.published(shape.target(found)).arrow)
+        writer.begin(schema, empty=request.existing == "overwrite")
+        stream = table.stream(request.changes, request.refine, request.key, shape)
+        snapshot = partial(stream.snapshot, first, tailer) if request.snapshot else None
+        planned = versions(tailer, stream, first, last, snapshot=snapshot)
+        async with contextlib.aclosing(version_batches(planned)) as ready:
+            async for burst in ready:
+                await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
+
+
+async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
+    """The first and the last version; None: no end."""
+    log, start = table.log, request.start
+    if request.until is None:
+        start = "latest" if start is None else start
+        first = await wait_for_start(tailer, start)
+        # For a snapshot, `latest` is the newest version; for changes, it is the next one.
+        return await log.latest_version() if request.snapshot and parse_bound(start) == "latest" else first, None
+    if start is None and request.snapshot:
+        last = await state_version(log, request.until)
+        assert last is not None
+        await check_version_exists(log, last, await log.latest_version())
+        return last, last
+    last = await until_version(log, request.until)
+    assert last is not None
+    start = "earliest" if start is None else start
+    latest = request.snapshot and parse_bound(start) == "latest"
+    first = await log.latest_version() if latest else await start_version(log, start)
+    await check_range(log, first, last)
+    return first, last
+
+
+class Writer:
+    """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
+
+    def __init__(self, table: str, format: Format, out: BinaryIO, *, terminal: bool = False) -> None:
+        self._out = out
+        self._debezium = _debezium(table) if format == "debezium" else None
+        self._flat = LineEncoder()
+        self._trevni = _trevni(out) if format == "trevni" else None
+        self._report = ProgressLine(logger, "written", table, terminal=terminal)
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def begin(self, schema: pa.Schema | None, *, empty: bool) -> None:
+        """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content.
+
+        Args:
+            schema: of a Trevni file, if there will be no rows.
+            empty: truncate the output.
+        """
+        if self._trevni is not None:
+            self._trevni.schema = schema
+        if empty and _holds_something(self._out):
+            self._out.truncate(0)
+
+    def stop(self) -> None:
+        """Stop the `write` of another thread before its next batch."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """End the output."""
+        self._report.close()
+        if self._trevni is not None:
+            with self._lock:
+                self._trevni.close()
+                self._out.flush()
+
+    def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """Write and flush all rows of `plans`."""
+        if self._trevni is not None:
+            self._write_trevni(self._trevni, execution, plans)
+            return
+        # A Debezium event may combine two rows of different batches, so batches are encoded sequentially.
+        workers = execution.threads_for(plans) if self._debezium is None else 1
+        rows = (found for found in execution.batches(plans) if found.rows.num_rows)
+        for found, lines in map_in_order(self._encoded, rows, workers=workers):
+            if self._stopped:
+                return
+            self._out.write(lines)
+            self._report.count(found.plan.version, found.rows.num_rows)
+        if self._debezium is not None:
+            self._out.write(self._debezium.flush_lines())
+        self._out.flush()
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write and flush change rows that belong to no plan."""
+        for rows in batches:
+            if self._stopped:
+                return
+            self._out.write(self._flat(rows) if self._debezium is None else self._debezium.lines(rows))
+            self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
+        if self._debezium is not None:
+            self._out.write(self._debezium.flush_lines())
+        self._out.flush()
+
+    def _write_trevni(self, output: TrevniOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """The file has its rows when it is closed."""
+        with self._lock:
+            for found in execution.batches(plans):
+                if self._stopped:
+                    return
+                if found.rows.num_rows:
+                    output.write(found.rows)
+                self._report.count(found.plan.version, found.rows.num_rows)
+
+    def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+        if self._debezium is not None:
+            return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
+        return found, self._flat(found.rows)
+
+
+def _debezium(table: str) -> DebeziumEncoder:
+    from cdfd.encode.debezium import DebeziumEncoder
+
+    return DebeziumEncoder(table)
+
+
+def _trevni(out: BinaryIO) -> TrevniOutput:
+    # A third of the modules of the command: imported only for this format.
+    from cdfd.cli.commands.tail_trevni import TrevniOutput
+
+    return TrevniOutput(out)
+
+
+@contextlib.contextmanager
+def opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
+    """The output of a command. Its errors are translated, except for a closed pipe."""
+    try:
+        if path is None:
+            if sys.stdout is None:
+                raise StorageError("standard output is closed")
+            yield sys.stdout.buffer
+        else:
+            # Rows may be confidential, so a new file is for this user only.
+            with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                if existing == "refuse" and _holds_something(file):
+                    raise ConfigError(
+                        "the output file already exists", path=str(path), hint="Give --append or --overwrite"
+                    )
+                yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write: {error.strerror or error}", path=str(path or "standard output")) from error
+
+
+def _holds_something(file: BinaryIO) -> bool:
+    """Whether it is a regular, non-empty file. A device or a pipe has no content."""
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0

@@ -1,0 +1,138 @@
+"""`cdfd trevni`: what Trevni files contain."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from cdfd.encode.json import LineEncoder
+from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.trevni import avro_schema
+from cdfd.trevni.files.opening import in_threads, opened
+from cdfd.trevni.files.reading import TrevniFile
+from cdfd.trevni.rows import Reader
+from cdfd.trevni.values import physical
+
+BATCH_ROWS = 16_384
+"""Rows to encode at once. Encoding takes several times the memory of a batch."""
+
+
+def schema(file: str, *, avro: bool) -> str:
+    """The columns of a file's rows, or its Avro schema.
+
+    Raises:
+        CdfdError: the file cannot be read, is damaged, or has no Avro schema.
+    """
+    with TrevniFile(file) as opened_file:
+        if not avro:
+            fields = opened_file.schema
+            return "".join(f"{each.name}: {each.type}{'' if each.nullable else ' not null'}\n" for each in fields)
+        text = opened_file.metadata.metadata.get(avro_schema.KEY)
+    if text is None:
+        raise UnsupportedError("the file has no Avro schema", path=file, hint="Ask without --avro")
+    return json.dumps(orjson.loads(text), indent=1, ensure_ascii=False) + "\n"
+
+
+def rows(file: str, columns: Sequence[str] | None, some: str | None) -> Iterator[str]:
+    """Rows as JSON lines.
+
+    Raises:
+        CdfdError: the file cannot be read or is damaged, a column is unknown, or `some` is no range.
+    """
+    with TrevniFile(file) as opened_file:
+        lines = line_encoder(opened_file.schema)
+        for batch in opened_file.iter_batches(BATCH_ROWS, columns, _range(some)):
+            yield lines(batch)
+
+
+def line_encoder(schema: pa.Schema) -> Any:
+    """Encodes batches as text. Unions, which change rows do not have, take an object for each row."""
+    if any("union" in str(field.type) for field in schema):
+        return lambda batch: "".join(f"{json.dumps(row, default=str)}\n" for row in batch.to_pylist())
+    encoder = LineEncoder()
+    return lambda batch: bytes(encoder(batch)).decode()
+
+
+def _range(text: str | None) -> slice | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{0,18}):(\d{0,18})", text)
+    if found is None:
+        raise ConfigError(f"the rows are {text!r:.100}", hint="Give FROM:TO, such as 100:200")
+    return slice(*(int(each) if each else None for each in found.groups()))
+
+
+def columns(file: str) -> Iterator[str]:
+    """The physical columns as one JSON document, in parts.
+
+    Raises:
+        CdfdError: the file cannot be read, or is damaged.
+    """
+    with opened(file) as source, in_threads() as run:
+        for part in physical.document(Reader(source), run):
+            yield part.decode()
+
+
+def stats(file: str, *, as_json: bool) -> str:
+    """Blocks and sizes of the physical columns.
+
+    Raises:
+        CdfdError: the file cannot be read, or is damaged.
+    """
+    with TrevniFile(file) as opened_file:
+        metadata = opened_file.metadata
+        found = [_column(opened_file, number) for number in range(metadata.num_columns)]
+    whole = {
+        "rows": metadata.num_rows,
+        "columns": metadata.num_columns,
+        "codec": str(metadata.codec),
+        "checksum": str(metadata.checksum),
+        "bytes": sum(each["bytes"] for each in found),
+        "stored_bytes": sum(each["stored_bytes"] for each in found),
+    }
+    if as_json:
+        return orjson.dumps({**whole, "physical_columns": found}, option=orjson.OPT_INDENT_2).decode() + "\n"
+    title = (
+        f"{whole['rows']} rows, {whole['columns']} physical columns, codec {whole['codec']}, "
+        f"checksum {whole['checksum']}, {whole['stored_bytes']} bytes stored of {whole['bytes']}\n"
+    )
+    header = ("column", "type", "codec", "checksum", "blocks", "bytes", "stored", "ratio")
+    table = [header, *(_line(each) for each in found)]
+    widths = [max(len(row[place]) for row in table) for place in range(len(header))]
+    lines = ("  ".join(_aligned(row, widths)).rstrip() for row in table)
+    return title + "".join(f"{line}\n" for line in lines)
+
+
+def _column(file: TrevniFile, number: int) -> dict[str, Any]:
+    column, blocks = file.metadata.columns[number], file.blocks(number)
+    size, stored = int(np.sum(blocks.sizes)), int(np.sum(blocks.stored))
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "array": column.array,
+        "parent": column.parent,
+        "first_values": column.values,
+        "codec": str(column.codec),
+        "checksum": str(column.checksum),
+        "blocks": len(blocks),
+        "largest_block": int(blocks.sizes.max()) if len(blocks) else 0,
+        "bytes": size,
+        "stored_bytes": stored,
+    }
+
+
+def _line(column: dict[str, Any]) -> tuple[str, ...]:
+    ratio = f"{column['bytes'] / column['stored_bytes']:.2f}" if column["stored_bytes"] else "-"
+    kind = f"{column['type']}{' array' if column['array'] else ''}"
+    sizes = (str(column["blocks"]), str(column["bytes"]), str(column["stored_bytes"]))
+    return column["name"], kind, column["codec"], column["checksum"], *sizes, ratio
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Text to the left, and the four columns of numbers to the right."""
+    for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        yield cell.rjust(width) if place >= len(row) - 4 else cell.ljust(width)

@@ -1,0 +1,116 @@
+"""`cdfd trevni convert`: rows from one format to another, batch by batch."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from cdfd.cli.commands.trevni import line_encoder
+from cdfd.errors import ConfigError, StorageError
+from cdfd.runtime.progress_line import ProgressLine
+from cdfd.storage import durable
+from cdfd.trevni.files.formats import READERS, WRITERS, Rows, damaged, format_of
+from cdfd.trevni.files.reading import TrevniFile
+from cdfd.trevni.files.writing import TrevniWriter
+
+logger = logging.getLogger("cdfd.trevni")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of the command."""
+
+    source: str
+    target: str
+    source_format: str | None = None
+    target_format: str | None = None
+    codec: str = "snappy"
+    checksum: str = "crc32"
+    columns: tuple[str, ...] | None = None
+    overwrite: bool = False
+
+
+def run(request: Request) -> str:
+    """Convert a file. The target appears as a whole, or not at all.
+
+    Returns:
+        A line that says how many rows there are.
+
+    Raises:
+        CdfdError: a file cannot be read or written, or the target cannot have its types.
+    """
+    source = format_of(request.source, request.source_format)
+    target = format_of(request.target, request.target_format)
+    if "trevni" not in (source, target):
+        raise ConfigError("neither SOURCE nor TARGET is a Trevni file", hint="Give a name that ends in .trv")
+    if os.path.exists(request.target) and not request.overwrite:
+        raise ConfigError("the target already exists", path=request.target, hint="Give --overwrite")
+    progress = ProgressLine(logger, "converted", request.source, terminal=sys.stderr.isatty())
+    count = 0
+    with ExitStack() as stack:
+        rows = stack.enter_context(_source(request, source))
+        write = stack.enter_context(_target(request, target, rows.schema))
+        stack.callback(progress.close)
+        stack.enter_context(damaged(request.source))
+        for batch in rows.batches:
+            write(batch)
+            count += batch.num_rows
+            progress.count(None, batch.num_rows)
+    return f"{count} rows written to {request.target}\n"
+
+
+@contextmanager
+def _source(request: Request, kind: str) -> Iterator[Rows]:
+    if kind == "trevni":
+        with TrevniFile(request.source) as file:
+            schema = file.schema
+            if request.columns is not None:
+                schema = file.read(request.columns, range(0)).schema
+            yield Rows(schema, file.iter_batches(columns=request.columns), file.num_rows)
+        return
+    with ExitStack() as stack:
+        with damaged(request.source):
+            rows = stack.enter_context(READERS[kind](request.source))
+        if request.columns is not None:
+            rows = _selected(rows, request.columns)
+        yield rows
+
+
+def _selected(rows: Rows, columns: tuple[str, ...]) -> Rows:
+    unknown = [name for name in columns if name not in rows.schema.names]
+    if unknown:
+        known = ", ".join(rows.schema.names)[:200]
+        raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {known}")
+    wanted = [name for name in rows.schema.names if name in columns]
+    schema = pa.schema([rows.schema.field(name) for name in wanted])
+    return Rows(schema, (batch.select(wanted) for batch in rows.batches), rows.count)
+
+
+@contextmanager
+def _target(request: Request, kind: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    if kind == "trevni":
+        with TrevniWriter(request.target, schema, codec=request.codec, checksum=request.checksum) as writer:
+            yield writer.write_batch
+        return
+    with _replacing(request.target) as file:
+        if kind == "jsonl":
+            lines = line_encoder(schema)
+            yield lambda batch: file.write(lines(batch).encode())
+        else:
+            with WRITERS[kind](file, schema) as sink:
+                yield sink.write_batch
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    """A file that takes its name when the block ends. Rows may be confidential, so it is for this user only."""
+    try:
+        with durable.replacing(path, mode=0o600) as file:
+            yield file
+    except OSError as error:
+        raise StorageError(f"cannot write: {error.strerror or error}", path=path) from error

@@ -1,0 +1,79 @@
+"""`cdfd vacuum`: lists, or removes, the files of a table that no version in the retention has."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from cdfd.config.values import seconds
+from cdfd.errors import ConfigError
+from cdfd.log.table import Table
+from cdfd.log.vacuum import Removable, removable, remove
+from cdfd.runtime import escaping as plain
+from cdfd.runtime.clock import SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command.
+
+    Attributes:
+        uri: of the table.
+        retention: such as `7d`; None: the table's.
+        delete: whether to remove the files.
+        unsafe: whether the retention may be shorter than the table's.
+        as_json: whether to print JSON.
+    """
+
+    uri: str
+    retention: str | None = None
+    delete: bool = False
+    unsafe: bool = False
+    as_json: bool = False
+
+
+def run(request: Request) -> str:
+    """The report, with a final line feed.
+
+    Raises:
+        CdfdError: there is no table, the retention is too short, or a file cannot be removed.
+    """
+    found = asyncio.run(_run(request))
+    if request.as_json:
+        facts = {
+            "table": request.uri,
+            "version": found.version,
+            "retention_hours": found.retention_ms / 3_600_000,
+            "deleted": request.delete,
+            "bytes": found.bytes,
+            "files": [file.path for file in found.files],
+        }
+        return f"{plain.as_json(facts, indent=2)}\n"
+    lines = [plain.one_line(file.path) for file in found.files]
+    return "".join(f"{line}\n" for line in [*lines, _summary(found, request)])
+
+
+async def _run(request: Request) -> Removable:
+    table = Table.open(request.uri)
+    found = await removable(table.log, SystemClock().now_ms(), _retention_ms(request.retention), unsafe=request.unsafe)
+    if request.delete:
+        await remove(table.log.storage, found.files)
+    return found
+
+
+def _retention_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(seconds(text) * 1000)
+    except ValueError as error:
+        raise ConfigError(f"--retention {text!r:.80}: {error}", hint="Such as 7d or 12h") from None
+
+
+def _summary(found: Removable, request: Request) -> str:
+    count = f"{len(found.files)} file{'' if len(found.files) == 1 else 's'} of {found.bytes} bytes"
+    hours = f"{found.retention_ms / 3_600_000:g}"
+    if request.delete:
+        return f"removed {count}, which no version of the last {hours} hours has"
+    hint = ". Remove them with --delete" if found.files else ""
+    return f"{count}, which no version of the last {hours} hours has{hint}"

@@ -1,1 +1,0 @@
-"""Text for people and their terminals: logs, escaped text, progress lines."""

@@ -1,1 +1,0 @@
-"""One table's loop: plans in, deliveries out."""

@@ -1,0 +1,300 @@
+"""Looks for tables: the folders of a pattern that have a Delta log, and the tables of a configuration with all patterns resolved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from cdfd.config import own_topics
+from cdfd.config.discovery import Discovery, Found
+from cdfd.config.problems import quoted
+from cdfd.config.settings import Settings, Table, is_taken
+from cdfd.config.table_folders import canonical, inside_table, real
+from cdfd.daemon.membership.shard import Shard
+from cdfd.deliver import configured
+from cdfd.errors import (
+    CdfdError,
+    ConfigError,
+    LogError,
+    NotATableError,
+    NotFoundError,
+    PathError,
+    StorageError,
+    UnsupportedError,
+)
+from cdfd.storage.base import FolderListing, Storage
+from cdfd.storage.location import open_table
+
+logger = logging.getLogger("cdfd.discovery")
+
+Steps = tuple[str, ...]
+_LOG = "_delta_log"
+_AT_A_TIME = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The result of a search.
+
+    Attributes:
+        tables: the folders that are tables, in order: the names of each one's folders below the pattern's root.
+        errors: those of folders that may be tables and cannot be looked into, in order. Each names its folder as the table.
+    """
+
+    tables: Sequence[Steps] = ()
+    errors: Sequence[CdfdError] = ()
+
+
+class FolderSearch:
+    """Looks for the tables of one pattern, as often as asked. It asks only once about each table whether it is one.
+
+    Args:
+        config: for the access to the store.
+        discovery: the pattern.
+    """
+
+    def __init__(self, config: Settings, discovery: Discovery) -> None:
+        self.discovery = discovery
+        self._config = config
+        self._known: frozenset[Steps] = frozenset()
+
+    async def search(self) -> Folders:
+        """The tables that there are now, and the errors of folders below the pattern's root.
+
+        A table is one once its log has an entry. A folder in a table is none. Links may lead to folders below the pattern's root and
+        below `allowed_roots`; others are errors. Tables that are known stay while a folder above them cannot be listed.
+
+        Raises:
+            StorageError: the root cannot be listed.
+            UnsupportedError: the store cannot list folders.
+            ConfigError: the location is malformed.
+        """
+        storage = self._storage(())
+        if not isinstance(storage, FolderListing):
+            raise UnsupportedError(
+                "this store cannot list folders", path=self.discovery.pattern.root, hint="Name each table with `uri`"
+            )
+        errors: dict[Steps, CdfdError] = {}
+        candidates = [steps for steps in await self._below(storage, (), errors) if self.discovery.accepts(steps)]
+        unseen = [steps for steps in self._known if any(steps[: len(above)] == above for above in errors)]
+        new = [steps for steps in candidates if steps not in self._known]
+        slots = asyncio.Semaphore(_AT_A_TIME)
+        are_tables = await asyncio.gather(*(self._is_table(steps, slots, errors) for steps in new))
+        tables = {steps for steps, is_table in zip(new, are_tables, strict=True) if is_table}
+        self._known = frozenset(tables | (self._known & {*candidates, *unseen}))
+        return Folders(sorted(self._known), [errors[steps] for steps in sorted(errors)])
+
+    def _storage(self, steps: Steps) -> Storage:
+        """The store of a folder below the root, or of the root itself: that of a table which the search found there."""
+        root = self.discovery.pattern.root
+        uri = self.discovery.pattern.uri(steps) if steps else root
+        return open_table(uri, self._config.storage.options(uri), self.discovery.allowed_roots, root)
+
+    async def _below(self, storage: FolderListing, steps: Steps, errors: dict[Steps, CdfdError]) -> list[Steps]:
+        """The folders that match the pattern below a folder that does."""
+        pattern, level = self.discovery.pattern, len(steps)
+        try:
+            names = await storage.folders("/".join(steps))
+        except _BAD_FOLDER as error:
+            if not level:
+                raise
+            self._keep(steps, error, errors)
+            return []
+        if level and _LOG in names:
+            return []
+        matching = [(*steps, name) for name in names if pattern.matches(level, name)]
+        if level + 1 == len(pattern.levels):
+            return matching
+        searched = [each for each in matching if not self.discovery.excludes_below(each)]
+        return [folder for each in searched for folder in await self._below(storage, each, errors)]
+
+    async def _is_table(self, steps: Steps, slots: asyncio.Semaphore, errors: dict[Steps, CdfdError]) -> bool:
+        uri = self.discovery.pattern.uri(steps)
+        ledger = self._config.progress.ledger
+        async with slots:
+            if ledger.kind == "table" and await asyncio.to_thread(lambda: real(ledger.uri) == real(uri)):
+                return False
+            storage = self._storage(steps)
+            try:
+                # Any file: a log that cannot be read is that table's error, which its own loop reports.
+                async with aclosing(storage.list(f"{_LOG}/")) as log:
+                    async for _ in log:
+                        return True
+                if not storage.remote:
+                    with suppress(NotFoundError):
+                        await storage.stat(_LOG)
+                        raise LogError("_delta_log is a file, and the log of a Delta table is a folder", path=_LOG)
+            except _BAD_FOLDER as error:
+                self._keep(steps, error, errors)
+        return False
+
+    def _keep(self, steps: Steps, error: CdfdError, errors: dict[Steps, CdfdError]) -> None:
+        error.hint = f"{error.hint}. {_LEAVE_OUT}" if error.hint else _LEAVE_OUT
+        errors[steps] = error.within(table=self.discovery.pattern.uri(steps))
+
+
+_BAD_FOLDER = (StorageError, PathError, LogError)
+"""Errors of one folder, which do not keep the tables of other folders from being delivered."""
+_LEAVE_OUT = "The other tables are delivered. `exclude` leaves a folder out"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of a configuration.
+
+    Attributes:
+        found: their settings, by name.
+        refused: the errors of tables that were found and cannot be delivered.
+        unread: the errors of folders that may be tables and cannot be looked into.
+        duplicates: locations of tables that are delivered by another name, each with that location.
+    """
+
+    found: Mapping[str, Found] = field(default_factory=dict)
+    refused: Sequence[ConfigError] = ()
+    unread: Sequence[CdfdError] = ()
+    duplicates: Mapping[str, str] = field(default_factory=dict)
+
+    def of_shard(self, shard: Shard | None) -> Tables:
+        """The tables of one shard; None: all. Everything else is that of all shards."""
+        if shard is None:
+            return self
+        return replace(self, found={name: found for name, found in self.found.items() if shard.owns(name)})
+
+
+def merged(config: Settings, found: Sequence[tuple[Discovery, Folders]], running: Collection[str] = ()) -> Tables:
+    """The tables that the configuration lists, and those that its patterns found. Blocks: it resolves symbolic links.
+
+    A listed table wins over the same location in a pattern, and a folder over a link to it. Two tables with one name or one topic are an
+    error of the second one: a listed table is first, then those that run already, then those of the first pattern in the file.
+
+    Args:
+        config: the settings.
+        found: the folders of each pattern, in the order of the file.
+        running: locations of tables that are delivered already.
+    """
+    refused: list[ConfigError] = []
+    candidates: list[tuple[bool, bool, Found]] = []
+    for discovery, folders in found:
+        root = real(discovery.pattern.root)
+        for steps in folders.tables:
+            try:
+                candidate = discovery.found(steps)
+            except ConfigError as error:
+                refused.append(error)
+                continue
+            uri = candidate.table.uri
+            candidates.append((uri not in running, real(uri) != f"{root}/{'/'.join(steps)}", candidate))
+    candidates.sort(key=itemgetter(0, 1))  # stable: the order of the file otherwise
+    taken = _Taken(config)
+    tables = {table.name: Found(table) for table in config.listed}
+    duplicates: dict[str, str] = {}
+    for table in config.listed:
+        taken.add(table)
+    for _, _, candidate in candidates:
+        table = candidate.table
+        same = taken.at_place(table)
+        if same is not None:
+            if canonical(same.uri) != canonical(table.uri):
+                duplicates[table.uri] = same.uri
+            continue
+        what = taken.conflict(table)
+        if what is None:
+            taken.add(table)
+            tables[table.name] = candidate
+        else:
+            refused.append(ConfigError(what, table=table.uri, hint=_HINT))
+    unread = [error for _, folders in found for error in folders.errors]
+    return Tables(tables, tuple(refused), unread, duplicates)
+
+
+class _Taken:
+    """The places, names and topics of tables."""
+
+    def __init__(self, config: Settings) -> None:
+        self._config = config
+        self._by_place: dict[str, Table] = {}
+        self._by_name: dict[str, Table] = {}
+        self._by_topic: dict[str, Table] = {}
+
+    def add(self, table: Table) -> None:
+        self._by_place.setdefault(real(table.uri), table)
+        self._by_name[table.name] = self._by_topic[table.topic] = table
+
+    def at_place(self, table: Table) -> Table | None:
+        """The table in the same folder, by whatever name; None if there is none."""
+        return self._by_place.get(real(table.uri))
+
+    def conflict(self, table: Table) -> str | None:
+        """Why a table cannot be delivered beside those that are there; None if it can."""
+        for what, value, tables in (("name", table.name, self._by_name), ("topic", table.topic, self._by_topic)):
+            if (other := tables.get(value)) is not None:
+                return f"two tables have the {what} {quoted(value)}: {table.uri} and {other.uri}; the second one is delivered"
+        for other in self._by_name.values():
+            if is_taken(table.name, other.name) or is_taken(other.name, table.name):
+                return f"the names {quoted(table.name)} and {quoted(other.name)} of {other.uri} exclude each other"
+        for key, place in self._config.sink.places(table.topic).items():
+            if inside_table(place, [table.uri]) is not None:
+                return f"sink.{key} is in the folder of this table: {quoted(place)}"
+        return own_topics.refusal(self._config, table.topic, self._by_topic)
+
+
+_HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"
+
+
+async def search(config: Settings) -> Tables:
+    """The tables of a configuration: those that it lists, and those that its patterns find now.
+
+    Raises:
+        StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
+    """
+    found = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
+    return await asyncio.to_thread(merged, config, found)
+
+
+async def resolved(
+    config: Settings, *, only: str | None = None, shard: Shard | None = None
+) -> tuple[Settings, Sequence[CdfdError]]:
+    """The configuration with the tables that its patterns find now, and the errors of tables that cannot be delivered.
+
+    Args:
+        config: the settings.
+        only: the name of a table of interest; the keys of others stay unknown, because each one needs its table to be read.
+        shard: only the tables of this shard; None: all.
+
+    Raises:
+        StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
+    """
+    tables = (await search(config)).of_shard(shard)
+    errors: list[CdfdError] = [*tables.refused, *tables.unread]
+    slots = asyncio.Semaphore(_AT_A_TIME)
+
+    async def keyed(found: Found) -> Table | None:
+        if only is not None and found.table.name != only:
+            return found.table
+        async with slots:
+            try:
+                return await with_key(config, found)
+            except NotATableError:
+                return found.table  # removed since: the error of opening it says so
+            except CdfdError as error:
+                errors.append(error.within(table=found.table.uri))
+        return None
+
+    keys = await asyncio.gather(*map(keyed, tables.found.values()))
+    return config.with_tables(table for table in keys if table is not None), errors
+
+
+async def with_key(config: Settings, found: Found) -> Table:
+    """A table with the key that its properties name.
+
+    Raises:
+        CdfdError: the table cannot be read, or the property does not fit it.
+    """
+    if found.key_property is None:
+        return found.table
+    header = await configured.open_table(config, found.table).log.header()
+    return found.with_key(header.metadata.configuration)

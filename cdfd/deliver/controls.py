@@ -1,0 +1,226 @@
+"""Carries out the requests of operators for one table, in its loop and between two deliveries.
+
+The loop owns the sink, so only it can store a pause or another position without a race. A request stays in the mailbox until it is stored.
+So an error of the sink delays a request, and does not lose it.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.requests import Notification, Refused, Request
+from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
+from cdfd.log.table import Table, position_after
+from cdfd.model.control import EMPTY, Control, Pause
+from cdfd.model.position import Position
+from cdfd.plan.where import check_where, parse_where
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.base import ControlSink, Sink
+
+logger = logging.getLogger("cdfd.feed")
+
+LOOK_SECONDS = 10.0
+"""How often a paused table looks up its newest version, for the lag."""
+
+
+@dataclass(slots=True)
+class Controls:
+    """The controls of one table.
+
+    Attributes:
+        name: of the table in the configuration.
+        table: the table.
+        sink: stores the control.
+        mailbox: has the requests.
+        stop: set when the loop has to end.
+        monitor: receives pauses and re-snapshots.
+        recorder: writes the ledger; None if there is no ledger.
+        clock: the source of time.
+        sink_name: the name of the sink in messages.
+    """
+
+    name: str
+    table: Table
+    sink: Sink
+    mailbox: Mailbox
+    stop: asyncio.Event
+    monitor: Monitor
+    recorder: Recorder | None
+    clock: Clock
+    sink_name: str
+
+    def is_set(self) -> bool:
+        """Whether the loop has to end the current delivery: to carry out requests, or to stop."""
+        return self.stop.is_set() or self.mailbox.interrupt.is_set()
+
+    @property
+    def interrupt(self) -> asyncio.Event:
+        """Set when the loop has to end the current delivery: to carry out requests, or to stop."""
+        return self.mailbox.interrupt
+
+    @property
+    def control(self) -> Control:
+        """The stored control."""
+        sink = self._sink
+        return EMPTY if sink is None else sink.control
+
+    async def store(self, control: Control, to: Position | None = None) -> None:
+        """Store a control, and with `to` another position."""
+        sink = self._sink
+        assert sink is not None
+        await sink.set_control(control, to)
+
+    async def watch_stop(self) -> None:
+        """Interrupt the loop once it has to end."""
+        await self.stop.wait()
+        self.mailbox.halt()
+
+    async def obey(self) -> None:
+        """Carry out the requests, and wait while the table is paused. The sink has a position.
+
+        Raises:
+            SinkError: the control cannot be stored. The request is not answered yet.
+        """
+        paused = False
+        while not self.stop.is_set():
+            while not self.stop.is_set() and (request := self.mailbox.first) is not None:
+                await self._carry_out(request)
+            pause = self.control.paused
+            self.monitor.paused(pause)
+            if pause is None or self.stop.is_set():
+                return
+            if not paused:
+                paused = True
+                extra = {"table": self.table.uri, "request": pause.id}
+                logger.info("paused by a request; nothing is delivered until it is resumed", extra=extra)
+            with suppress(CdfdError):  # the log matters once the table is resumed
+                self.monitor.found_version(await self.table.log.latest_version())
+            await self.clock.wait(self.interrupt, LOOK_SECONDS)
+
+    async def _carry_out(self, request: Request) -> None:
+        try:
+            await self._accomplish(request)
+        except Refused as error:
+            self.mailbox.refuse(error)
+
+    async def _accomplish(self, request: Request) -> None:
+        if self._sink is None:
+            raise Refused("unsupported", f"{self.sink_name} cannot store requests: positions must be in the sink")
+        # The outcome of an earlier attempt is unknown if the sink failed.
+        retried, self.mailbox.tried = self.mailbox.tried == request.id, request.id
+        if request.id in self.control.recent and not retried:
+            raise Refused("duplicate", f"a request with the id {request.id} was already carried out")
+        match request.action:
+            case "pause":
+                await self._pause(request)
+            case "resume":
+                await self._resume(request)
+            case "snapshot":
+                await self._begin_snapshot(request, retried=retried)
+            case "stop-snapshot":
+                await self._stop_snapshot(request, retried=retried)
+            case "move":
+                await self._move(request)
+            case _:
+                raise Refused("unknown", f"a table has no action {request.action}")
+
+    async def _pause(self, request: Request) -> None:
+        known = self.control.paused
+        if known is not None and known.id != request.id:
+            self.mailbox.accomplish("PAUSED", f"{request.table} was already paused by the request {known.id}")
+            return
+        if known is None:
+            pause = Pause(request.id, self.clock.now_ms())
+            await self.store(replace(self.control, paused=pause).remember(request.id))
+        position = await self._position()
+        message = f"{request.table} is paused before version {position.version}"
+        self.mailbox.accomplish("PAUSED", message, version=position.version)
+
+    async def _resume(self, request: Request) -> None:
+        position = await self._position()
+        if self.control.paused is not None:
+            await self.store(replace(self.control, paused=None).remember(request.id))
+            self.mailbox.accomplish(
+                "RESUMED", f"{request.table} is resumed at version {position.version}", version=position.version
+            )
+        else:
+            self.mailbox.accomplish("RESUMED", f"{request.table} is not paused")
+
+    async def _begin_snapshot(self, request: Request, *, retried: bool) -> None:
+        known, position = self.control.snapshot, await self._position()
+        if known is not None and not (retried and known.id == request.id):
+            raise Refused("conflict", f"the re-snapshot {known.id} is in progress; stop it first")
+        if position.phase == "snapshot":
+            raise Refused("conflict", "the first snapshot is in progress, and has all rows")
+        if request.where:
+            await self._check_where(request.where)
+        if known is None:
+            try:
+                await self.store(self.control.begin(request.id, request.where))
+            except UnsupportedError as error:
+                raise Refused("unsupported", str(error)) from None
+        what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
+        self.mailbox.accomplish("STARTED", f"{what} are published again, from version {position.version} on")
+
+    async def _check_where(self, where: str) -> None:
+        try:
+            check_where(parse_where(where), (await self.table.log.header()).schema)
+        except (LogError, SinkError):
+            raise
+        except CdfdError as error:
+            raise Refused("malformed", str(error)) from None
+
+    async def _stop_snapshot(self, request: Request, *, retried: bool) -> None:
+        known = self.control.snapshot
+        if known is None:
+            if not retried:
+                raise Refused("conflict", f"no re-snapshot of {request.table} is in progress")
+            self.mailbox.accomplish("ABORTED", "the re-snapshot is stopped")
+            return
+        await self.store(replace(self.control, snapshot=None).remember(request.id))
+        self.monitor.resnapshot(None)
+        self.mailbox.accomplish(
+            "ABORTED", f"the re-snapshot {known.id} is stopped after {known.rows} rows", rows=known.rows
+        )
+
+    async def _move(self, request: Request) -> None:
+        known, version = await self._position(), request.version
+        try:
+            following = await self._following(version)
+            await self.store(replace(self.control, snapshot=None).remember(request.id), following)
+        except FencedError:
+            raise
+        except CdfdError as error:
+            if error.retriable:
+                raise
+            raise Refused("conflict", f"the table cannot move: {error}") from None
+        if self.control.snapshot is None and self.recorder is not None:
+            self.recorder.delivered(version, following.table_id, following.digest)
+        message = f"{request.table} is moved from version {known.version} to version {version + 1}"
+        self.mailbox.accomplish("MOVED", message, version=version + 1, before=known.version)
+
+    async def _following(self, version: int) -> Position:
+        """The position after a version, from which the loop can continue."""
+        header = await self.table.log.header()
+        if version > header.version:
+            raise LogError(f"there is no version {version}; the newest is {header.version}")
+        return await position_after(self.table, version, await self._position())
+
+    async def _position(self) -> Position:
+        position = await self.sink.last_position()
+        assert position is not None
+        return position
+
+    @property
+    def _sink(self) -> ControlSink | None:
+        return self.sink if isinstance(self.sink, ControlSink) and self.sink.stores_control else None
+
+
+def aborted(id: str, table: str, why: str, rows: int) -> Notification:
+    """The news that a re-snapshot ended early."""
+    message = f"the re-snapshot {id} is aborted after {rows} rows: {why}"
+    return Notification(id, "Incremental Snapshot", "ABORTED", message, table, {"rows": rows})

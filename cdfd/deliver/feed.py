@@ -1,0 +1,494 @@
+"""One table's loop: plans in, deliveries out.
+
+The sink stores the position in the same transaction as the rows. The loop starts from that position and has no other durable state. After
+an error the supervisor opens a new sink and restarts the loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.controls import Controls
+from cdfd.deliver.deliverer import Deliverer, Limits
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.monitor import Monitor, NullMonitor
+from cdfd.deliver.rates import Rates
+from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
+from cdfd.deliver.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resumed
+from cdfd.delta.actions import Metadata
+from cdfd.delta.header import Header
+from cdfd.delta.write.retention import Retention
+from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError, Within
+from cdfd.log.bounds import Start
+from cdfd.log.planning import version_batches
+from cdfd.log.start import wait_for_start_position
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
+from cdfd.model.position import Phase, Position
+from cdfd.model.refinement import Refine
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime.progress_line import ProgressLine
+from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import MISSING_HINT
+from cdfd.sinks.base import Sink, SnapshotNeededError
+from cdfd.sinks.ledger.ledger import LedgerEntry
+from cdfd.sinks.ledger.recovery import delivered, digest_of
+from cdfd.sinks.ledger.txn_state import is_ours
+
+logger = logging.getLogger("cdfd.feed")
+
+T = TypeVar("T")
+
+LAG_CHECK_SECONDS = 10.0
+"""How often a loop with a backlog looks up the newest version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The configured behaviour of one table.
+
+    Attributes:
+        start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
+        changes: the source of change rows.
+        refine: how updates are found in versions without change data files.
+        on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
+        on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
+        recover_from_ledger: if only the ledger has a position, resume there instead of failing.
+        ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
+        key: the columns that identify a row.
+        shape: of the rows.
+        headers: the columns whose values are record headers.
+        keyed: whether the sink has records with the key, whose columns must keep their published names.
+    """
+
+    start: Start = "snapshot"
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    refine: Refine = "auto"
+    on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    recover_from_ledger: bool = False
+    ledger_counts: bool = False
+    key: tuple[str, ...] = ()
+    shape: Shape = AS_IT_IS
+    headers: tuple[str, ...] = ()
+    keyed: bool = False
+
+
+@dataclass(slots=True)
+class Feed:
+    """Delivers one table's changes to one sink, in order, until `stop` is set.
+
+    Attributes:
+        table: the source of the changes.
+        sink: receives the changes.
+        execution: reads the files.
+        tailer: waits for the next version.
+        policies: the configured behaviour.
+        stop: set it to stop after the current delivery.
+        limits: of one delivery.
+        recorder: writes the ledger; None if there is no ledger.
+        monitor: receives the events of the loop.
+        admission: of large deliveries, shared by the tables of a daemon.
+        sink_name: the name of the sink in messages.
+        terminal: whether to show the progress of long work on a terminal instead of logging it.
+        large: delivers versions that are too large for this process.
+        warned: warnings since the daemon started; a restarted loop does not repeat them.
+        mailbox: has the requests of operators.
+        rates: limits of rows and bytes a second.
+        name: of the table in the configuration.
+    """
+
+    table: Table
+    sink: Sink
+    execution: Execution
+    tailer: Tailer
+    policies: Policies
+    stop: asyncio.Event
+    limits: Limits = field(default_factory=Limits)
+    recorder: Recorder | None = None
+    monitor: Monitor = field(default_factory=NullMonitor)
+    admission: Admission = field(default_factory=lambda: Admission(1))
+    sink_name: str = "the sink"
+    terminal: bool = False
+    large: LargeVersions | None = None
+    warned: set[str] = field(default_factory=set)
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    rates: Rates = field(default_factory=Rates)
+    name: str = ""
+    _controls: Controls = field(init=False)
+    _deliverer: Deliverer = field(init=False)
+    _lag_checked: float = field(init=False, default=-math.inf)
+    _listed: int = field(init=False, default=-1)
+    _metadata: Metadata | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        clock = self.tailer.clock
+        report = ProgressLine(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        name = self.name or self.table.uri
+        self._controls = Controls(
+            name, self.table, self.sink, self.mailbox, self.stop, self.monitor, self.recorder, clock, self.sink_name
+        )
+        self._deliverer = Deliverer(
+            self.table.uri,
+            self.sink,
+            self.execution,
+            self.limits,
+            self._controls,
+            self.monitor,
+            report,
+            self.admission,
+            clock,
+            self.large,
+            self.rates,
+        )
+
+    async def run(self) -> None:
+        """Deliver until stopped.
+
+        Raises:
+            CdfdError: the delivery failed and is aborted.
+        """
+        self.mailbox.open()
+        stopping = asyncio.create_task(self._controls.watch_stop())
+        try:
+            await self._run_recorded()
+        finally:
+            stopping.cancel()
+            await asyncio.wait((stopping,))
+
+    async def _run_recorded(self) -> None:
+        if self.recorder is None:
+            await self._run()
+            return
+        # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
+        tasks = [asyncio.create_task(work) for work in (self.recorder.run(), self._run())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        recording, running = tasks
+        if not recording.cancelled():
+            recording.result()
+        running.result()
+        await self.recorder.finish()
+
+    async def _run(self) -> None:
+        known = await self.sink.last_position()
+        if known is not None:
+            if self._controls.control.paused is not None:
+                await self._report_paused(known)
+            await self._controls.obey()  # a table that fails further on can be paused, too
+        begun = await self._start()
+        if begun is None:
+            return
+        position = begun
+        await self._unless_stopped(self._resume(position))
+        await self._begin_at(position)
+        while not self.stop.is_set():
+            try:
+                with explain_gap():
+                    await self._run_from(position)
+            except MissingFileError as error:
+                if self.policies.on_missing_file != "resnapshot":
+                    if error.hint == MISSING_HINT:
+                        error.hint += ", or set `on_missing_file`"
+                    raise
+                position = await self._restart(error)
+            except SnapshotNeededError as error:
+                position = await self._restart(error)
+            else:
+                position = await self._obey(position)
+
+    async def _obey(self, before: Position) -> Position:
+        """Carry out requests after the loop ended at a position; the position to continue at."""
+        await self._controls.obey()
+        position = await self.sink.last_position() or before
+        await cancel_impossible(self._controls, position)
+        if not self.stop.is_set() and (position.table_id, position.version) != (before.table_id, before.version):
+            await self._resume(position)
+            await self._begin_at(position)
+        return position
+
+    async def _begin_at(self, position: Position) -> None:
+        """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
+        self.monitor.started(position)
+        first = position.version + 1 if position.phase == "snapshot" else position.version
+        try:
+            since_ms = (await self.table.log.stat(first)).modified_ms
+        except NotFoundError:
+            if position.phase == "stream":
+                return  # nothing is undelivered, as the loop reports soon
+            since_ms = self.tailer.clock.now_ms()  # a later commit is the first to delete files of the snapshot
+        except CdfdError:
+            return  # the stream reads the same log and raises the better error
+        self.monitor.undelivered_since(since_ms)
+
+    async def _report_paused(self, position: Position) -> None:
+        """Report the position of a table that is paused from the start, and its retention: clean-up does not wait for it."""
+        with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
+            self._note_retention(await self.table.log.header())
+        await self._begin_at(position)
+
+    async def _start(self) -> Position | None:
+        """The position to start from; None if a stop came first."""
+        known = await self.sink.last_position()
+        entry = await self._read_ledger(needed=known is None)
+        if known is None and entry is None:
+            return await self._unless_stopped(self._first_position())
+        if known is None and await self._unless_stopped(self.tailer.wait_for_table()) is None:
+            return None
+        # With a known position, the tailer compares the table's id once it reads the log.
+        table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
+        recover = self.policies.recover_from_ledger or self.policies.ledger_counts
+        ledger = None if self.recorder is None else self.recorder.uri
+        try:
+            start = resumed(known, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
+        except CdfdError as error:
+            raise error.within(table=self.table.uri) from None
+        assert start.position is not None
+        level = logging.WARNING if start.warning else logging.INFO
+        extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
+        logger.log(level, "%s", start.reason, extra=extra)
+        if known is None:
+            # A position of another history of the table must not become durable.
+            await self._unless_stopped(self._resume(start.position))
+            if self.stop.is_set():
+                return None
+            await self._move(start.position, start.position)
+        if start.record is not None:
+            self._note_delivered(start.record, start.position)
+        return start.position
+
+    async def _resume(self, position: Position) -> None:
+        """Check that the table is the one that the position was stored for."""
+        await self.tailer.resume(position.table_id, position.basis, position.digest)
+
+    async def _read_ledger(self, *, needed: bool) -> LedgerEntry | None:
+        """The ledger's position. If the sink has a position, an unreadable ledger does not delay the delivery."""
+        if self.recorder is None:
+            return None
+        entry, error = await read_ledger(self.recorder.position, self.recorder.uri, needed=needed)
+        if error is not None:
+            logger.warning(
+                "the ledger cannot be read: %s; continuing without it", error, extra={"table": self.table.uri}
+            )
+            self.monitor.error(error)
+        return entry
+
+    async def _first_position(self) -> Position:
+        """The configured start. It is committed at once, so that a daemon that crashes before its first row starts there again."""
+        found = await wait_for_start_position(self.tailer, self.policies.start)
+        phase: Phase = "snapshot" if found.snapshot else "stream"
+        position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
+        await self._move(position, position)
+        before = delivered(position)
+        if self.policies.ledger_counts and before is not None:
+            self._note_delivered(before, position)
+            assert self.recorder is not None
+            await self.recorder.record_now()
+        self._log("starting at version %d", position.version, position)
+        return position
+
+    async def _restart(self, error: MissingFileError | SnapshotNeededError) -> Position:
+        """Replace the changes that cannot be read or applied by the live rows of the newest version."""
+        known = await self.sink.last_position()
+        assert known is not None
+        partly = self._deliverer.partly_delivered
+        newest = await self.tailer.check_table()
+        digest = await self.table.log.digest(newest)
+        position = Position(known.table_id, newest, phase="snapshot", digest=digest)
+        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or partly):
+            # A snapshot does not help: the newest version's live rows are unreadable, or its changes are partly delivered.
+            raise error
+        logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
+        await self._move(known, position)
+        await self._begin_at(position)
+        return position
+
+    async def _move(self, known: Position, position: Position) -> None:
+        delivery = await self.sink.begin(known)
+        await delivery.commit(position)
+
+    async def _run_from(self, position: Position) -> None:
+        policies = self.policies
+        stream = self.table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream.continue_from(position)
+        if position.phase == "snapshot":
+            following = await self._snapshot(stream, position)
+            if following is None:
+                return
+            position = following
+        else:
+            try:
+                there = await stream.begin(self.tailer, position.version)
+            finally:
+                self._note_retention(stream.header)  # of the version before one that cannot be read
+            if there is not None:
+                await self._check_configuration(there)
+        again = await self._resnapshotter(position, stream)
+        versions = stream.versions(self.tailer, position.version)
+        async with contextlib.aclosing(version_batches(versions)) as ready:
+            while (burst := await self._next(ready, position, again)) is not None:
+                while burst:
+                    clear = len(burst) if again is None else await again.clear(burst, position)
+                    if self._interrupted or not clear:
+                        return
+                    self._note_schema(burst[0])
+                    self._note_retention(stream.header)
+                    whole = await self._deliverer.deliver(burst[:clear], position)
+                    if not whole:
+                        return
+                    position = self._delivered(burst[:whole])
+                    if again is not None:
+                        again.delivered(burst[whole - 1])
+                    elif self._controls.control.snapshot is not None:
+                        return  # a re-snapshot that waited for the end of a version begins
+                    burst = burst[whole:]
+
+    async def _resnapshotter(self, position: Position, stream: PlanStream) -> Resnapshotter | None:
+        """The re-snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
+        await cancel_impossible(self._controls, position)
+        if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
+            return None
+        most = self.limits.max_bytes
+        found = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
+        await found.begin(position, stream, self.tailer)
+        return found if found.active else None
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether the loop has to end: to stop, or to carry out requests."""
+        return self._controls.is_set()
+
+    async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
+        """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
+        self._log("snapshot of version %d started", position.version, position)
+        version = await self._deliverer.snapshot(stream, position, self.tailer)
+        assert stream.header is not None
+        await self._check_configuration(stream.header)
+        self.monitor.found_version(position.version)
+        began = self.tailer.clock.monotonic()
+        if not await self._deliverer.deliver([version], position):
+            return None
+        seconds = self.tailer.clock.monotonic() - began
+        extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
+        logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
+        following = self._delivered([version])
+        return None if self._interrupted else following
+
+    async def _check_configuration(self, header: Header) -> None:
+        """Check that the configuration fits the table where the delivery starts. Log each warning once."""
+        self._note_retention(header)
+        policies = self.policies
+        shape = policies.shape
+        warnings = check_fit(shape.names, policies.key, policies.changes, header, policies.refine)
+        newest = await self.table.log.header() if shape.missing(header.schema) else header
+        warnings += check_shape(shape, policies.key, policies.headers, header, newest)
+        for warning in warnings:
+            if warning not in self.warned:
+                self.warned.add(warning)
+                logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
+
+    def _note_retention(self, header: Header | None) -> None:
+        if header is not None and header.metadata is not self._metadata:
+            self._metadata = header.metadata
+            self.monitor.retained(Retention.of(header.metadata))
+
+    def _delivered(self, versions: list[Version]) -> Position:
+        """Note that `versions` are delivered; the position after them."""
+        last = versions[-1]
+        following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
+        ours = all(is_ours(version.only_txns) for version in versions)
+        self._note_delivered(last.plan.version, following, ours=ours)
+        return following
+
+    def _note_delivered(self, version: int, position: Position, *, ours: bool = False) -> None:
+        """`version` is delivered, and `position` is the next one."""
+        if self.recorder is not None:
+            self.recorder.delivered(version, position.table_id, digest_of(position, version), ours=ours)
+
+    async def _next(
+        self, ready: AsyncGenerator[list[Version], None], position: Position, again: Resnapshotter | None
+    ) -> list[Version] | None:
+        """The versions from `position` on; None if an interruption came first. Meanwhile a re-snapshot goes on, by one chunk at least."""
+        if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
+            await self._check_lag()
+        following = asyncio.ensure_future(anext(ready))
+        idle = asyncio.ensure_future(self.tailer.idle.wait())
+        try:
+            while again is not None and again.active and not self._interrupted:
+                if not await again.step(position) or following.done():
+                    break
+            await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done() and self._listed >= position.version:
+                await self._check_lag()  # a restored backup may have fewer versions than the log had
+            if not following.done():
+                self.monitor.at_tip(self._listed)
+            found = following.result() if following.done() else await self._unless_interrupted(following)
+        finally:
+            for future in (following, idle):
+                future.cancel()
+            await asyncio.gather(following, idle, return_exceptions=True)
+        if found is not None:
+            self.monitor.found_version(found[-1].plan.version)
+        return found
+
+    async def _check_lag(self) -> None:
+        """Look up the newest version of the table."""
+        self._lag_checked = self.tailer.clock.monotonic()
+        # The stream reads the same log and raises the better error.
+        with contextlib.suppress(LogError):
+            self._listed = await self.table.log.latest_version()
+            self.monitor.found_version(self._listed)
+
+    def _note_schema(self, version: Version) -> None:
+        change = version.schema_change
+        if change is None:
+            return
+        described = "; ".join(change.describe())
+        extra = {"table": self.table.uri, "version": version.plan.version}
+        if self.policies.keyed:
+            with Within(self.table.uri, version.plan.version):
+                check_key_names(change, self.policies.key, self.policies.shape)
+        if change.additive or self.policies.on_schema_change == "continue":
+            logger.info("schema change: %s", described, extra=extra)
+            return
+        raise SchemaChangedError(
+            f"the schema changes: {described}",
+            table=self.table.uri,
+            version=version.plan.version,
+            hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
+        )
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`; None if a stop came first."""
+        return await _unless(self.stop, work)
+
+    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`; None if a stop or a request came first."""
+        return await _unless(self.mailbox.interrupt, work)
+
+    def _log(self, message: str, version: int, position: Position) -> None:
+        logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})
+
+
+async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for future in (task, stopped):
+            future.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

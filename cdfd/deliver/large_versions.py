@@ -1,0 +1,175 @@
+"""Versions and first snapshots that are too large for one process: handed to an engine, as jobs of many parts.
+
+    the table's own sink                        the parts' sinks, perhaps in executors
+    job J begins at version 7, BEGIN    ->      part 0 of J, part 1 of J, ...
+    version 7 is delivered, END         <-      all of them are
+
+A Kafka sink keeps the job's name and cut with the position before any part is delivered. So a daemon that dies meanwhile goes on with the
+same job, with whatever engine it then has, and parts that are delivered are not delivered again.
+
+A Delta sink keeps nothing: parts are data files, and the version of the target at the end of the job names all of them. After a daemon
+dies, the job begins again, and no version names the files before.
+
+The files of a snapshot may be too many for one process. Its parts are then ranges of paths, and the process that delivers one lists its
+files. The digest of a job says how it was cut, and a job goes on as it was begun.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from cdfd.deliver.assignment import Assignment, Engine
+from cdfd.deliver.path_ranges import SnapshotPlanning, least_bytes
+from cdfd.deliver.range_slices import MARK, digest
+from cdfd.errors import SinkError
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.tailer import Tailer
+from cdfd.model.position import Position
+from cdfd.scan.splits import Slice, cut, placed, stages
+from cdfd.sinks.base import Counts, Delivered, Job, JobSink, counts_of
+
+log = logging.getLogger("cdfd.engine")
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 10.0
+"""How often it is looked whether another daemon has taken over the table, while a job runs."""
+
+
+@dataclass(slots=True)
+class LargeVersions:
+    """Delivers large versions of one table.
+
+    Attributes:
+        table: its URI, for messages.
+        sink: the table's own.
+        assign: what executors have to know, of a version at a position.
+        engine: runs jobs.
+        threshold: bytes of files beyond which a version is large. None: none is, but what was begun as a job is finished as one.
+        part_bytes: bytes of files of a part.
+        stop: where it is set, a job ends early.
+        planning: which processes list the files of a snapshot.
+    """
+
+    table: str
+    sink: JobSink
+    assign: Callable[[Version, Position], Assignment]
+    engine: Engine
+    threshold: int | None
+    part_bytes: int
+    stop: asyncio.Event
+    planning: SnapshotPlanning = "auto"
+
+    @property
+    def begun(self) -> bool:
+        """Whether a job is under way at the position where the sink stands."""
+        return self.sink.job is not None
+
+    def is_large(self, version: Version) -> bool:
+        """Whether a version is to be handed over."""
+        return self.threshold is not None and version.plan.size > self.threshold
+
+    def takes(self, version: Version, position: Position) -> bool:
+        """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
+        if version.listed is not None:
+            return True
+        return not position.part and (self.begun or (self.is_large(version) and self.sink.takes_job(position)))
+
+    async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
+        """The live rows at a position, as they are to be delivered there: with their files, or with where these are listed.
+
+        Raises:
+            CdfdError: as `PlanStream.snapshot` says.
+        """
+        # A filter needs the statistics of each file.
+        if stream.shape.where is None and self._ranges_at(position):
+            least = 0 if self.sink.job is not None else least_bytes(self.planning)
+            found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
+            if found is not None:
+                return replace(found[0], listed=found[1])
+        return await stream.snapshot(position.version, tailer)
+
+    def _ranges_at(self, position: Position) -> bool:
+        """Whether parts of a snapshot may be ranges of paths. A job goes on as it was begun."""
+        job = self.sink.job
+        if job is not None:
+            return job.digest.startswith(MARK)
+        may = self.threshold is not None and self.planning != "driver"
+        return may and not position.part and self.sink.takes_job(position)
+
+    async def deliver(self, version: Version, position: Position) -> tuple[Counts, int] | None:
+        """Deliver a version; its rows, and the bytes of its files. None where a stop came first.
+
+        Raises:
+            CdfdError: what a part failed of, or the job cannot be gone on with.
+        """
+        known = self.sink.job
+        assignment = self.assign(version, position)
+        slices = await self._slices(version, assignment, self.part_bytes if known is None else known.bytes)
+        if slices is None:
+            return None
+        parts, cut_as = len(slices), digest(slices)
+        if known is None:
+            job = await self.sink.begin_job(version, position, parts, self.part_bytes, cut_as)
+        elif (known.parts, known.digest) == (parts, cut_as):
+            job = known
+        else:
+            raise self._other_cut(known)
+        begins = "is delivered" if known is None else "goes on"
+        log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
+        assignment = replace(assignment, job=job)
+        delivered: list[Delivered] = []
+        for some in stages(slices):
+            found = await self._watched(self.engine.deliver(assignment, some), position, job)
+            if found is None:
+                return None
+            delivered += found
+        await self.sink.finish_job(version, position, job, delivered)
+        return counts_of(delivered), sum(part.size for part in slices)
+
+    async def _slices(self, version: Version, assignment: Assignment, limit: int) -> list[Slice] | None:
+        live, slices = version.listed, list[Slice]()
+        if live is None:
+            slices = cut(version.plan, limit)
+        else:
+            ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, live, limit))
+            if ranges is None:
+                return None
+            slices += ranges
+        if all(each.is_placed for each in slices):
+            return slices
+        measured = await self._watched(self.engine.measure(assignment, slices))
+        return None if measured is None else placed(version.plan, slices, measured)
+
+    def _other_cut(self, job: Job) -> SinkError:
+        return SinkError(
+            f"this version was begun as {job.parts} parts, and what it would be cut into now are others",
+            table=self.table,
+            version=job.version,
+            hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
+        )
+
+    async def _watched(
+        self, work: Coroutine[Any, Any, T], position: Position | None = None, job: Job | None = None
+    ) -> T | None:
+        """The result of an engine's work; None where a stop came first. While a job runs, another daemon that takes over ends it."""
+        working = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.stop.wait())
+        try:
+            while True:
+                await asyncio.wait((working, stopped), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    return working.result()
+                if stopped.done():
+                    return None
+                if position is not None and job is not None:
+                    await self.sink.claim_job(position, job)
+        finally:
+            for future in (working, stopped):
+                future.cancel()
+            await asyncio.gather(working, stopped, return_exceptions=True)
+
+    def _about(self, position: Position) -> dict[str, object]:
+        return {"table": self.table, "version": position.version, "part": position.part}

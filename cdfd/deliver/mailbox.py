@@ -1,0 +1,83 @@
+"""Requests that wait for the loop of their table, which carries them out between two deliveries."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
+
+MOST_WAITING = 8
+"""Requests that wait for one table. Another one is refused."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A request, and its answer once there is one."""
+
+    request: Request
+    done: asyncio.Future[Notification]
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """The requests for one table.
+
+    Attributes:
+        news: receives a notification about an action that takes time.
+        interrupt: set while requests wait, and when the loop has to stop. The loop then ends the current delivery.
+        tried: id of the last request that the loop began to carry out.
+    """
+
+    news: Callable[[Notification], None] = lambda _: None
+    interrupt: asyncio.Event = field(default_factory=asyncio.Event)
+    tried: str = ""
+    _halted: bool = False
+    _waiting: deque[Waiting] = field(default_factory=deque)
+
+    def put(self, request: Request) -> asyncio.Future[Notification]:
+        """Add a request; its answer.
+
+        Raises:
+            Refused: too many requests wait.
+        """
+        if len(self._waiting) >= MOST_WAITING:
+            raise Refused("busy", f"{MOST_WAITING} requests already wait for this table")
+        done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(request, done))
+        self.interrupt.set()
+        return done
+
+    def open(self) -> None:
+        """The loop begins."""
+        self._halted = False
+        self._lower()
+
+    def halt(self) -> None:
+        """The loop has to stop."""
+        self._halted = True
+        self.interrupt.set()
+
+    @property
+    def first(self) -> Request | None:
+        """The oldest request that waits; None if there is none."""
+        return self._waiting[0].request if self._waiting else None
+
+    def accomplish(self, type: str, message: str, **details: str | int) -> None:
+        """Answer the oldest request, which is carried out."""
+        waiting = self._waiting.popleft()
+        if not waiting.done.done():
+            waiting.done.set_result(answer(waiting.request, type, message, **details))
+        self._lower()
+
+    def refuse(self, error: Refused) -> None:
+        """Answer the oldest request, which is not carried out."""
+        waiting = self._waiting.popleft()
+        request = waiting.request
+        if not waiting.done.done():
+            waiting.done.set_result(refusal(error, request.id, request.action, request.table))
+        self._lower()
+
+    def _lower(self) -> None:
+        if not self._waiting and not self._halted:
+            self.interrupt.clear()

@@ -1,0 +1,135 @@
+"""Rate limits of deliveries: rows and bytes a second, of a table and of the whole pipeline.
+
+A delivery is never cut: it is a transaction. Its rows and bytes are counted when it is committed, and the next delivery waits until they
+fit the rate.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cdfd.runtime.clock import Clock
+
+_POLL_SECONDS = 0.25
+"""Longest time until a delivery that waits notices a stop."""
+_SHORTEST_SECONDS = 0.01
+
+
+class Stop(Protocol):
+    """Says whether deliveries have to end, such as an `asyncio.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether they have to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Rows of a delivery, and bytes of the files that were read for it."""
+
+    rows: float = 0
+    bytes: float = 0
+
+
+class _TokenBucket:
+    """Tokens that arrive at a rate, one second's worth at most. A debt delays what follows."""
+
+    def __init__(self, rate: float | None, now: float) -> None:
+        self._rate = rate
+        self._level = rate or 0.0
+        self._seen = now
+
+    def delay(self, now: float) -> float:
+        """Seconds until the debt is paid."""
+        if self._rate is None:
+            return 0.0
+        self._level = min(self._rate, self._level + (now - self._seen) * self._rate)
+        self._seen = now
+        return max(0.0, -self._level / self._rate)
+
+    def take(self, tokens: float) -> None:
+        """Take tokens. A negative number gives some back."""
+        if self._rate is not None:
+            self._level -= tokens
+
+    def reservation(self, tokens: float) -> float:
+        """A second's worth at most: a larger delivery would otherwise wait for a debt that it has not made."""
+        return 0.0 if self._rate is None else min(tokens, self._rate)
+
+
+class RateLimit:
+    """Rows and bytes a second, shared by the deliveries of one table or of all tables.
+
+    Deliveries are admitted in order of request, so that each table gets its turn. A delivery reserves its probable amount, so that
+    deliveries that run at the same time stay within the rate together. It blocks no other one while it runs.
+
+    Args:
+        rows_per_second: None for no limit.
+        bytes_per_second: None for no limit; of the files that are read.
+        clock: the source of time.
+    """
+
+    def __init__(self, rows_per_second: float | None, bytes_per_second: float | None, clock: Clock) -> None:
+        now = clock.monotonic()
+        self._rows, self._bytes = _TokenBucket(rows_per_second, now), _TokenBucket(bytes_per_second, now)
+        self._clock = clock
+        self._queue: deque[object] = deque()
+
+    async def admit(self, probable: Amount, stop: Stop) -> Amount | None:
+        """Wait for the turn of a delivery; the amount that is reserved for it, or None if a stop came first."""
+        ticket = object()
+        self._queue.append(ticket)
+        try:
+            while self._queue[0] is not ticket or self._delay() > 0:
+                if stop.is_set():
+                    return None
+                await self._clock.sleep(min(max(self._delay(), _SHORTEST_SECONDS), _POLL_SECONDS))
+            reserved = Amount(self._rows.reservation(probable.rows), self._bytes.reservation(probable.bytes))
+            self.settle(Amount(), reserved)
+            return reserved
+        finally:
+            self._queue.remove(ticket)
+
+    def settle(self, reserved: Amount, actual: Amount) -> None:
+        """Replace a reservation by the actual amount."""
+        self._rows.take(actual.rows - reserved.rows)
+        self._bytes.take(actual.bytes - reserved.bytes)
+
+    def _delay(self) -> float:
+        now = self._clock.monotonic()
+        return max(self._rows.delay(now), self._bytes.delay(now))
+
+
+class Rates:
+    """All limits that hold for the deliveries of one table.
+
+    Args:
+        limits: those of the table, and of the pipeline.
+    """
+
+    def __init__(self, limits: Sequence[RateLimit] = ()) -> None:
+        self._limits = limits
+        self._reserved: list[tuple[RateLimit, Amount]] = []
+        self._last_rows = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._limits)
+
+    async def admit(self, size: int, stop: Stop) -> bool:
+        """Wait until every limit admits a delivery of `size` bytes; False if a stop came first."""
+        self.settle(0, 0)  # an earlier delivery was aborted
+        for limit in self._limits:
+            reserved = await limit.admit(Amount(self._last_rows, size), stop)
+            if reserved is None:
+                self.settle(0, 0)
+                return False
+            self._reserved.append((limit, reserved))
+        return True
+
+    def settle(self, rows: int, size: int) -> None:
+        """The admitted delivery has so many rows and bytes; 0 and 0 if it is aborted."""
+        for limit, reserved in self._reserved:
+            limit.settle(reserved, Amount(rows, size))
+        if self._reserved and rows:
+            self._last_rows = rows
+        self._reserved.clear()

@@ -1,0 +1,130 @@
+"""Records a table's progress in the ledger, in parallel with the deliveries. The ledger lags behind, and no row waits for it."""
+
+import asyncio
+import logging
+
+from cdfd.deliver.monitor import Monitor
+from cdfd.errors import CdfdError
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.ledger.interval import RecordInterval
+from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry
+
+logger = logging.getLogger("cdfd.progress")
+
+CLOSING_SECONDS = 2.0
+"""How long a clean stop waits for the ledger."""
+
+
+class Recorder:
+    """Records one table's progress. A failed record is retried with the next version, because the sink's position is authoritative.
+
+    Args:
+        ledger: receives the records.
+        app_id: of the pipeline's table.
+        seconds: minimum time between two records.
+        clock: the source of time.
+        monitor: receives successful records and errors.
+        renewal: seconds without a record after which the position is recorded with the present time; None: never.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        app_id: str,
+        seconds: float,
+        clock: Clock,
+        monitor: Monitor,
+        renewal: float | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._app_id = app_id
+        self._clock = clock
+        self._monitor = monitor
+        self._renewal = renewal
+        self._interval = RecordInterval(seconds)
+        self._table_id = ""
+        self._digest: str | None = None
+        self._more = asyncio.Event()
+
+    @property
+    def uri(self) -> str:
+        """The name of the ledger in messages."""
+        return self._ledger.uri
+
+    async def position(self) -> LedgerEntry | None:
+        """The ledger's position."""
+        return await self._ledger.position(self._app_id)
+
+    def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
+        """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""
+        self._interval = self._interval.delivered(version, ours=ours)
+        if self._interval.pending == version:
+            self._table_id, self._digest = table_id, digest
+        self._more.set()
+
+    async def run(self) -> None:
+        """Record pending versions when they are due, forever."""
+        while True:
+            wait = self._interval.wait(self._clock.monotonic())
+            if wait is None:
+                await self._wait_or_renew()
+            elif wait > 0:
+                await self._clock.sleep(wait)
+            else:
+                await self._try()
+            self._more.clear()
+
+    async def _wait_or_renew(self) -> None:
+        """Wait for a delivered version. Readers of the ledger see from the renewed times that the daemon works."""
+        if self._renewal is None:
+            await self._more.wait()
+        elif not await self._clock.wait(self._more, self._renewal):
+            try:
+                await self._ledger.renew(self._app_id)
+            except CdfdError as error:
+                self._monitor.error(error)
+                logger.warning("cannot renew the position in the ledger: %s", error, extra=self._about)
+
+    async def finish(self) -> None:
+        """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""
+        try:
+            async with asyncio.timeout(CLOSING_SECONDS):
+                if self._interval.pending is not None:
+                    await self._try()
+        except TimeoutError:
+            logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=self._about)
+
+    async def record_now(self) -> None:
+        """Record the pending version now, for deliveries whose only position is in the ledger.
+
+        Raises:
+            CdfdError: the ledger cannot be written.
+        """
+        if self._interval.pending is not None:
+            await self._record(self._interval.pending)
+
+    async def _try(self) -> None:
+        version = self._interval.pending
+        assert version is not None
+        self._interval = self._interval.tried(self._clock.monotonic())
+        try:
+            await self._record(version)
+        except CdfdError as error:
+            self._monitor.error(error)
+            error.within(table=self._ledger.uri)
+            logger.warning(
+                "cannot record version %d in the ledger: %s; retrying in %g s, deliveries continue",
+                version,
+                error,
+                self._interval.seconds,
+                extra=self._about,
+            )
+
+    async def _record(self, version: int) -> None:
+        await self._ledger.record(self._app_id, version, self._table_id, self._digest)
+        self._interval = self._interval.recorded(version)
+        self._monitor.recorded(version)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"ledger": self._ledger.uri, "app_id": self._app_id}

@@ -1,0 +1,206 @@
+"""Where a table resumes, and whether the configuration fits it there: the steps before the first delivery.
+
+`Feed` takes these steps before it delivers, and `dry_run` predicts with them what a daemon would do. They do not write.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cdfd.delta.header import Header
+from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
+from cdfd.delta.types.datatypes import Decimal, Primitive, by_name
+from cdfd.delta.types.schema_change import SchemaChange
+from cdfd.errors import (
+    CdfdError,
+    ConfigError,
+    GapError,
+    LogError,
+    MissingColumnError,
+    SchemaChangedError,
+    StorageError,
+    UnsupportedError,
+)
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import Shape
+from cdfd.sinks.ledger.ledger import LedgerEntry
+from cdfd.sinks.ledger.recovery import Places, Start, decide
+
+NO_CHANGE_DATA = (
+    "`key` does not pair updates: the table has no change data feed, so an update arrives as a delete and an insert, "
+    "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`, or delta.enableChangeDataFeed to true on the table"
+)
+NO_ROW_TRACKING = (
+    "`refine: rows` finds no updates: the table has no row tracking. Set delta.enableRowTracking to true on the table, "
+    "or use `refine: key`"
+)
+IGNORED_CHANGE_DATA = (
+    "`key` does not pair updates with `changes: files`: an update arrives as a delete and an insert, "
+    "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`"
+)
+NO_FEED = "Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files"
+
+
+async def read_ledger(
+    read: Callable[[], Awaitable[LedgerEntry | None]], ledger: str, *, needed: bool
+) -> tuple[LedgerEntry | None, CdfdError | None]:
+    """The ledger's position, and the error if the ledger cannot be read and is not needed.
+
+    Args:
+        read: reads the position.
+        ledger: its name, for errors.
+        needed: whether the ledger has the only position.
+
+    Raises:
+        CdfdError: the ledger cannot be read and is needed, or is not a ledger.
+    """
+    try:
+        return await read(), None
+    except (StorageError, LogError) as error:
+        error.within(table=ledger)
+        if needed:
+            raise
+        return None, error
+
+
+def resumed(
+    known: Position | None, entry: LedgerEntry | None, table_id: str, *, recover: bool, sink: str, ledger: str | None
+) -> Start:
+    """Where a table resumes, if the sink or the ledger has a position.
+
+    Args:
+        known: the sink's position.
+        entry: the ledger's position.
+        table_id: id of the current table.
+        recover: whether the ledger's position is sufficient.
+        sink: the name of the sink in messages.
+        ledger: the name of the ledger in messages; None if there is no ledger.
+
+    Raises:
+        TableChangedError, SinkError: as `decide` says.
+    """
+    start = decide(known, entry, table_id, recover, Places(sink, f"the ledger {ledger}"))
+    if ledger is not None or start.position is None:
+        return start
+    return Start(start.position, None, f"resuming at version {start.position.version}, the position in {sink}")
+
+
+@contextmanager
+def explain_gap() -> Iterator[None]:
+    """Add a hint to a gap in the log after a stored position, where the setting `start` has no effect."""
+    try:
+        yield
+    except GapError as error:
+        if "`cdfd progress reset`" not in (error.hint or ""):
+            error.hint = (
+                "Log clean-up or data loss removed log entries: restore them, or `cdfd progress reset` to start over"
+            )
+        raise
+
+
+def check_fit(
+    columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header, refine: str = "off"
+) -> list[str]:
+    """Check that a configuration fits a table as of one version; the warnings.
+
+    Args:
+        columns: the columns to publish; None: all.
+        key: the columns that identify a row.
+        changes: the source of change rows.
+        header: of the table at that version.
+        refine: how updates are found in versions without change data files.
+
+    Raises:
+        MissingColumnError: the table has none of `columns`, or lacks one of `key`.
+        UnsupportedError: `changes: cdf` needs a change data feed, and the table has none.
+    """
+    feed = cdf_enabled(header.metadata)
+    if changes == "cdf" and not feed:
+        raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
+    if not header.schema.names:
+        return []  # a table may begin without columns, and so without rows
+    known = {name: name for name in header.schema.names}
+    missing = [name for name in columns or () if not by_name(known, name)]
+    if columns is not None and len(missing) == len(columns):
+        raise _missing(missing, "columns", header)
+    absent = [name for name in key if not by_name(known, name)]
+    if absent:
+        raise _missing(absent, "key", header)
+    warnings = [f"there is no column {name!r:.200}, which `columns` names" for name in missing]
+    pairs = refine in ("key", "auto") or (refine == "rows" and row_tracking_enabled(header.metadata))
+    if refine == "rows" and not pairs:
+        warnings.append(NO_ROW_TRACKING)
+    if pairs:
+        return warnings
+    if key and changes == "files":
+        warnings.append(IGNORED_CHANGE_DATA)
+    elif key and not feed:
+        warnings.append(NO_CHANGE_DATA)
+    return warnings
+
+
+def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header: Header, newest: Header) -> list[str]:
+    """Check that filter, masks and record headers fit a table as of one version; the warnings.
+
+    A column that the version does not have, and the newest one has, is null until then.
+
+    Args:
+        shape: of the rows.
+        key: the columns that identify a row.
+        headers: the columns whose values are record headers.
+        header: of the table at that version.
+        newest: of the table at its newest version. It matters only if the version lacks a column.
+
+    Raises:
+        ConfigError: a column is missing, or a type does not fit.
+        UnsupportedError: a column is of a type that cdfd cannot read.
+    """
+    missing = shape.missing(header.schema)
+    checked = newest if missing else header
+    try:
+        shape.check_rows(checked.schema, key)
+        _check_headers(headers, header)
+        _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
+    except (ConfigError, UnsupportedError) as error:
+        raise error.within(version=checked.version) from None
+    return [
+        f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
+        for name in missing
+    ]
+
+
+def check_key_names(change: SchemaChange, key: Sequence[str], shape: Shape) -> None:
+    """Check that a version publishes the columns of the key by the names that they had. Names are part of a record's key.
+
+    Raises:
+        SchemaChangedError: a name changed only in case. If it changed otherwise, the key's column is missing, which is an error too.
+    """
+    aliased = {each.name.lower() for each in shape.columns or () if each.alias is not None}
+    names = {name.lower() for name in key}
+    for rename in change.renamed:
+        old, new = ".".join(rename.old), ".".join(rename.new)
+        if (
+            rename.old[0].lower() in names
+            and old.lower() == new.lower()
+            and (len(rename.old) > 1 or old.lower() not in aliased)
+        ):
+            raise SchemaChangedError(
+                f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
+                hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",
+            )
+
+
+def _check_headers(headers: Sequence[str], header: Header) -> None:
+    for name in headers if header.schema.names else ():
+        found = header.schema.find((name,))
+        if found is None or not isinstance(found.type, Primitive | Decimal):
+            what = "there is no column" if found is None else "there can be no header from column"
+            raise ConfigError(f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested")
+
+
+def _missing(names: Sequence[str], setting: str, header: Header) -> MissingColumnError:
+    listed = ", ".join(map(repr, names))
+    return MissingColumnError(
+        f"there is no column {listed:.500}, which `{setting}` names",
+        version=header.version,
+        hint=f"The columns are: {', '.join(header.schema.names[:50])}. Change `{setting}`, if no writer brings the column back",
+    )

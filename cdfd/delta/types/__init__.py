@@ -1,0 +1,1 @@
+"""Schemas and their types: Delta's JSON, Arrow's types, column mapping, changes of a schema."""

@@ -1,0 +1,259 @@
+"""The differences between the schemas of two versions, described for the readers of the rows.
+
+Columns are paired by physical name, which survives a rename (specification, "Column Mapping"), and what is left by its
+own name: an overwrite gives a column that looks the same a new physical name, and to a reader of rows it is still the
+same column.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, physical_name
+
+Path = tuple[str, ...]
+"""Names from the top: a column, fields of structs; `element`, `key`, `value` inside arrays and maps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A column that has another name. Both paths are whole; parts above may have been renamed as well."""
+
+    old: Path
+    new: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """A column of another type; `widening` says that every old value is also a value of the new type."""
+
+    path: Path
+    old: str
+    new: str
+    widening: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NullabilityChange:
+    """A column, element or map value that from now on may be null, or may not."""
+
+    path: Path
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommentChange:
+    """A column whose comment is another one; None is no comment."""
+
+    path: Path
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """All differences, each kind in the order of the new schema; `dropped` has paths and order of the old one."""
+
+    added: tuple[Path, ...] = ()
+    dropped: tuple[Path, ...] = ()
+    renamed: tuple[Rename, ...] = ()
+    type_changed: tuple[TypeChange, ...] = ()
+    nullability: tuple[NullabilityChange, ...] = ()
+    comment: tuple[CommentChange, ...] = ()
+    reordered: bool = False
+    repartitioned: bool = False
+
+    def __bool__(self) -> bool:
+        return self != _NOTHING
+
+    @property
+    def additive(self) -> bool:
+        """Whether a reader of the old columns finds them all, by the same names and of the same types."""
+        return not (self.dropped or self.renamed or self.type_changed)
+
+    def describe(self) -> tuple[str, ...]:
+        """One line for each difference, for logs and events."""
+        return tuple(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield from (f"added {_dotted(path)}" for path in self.added)
+        yield from (f"dropped {_dotted(path)}" for path in self.dropped)
+        yield from (f"renamed {_dotted(each.old)} to {_dotted(each.new)}" for each in self.renamed)
+        for each in self.type_changed:
+            yield f"{'widened' if each.widening else 'changed'} {_dotted(each.path)} from {each.old} to {each.new}"
+        for relaxed in self.nullability:
+            yield f"{_dotted(relaxed.path)} {'may be null' if relaxed.nullable else 'may no longer be null'}"
+        yield from (f"changed the comment of {_dotted(each.path)}" for each in self.comment)
+        if self.reordered:
+            yield "reordered columns"
+        if self.repartitioned:
+            yield "changed the partition columns"
+
+
+_NOTHING = SchemaChange()
+
+
+def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
+    """The changes of the columns between two versions.
+
+    Raises:
+        LogError: a physical name that is not a string.
+    """
+    comparison = _Comparison(old.mapping, new.mapping)
+    comparison.structs(old.struct, new.struct, (), ())
+    return SchemaChange(
+        tuple(comparison.added),
+        tuple(comparison.dropped),
+        tuple(comparison.renamed),
+        tuple(comparison.type_changed),
+        tuple(comparison.nullability),
+        tuple(comparison.comment),
+        comparison.reordered,
+        _partitioning(old) != _partitioning(new),
+    )
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Collects differences on one walk through both schemas."""
+
+    old_mode: ColumnMappingMode
+    new_mode: ColumnMappingMode
+    added: list[Path] = field(default_factory=list)
+    dropped: list[Path] = field(default_factory=list)
+    renamed: list[Rename] = field(default_factory=list)
+    type_changed: list[TypeChange] = field(default_factory=list)
+    nullability: list[NullabilityChange] = field(default_factory=list)
+    comment: list[CommentChange] = field(default_factory=list)
+    reordered: bool = False
+
+    def structs(self, old: StructType, new: StructType, old_path: Path, new_path: Path) -> None:
+        pairs = self._pairs(old, new)
+        for child in new:
+            before = pairs.get(child.name)
+            if before is None:
+                self.added.append((*new_path, child.name))
+            else:
+                self._fields(before, child, (*old_path, before.name), (*new_path, child.name))
+        kept = [before.name for child in new if (before := pairs.get(child.name))]
+        survivors = set(kept)
+        self.dropped.extend((*old_path, child.name) for child in old if child.name not in survivors)
+        self.reordered |= kept != [child.name for child in old if child.name in survivors]
+
+    def _pairs(self, old: StructType, new: StructType) -> dict[str, StructField]:
+        """Name in the new struct -> the field that it was in the old one."""
+        known = {physical_name(child, self.old_mode): child for child in old}
+        pairs = {child.name: known[key] for child in new if (key := physical_name(child, self.new_mode)) in known}
+        taken = {child.name for child in pairs.values()}
+        left = {child.name.lower(): child for child in old if child.name not in taken}
+        for child in new:
+            if child.name not in pairs and child.name.lower() in left:
+                pairs[child.name] = left[child.name.lower()]
+        return pairs
+
+    def _fields(self, old: StructField, new: StructField, old_path: Path, new_path: Path) -> None:
+        if old.name != new.name:
+            self.renamed.append(Rename(old_path, new_path))
+        if old.nullable != new.nullable:
+            self.nullability.append(NullabilityChange(new_path, new.nullable))
+        if (before := _comment(old)) != (after := _comment(new)):
+            self.comment.append(CommentChange(new_path, before, after))
+        self._types(old.type, new.type, old_path, new_path)
+
+    def _types(self, old: DataType, new: DataType, old_path: Path, new_path: Path) -> None:
+        match old, new:
+            case StructType(), StructType():
+                self.structs(old, new, old_path, new_path)
+            case ArrayType(), ArrayType():
+                self._inside(old.contains_null, new.contains_null, (*new_path, "element"))
+                self._types(old.element, new.element, (*old_path, "element"), (*new_path, "element"))
+            case MapType(), MapType():
+                self._inside(old.value_contains_null, new.value_contains_null, (*new_path, "value"))
+                self._types(old.key, new.key, (*old_path, "key"), (*new_path, "key"))
+                self._types(old.value, new.value, (*old_path, "value"), (*new_path, "value"))
+            case _ if old != new:
+                self.type_changed.append(TypeChange(new_path, str(old), str(new), widens(old, new)))
+
+    def _inside(self, old: bool, new: bool, path: Path) -> None:
+        if old != new:
+            self.nullability.append(NullabilityChange(path, new))
+
+
+def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
+    """The old schema, and after its columns those of the new one that it lacks: RESTORE brings dropped columns back.
+
+    The values of a dropped column are still in the data files, under its physical name. A row that is deleted by the version that
+    brings the column back has been published with its value, so its delete has the value too. Fields of structs are treated alike.
+
+    Only where both versions map columns by name or id: without a mapping, columns cannot be dropped without rewriting the files.
+    """
+    if old.mapping is ColumnMappingMode.NONE or old.mapping != new.mapping:
+        return old
+    own = frozenset(new.partition_columns)
+    fields = StructType(tuple(child for child in new.struct if child.name not in own))
+    return TableSchema(_with_returning(old.struct, fields, old.mapping), old.partition_columns, old.mapping)
+
+
+def _with_returning(old: StructType, new: StructType, mode: ColumnMappingMode) -> StructType:
+    known = {physical_name(child, mode): child for child in new}
+    kept = tuple(
+        replace(child, type=_inside(child.type, known[key].type, mode))
+        if (key := physical_name(child, mode)) in known
+        else child
+        for child in old
+    )
+    names = {child.name.lower() for child in old}
+    physical = {physical_name(child, mode) for child in old}
+    back = (child for key, child in known.items() if key not in physical and child.name.lower() not in names)
+    return StructType((*kept, *back))
+
+
+def _inside(old: DataType, new: DataType, mode: ColumnMappingMode) -> DataType:
+    match old, new:
+        case StructType(), StructType():
+            return _with_returning(old, new, mode)
+        case ArrayType(), ArrayType():
+            return replace(old, element=_inside(old.element, new.element, mode))
+        case MapType(), MapType():
+            return replace(old, key=_inside(old.key, new.key, mode), value=_inside(old.value, new.value, mode))
+    return old
+
+
+_WHOLE_NUMBERS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+"""Digits that a decimal needs for them, left of the point, in the protocol's count."""
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Whether every value of the old type is one of the new type (the protocol's table feature `typeWidening`)."""
+    match old, new:
+        case Decimal(), Decimal():
+            return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+        case Primitive(small), Decimal(precision, scale) if small in _WHOLE_NUMBERS:
+            return precision - scale >= _WHOLE_NUMBERS[small]
+        case Primitive(small), Primitive(large):
+            if small in _WHOLE_NUMBERS and large in _WHOLE_NUMBERS:
+                return _WHOLE_NUMBERS[small] <= _WHOLE_NUMBERS[large]
+            return (small, large) in _WIDER
+    return False
+
+
+_WIDER = {
+    ("byte", "double"),
+    ("short", "double"),
+    ("integer", "double"),
+    ("float", "double"),
+    ("date", "timestamp_ntz"),
+}
+
+
+def _comment(child: StructField) -> str | None:
+    comment = child.metadata.get("comment")
+    return comment if isinstance(comment, str) else None
+
+
+def _partitioning(schema: TableSchema) -> list[str]:
+    return [schema.physical_name(child) for child in schema.partition_fields]
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path)

@@ -1,0 +1,178 @@
+"""The schema of a table after rows of another schema were appended. Pure.
+
+Source: specification, "Schema Serialization Format", and the table feature `typeWidening` ("Type Change Metadata").
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.types.schema_change import widens
+from cdfd.errors import SchemaChangedError
+
+TYPE_CHANGES = "delta.typeChanges"
+SOURCE = "cdfd.source"
+"""Key in a field's metadata: the physical name of the source's field, which survives a rename."""
+
+
+@dataclass(slots=True)
+class Merged:
+    """A merged schema.
+
+    Attributes:
+        struct: the schema.
+        follow: whether a field that the source renames or drops is renamed or dropped. Its `SOURCE` tells which one it is.
+        missing: the table's fields that the rows do not have and that stay, by path.
+        renamed: old names of the table's columns and the new ones.
+    """
+
+    struct: StructType
+    follow: bool = False
+    missing: dict[tuple[str, ...], StructField] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+
+
+def nullable(struct: StructType) -> StructType:
+    """The struct as a target has it: all values nullable, a variant as text, and of the metadata of fields only comments and `SOURCE`."""
+    fields = (StructField(child.name, _nullable(child.type), True, _kept(child)) for child in struct)
+    return StructType(tuple(fields))
+
+
+def merge(table: StructType, rows: StructType, *, follow: bool = False) -> Merged:
+    """The schema of a table that takes rows of another schema as well.
+
+    New columns follow those that the table has. A column that the rows lack stays, and is null, or is dropped. A type that is wider in the
+    rows is widened; one that is narrower stays.
+
+    Raises:
+        SchemaChangedError: a type changes to one that cannot hold the values of the one before, or a name is taken.
+    """
+    merged = Merged(table, follow)
+    merged.struct = _struct(table, rows, (), merged)
+    return merged
+
+
+def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: Merged) -> StructType:
+    pairs = _pairs(table, rows, follow=merged.follow)
+    fields = []
+    for child in table:
+        other = pairs.get(child.name)
+        if other is not None:
+            fields.append(_field(child, other, (*path, child.name), merged))
+        elif not merged.follow or SOURCE not in child.metadata:
+            merged.missing[(*path, child.name)] = child
+            fields.append(child)
+    paired = {other.name for other in pairs.values()}
+    new = StructType(tuple(child for child in rows if child.name not in paired))
+    struct = StructType((*fields, *nullable(new)))
+    if merged.follow:
+        _check_names(struct, path)
+    return struct
+
+
+def _pairs(table: StructType, rows: StructType, *, follow: bool) -> dict[str, StructField]:
+    """Name in the table -> the field of the rows: the one with the same source, else the one with the same name."""
+    pairs: dict[str, StructField] = {}
+    left = {child.name.lower(): child for child in rows}
+    if follow:
+        sources = {child.metadata[SOURCE]: child for child in rows if SOURCE in child.metadata}
+        for child in table:
+            other = sources.get(child.metadata.get(SOURCE))
+            if other is not None:
+                pairs[child.name] = left.pop(other.name.lower())
+    for child in table:
+        if child.name not in pairs and child.name.lower() in left:
+            pairs[child.name] = left.pop(child.name.lower())
+    return pairs
+
+
+def _check_names(struct: StructType, path: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for child in struct:
+        if child.name.lower() in seen:
+            raise SchemaChangedError(
+                f"the table has another column {'.'.join((*path, child.name))!r:.200}, which a column is renamed to",
+                hint="Rename or drop that column of the target, which does not come from the source",
+            )
+        seen.add(child.name.lower())
+
+
+def _followed(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
+    """The field by its name in the source."""
+    if SOURCE not in other.metadata:
+        return child
+    if child.name != other.name and len(path) == 1:
+        merged.renamed[child.name] = other.name
+    return replace(child, name=other.name, metadata={**child.metadata, SOURCE: other.metadata[SOURCE]})
+
+
+def _field(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
+    if merged.follow:
+        child = _followed(child, other, path, merged)
+    changes: list[dict[str, Any]] = []
+    kind = _type(child.type, other.type, path, (), changes, merged)
+    if not changes:
+        return replace(child, type=kind)
+    known = child.metadata.get(TYPE_CHANGES)
+    before: Iterable[Any] = known if isinstance(known, list) else ()
+    return replace(child, type=kind, metadata={**child.metadata, TYPE_CHANGES: [*before, *changes]})
+
+
+def _type(
+    table: DataType,
+    rows: DataType,
+    path: tuple[str, ...],
+    inside: tuple[str, ...],
+    changes: list[dict[str, Any]],
+    merged: Merged,
+) -> DataType:
+    """The type of a column. `inside`: the way to it from its field, through arrays and maps; `changes` gets the widened types."""
+    match table, rows:
+        case StructType(), StructType():
+            return _struct(table, rows, path, merged)
+        case ArrayType(element), ArrayType(other):
+            return replace(table, element=_type(element, other, path, (*inside, "element"), changes, merged))
+        case MapType(key, value), MapType(other_key, other_value):
+            keys = _type(key, other_key, path, (*inside, "key"), changes, merged)
+            return replace(table, key=keys, value=_type(value, other_value, path, (*inside, "value"), changes, merged))
+    if table == rows or widens(rows, table):
+        return table
+    if not widens(table, rows):
+        raise SchemaChangedError(
+            f"column {'.'.join(path)!r:.200} changes its type from {table} to {rows}",
+            hint="Deliver into another target, or leave the column out with `columns`",
+        )
+    change = {"fromType": str(table), "toType": str(rows)}
+    changes.append({**change, "fieldPath": ".".join(inside)} if inside else change)
+    return rows
+
+
+def _nullable(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return nullable(kind)
+        case ArrayType(element):
+            return ArrayType(_nullable(element))
+        case MapType(key, value):
+            return MapType(_nullable(key), _nullable(value))
+        case Primitive("variant"):
+            return Primitive("string")
+    return kind
+
+
+def type_changes(kind: DataType) -> int:
+    """The number of type changes that a schema records."""
+    match kind:
+        case StructType():
+            own = sum(len(known) for child in kind if isinstance(known := child.metadata.get(TYPE_CHANGES), list))
+            return own + sum(type_changes(child.type) for child in kind)
+        case ArrayType(element):
+            return type_changes(element)
+        case MapType(key, value):
+            return type_changes(key) + type_changes(value)
+    return 0
+
+
+def _kept(child: StructField) -> dict[str, Any]:
+    return {key: child.metadata[key] for key in ("comment", SOURCE) if key in child.metadata}

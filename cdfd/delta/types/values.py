@@ -1,0 +1,241 @@
+"""Partition values: text in the log <-> typed values (specification, "Partition Value Serialization").
+
+The specification's formats are read, and what deployed writers put there besides: timestamps in ISO 8601 with `T` and a
+zone, numbers in Java's spellings, bytes as `\\u0001` spelled out. Any other text is an error, never a null.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.delta.types import calendar
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.datatypes import ByName, DataType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import LogError
+from cdfd.runtime.arrays import scalar_of
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_NOT_FINITE = re.compile(r"([+-]?)(nan|inf|infinity)", re.IGNORECASE)
+_ESCAPES = re.compile(r"(?:\\u00[0-9a-fA-F]{2})+")
+
+
+def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
+    """The value that a text in the log stands for; None and the empty text are null, whatever the type.
+
+    A timestamp without a zone is in UTC. A binary value's characters are its bytes; where one of them is above 255 the
+    value is the text in UTF-8, as Spark writes it.
+
+    Args:
+        text: as in `partitionValues`.
+        kind: type of the column.
+        column: name of the column, for the message.
+
+    Raises:
+        LogError: a text that is not a value of that type, a number out of range, a decimal with too many digits.
+    """
+    arrow = arrow_type(kind)
+    if not text:
+        return scalar_of(None, arrow)
+    try:
+        if isinstance(arrow, pa.Decimal128Type):
+            return _decimal(text, arrow)
+        if read := _READERS.get(str(kind)):
+            return read(text, arrow)
+    except (ValueError, decimal.DecimalException, OverflowError) as error:
+        raise _refused(text, kind, column) from error
+    raise _refused(text, kind, column)
+
+
+def as_python(scalar: pa.Scalar[Any] | None) -> Any:
+    """A value as a Python object; None for null, and for times outside of the years 1 to 9999."""
+    try:
+        return None if scalar is None else scalar.as_py()
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> dict[str, pa.Scalar[Any]]:
+    """The typed partition values of a file, by logical name of the column.
+
+    A column that the log has no value for is left out; for readers it is null. The empty text is null too, but not in a string or binary
+    column that cannot be null: it is the empty string there, which delta-spark reads in all columns.
+
+    Raises:
+        LogError: as `parse`, or a key that fits two spellings that differ in case.
+    """
+    find = ByName({key: key for key in values})
+    found = {}
+    for child in schema.partition_fields:
+        keys = find(schema.physical_name(child))
+        if len(keys) > 1:
+            raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
+        if keys:
+            text = values[keys[0]]
+            empty = text == "" and not child.nullable and str(child.type) in ("string", "binary")
+            found[child.name] = (
+                scalar_of("" if str(child.type) == "string" else b"", arrow_type(child.type))
+                if empty
+                else parse(text, child.type, child.name)
+            )
+    return found
+
+
+def serialize(scalar: pa.Scalar[Any]) -> str | None:
+    """The text for a value; `parse` gives the value back. An empty string or binary has no text of its own: it is null.
+
+    Timestamps are ISO 8601 in UTC with `Z`, which no session's time zone can shift.
+
+    Raises:
+        LogError: a value of a type that cannot partition a table.
+    """
+    if not scalar.is_valid:
+        return None
+    for matches, write in _WRITERS:
+        if matches(scalar.type):
+            return write(scalar)
+    raise LogError(f"a value of type {scalar.type} cannot be a partition value")
+
+
+def _refused(text: str, kind: DataType, column: str) -> LogError:
+    where = f"column {column!r:.200}: " if column else ""
+    return LogError(
+        f"{where}{text!r:.200} is not a value of type {kind!s:.80}", hint="the partition values in the log are broken"
+    )
+
+
+def _string(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return scalar_of(text, arrow)
+
+
+def _whole(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    if not _WHOLE.fullmatch(stripped := text.strip()):
+        raise ValueError(text)
+    return scalar_of(int(stripped), arrow)
+
+
+def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    stripped = text.strip()
+    if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
+        raise ValueError(text)
+    number = float(stripped)
+    if arrow == pa.float32() and math.isfinite(number):
+        number = _rounded_to_odd(number, decimal.Decimal(stripped))
+    return scalar_of(number, arrow)
+
+
+def _rounded_to_odd(number: float, exact: decimal.Decimal) -> float:
+    """Of the doubles on both sides of a number, the one with an odd mantissa: it rounds to the float that the number itself rounds to."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", number))
+    if bits & 1 or number == exact:
+        return number
+    return math.nextafter(number, math.inf if exact > number else -math.inf)
+
+
+def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:
+    if not _NUMBER.fullmatch(stripped := text.strip()):
+        raise ValueError(text)
+    # Twice the digits that can be stored; trapping Inexact makes digits that would be cut off an error.
+    context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
+    value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
+    return scalar_of(value, arrow)
+
+
+def _boolean(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise ValueError(text)
+    return scalar_of(value, arrow)
+
+
+def _binary(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    if _ESCAPES.fullmatch(text):
+        return scalar_of(bytes.fromhex(text.replace("\\u00", "")), arrow)
+    # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
+    return scalar_of(text.encode(), arrow)
+
+
+def _date(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return scalar_of(calendar.parse_date(text.strip()), pa.int32()).cast(arrow)
+
+
+def _timestamp(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return scalar_of(calendar.parse_timestamp(text.strip()), pa.int64()).cast(arrow)
+
+
+def _timestamp_ntz(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return scalar_of(calendar.parse_wall_clock(text.strip()), pa.int64()).cast(arrow)
+
+
+_READERS: dict[str, Callable[[str, pa.DataType], pa.Scalar[Any]]] = {
+    "string": _string,
+    "long": _whole,
+    "integer": _whole,
+    "short": _whole,
+    "byte": _whole,
+    "float": _floating,
+    "double": _floating,
+    "boolean": _boolean,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+
+
+def _write_floating(scalar: pa.Scalar[Any]) -> str:
+    value = np.float32(scalar.as_py()) if pa.types.is_float32(scalar.type) else scalar.as_py()
+    # Java's spelling, as Spark writes it: NaN, Infinity, 1.0E20.
+    text = str(value).replace("nan", "NaN").replace("inf", "Infinity")
+    mantissa, _, exponent = text.partition("e")
+    return text if not exponent else f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+
+
+def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
+    data: bytes = scalar.as_py()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    # Bytes that are not text are escaped, and so are bytes that look like escapes.
+    if text is None or _ESCAPES.fullmatch(text):
+        return "".join(f"\\u{byte:04x}" for byte in data)
+    return text or None
+
+
+def _write_date(scalar: pa.Scalar[Any]) -> str:
+    return calendar.format_date(_number(scalar, pa.int32()))
+
+
+def _write_timestamp(scalar: pa.Scalar[Any]) -> str:
+    kind: Any = scalar.type
+    microseconds = _number(scalar.cast(pa.timestamp("us", kind.tz)), pa.int64())
+    if kind.tz is None:
+        return calendar.format_timestamp(microseconds)
+    return calendar.format_timestamp(microseconds, "T") + "Z"
+
+
+def _number(scalar: pa.Scalar[Any], kind: pa.DataType) -> int:
+    number: int = scalar.cast(kind).as_py()
+    return number
+
+
+_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar[Any]], str | None]], ...] = (
+    (pa.types.is_string, lambda scalar: scalar.as_py() or None),
+    (pa.types.is_integer, lambda scalar: str(scalar.as_py())),
+    (pa.types.is_floating, _write_floating),
+    (pa.types.is_decimal, lambda scalar: format(scalar.as_py(), "f")),
+    (pa.types.is_boolean, lambda scalar: str(scalar.as_py()).lower()),
+    (pa.types.is_date32, _write_date),
+    (pa.types.is_timestamp, _write_timestamp),
+    (pa.types.is_binary, _write_binary),
+)

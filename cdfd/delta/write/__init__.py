@@ -1,0 +1,1 @@
+"""Additions of a writer to a log: actions, checkpoints, compaction, clean-up."""

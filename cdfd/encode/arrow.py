@@ -1,0 +1,99 @@
+"""Records of many rows: each value is an Arrow IPC stream, for readers who want volume.
+
+A stream holds the schema and one record batch. Records have no key, for their rows have many; but where the table has one,
+the rows of each key stay together: a record holds rows of one partition only, the one that a record with that key goes to,
+in order. So a reader of one partition sees all changes of its keys, as in the other formats. There are no tombstones.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.encode.images import KeyedBatches, KeyedRows
+from cdfd.encode.keys import Rows
+from cdfd.encode.pieces import Integers, pool_from_parts
+from cdfd.encode.records import Records
+from cdfd.runtime.arrays import array_of
+
+Partitioner = Callable[[pa.Array], Integers]
+"""The partition of each key."""
+
+RECORD_BYTES: Final = 512 * 1024
+"""Rows of a record end before this; half of a broker's default limit."""
+
+
+class ArrowRecords:
+    """A record for as many rows as fit.
+
+    Args:
+        keys: makes keys of rows; None for none.
+        partitioner: which partition a key belongs to; needed with keys.
+        record_bytes: length of values, at most; but a single row may be longer.
+    """
+
+    def __init__(
+        self, keys: Rows | None = None, partitioner: Partitioner | None = None, *, record_bytes: int = RECORD_BYTES
+    ) -> None:
+        self._batches = KeyedBatches(keys)
+        self._partitioner = partitioner
+        self._record_bytes = record_bytes
+
+    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+        """As `RecordEncoder.encode`."""
+        return self._records(self._batches.rows(batch))
+
+    def flush(self) -> list[Records]:
+        """As `RecordEncoder.flush`."""
+        return self._records(self._batches.flush())
+
+    def _records(self, lots: list[KeyedRows]) -> list[Records]:
+        return [
+            Records(None, _joined(list(self._streams(rows))), partition=partition)
+            for lot in lots
+            for partition, rows in self._by_partition(lot)
+        ]
+
+    def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+        batch = rows.batch
+        if rows.keys is None or self._partitioner is None:
+            yield None, batch
+            return
+        partitions = self._partitioner(rows.keys)
+        counts = np.bincount(partitions)
+        found = np.flatnonzero(counts).tolist()
+        if len(found) == 1:
+            yield found[0], batch
+            return
+        # NumPy sorts 16-bit integers by radix, which is several times faster.
+        narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
+        sorted_rows, start = batch.take(array_of(np.argsort(narrow, kind="stable"))), 0
+        for partition in found:
+            yield partition, sorted_rows.slice(start, counts[partition])
+            start += int(counts[partition])
+
+    def _streams(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
+        """Streams of the rows, cut in two until each is short enough."""
+        if batch.num_rows == 1 or batch.nbytes <= self._record_bytes:
+            stream = _stream(batch)
+            if batch.num_rows == 1 or stream.size <= self._record_bytes:
+                yield stream
+                return
+        half = (batch.num_rows + 1) // 2
+        yield from self._streams(batch.slice(0, half))
+        yield from self._streams(batch.slice(half))
+
+
+def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return out.getvalue()
+
+
+def _joined(streams: list[pa.Buffer]) -> pa.Array:
+    """The streams as values. A single one, which is the usual case, is not copied."""
+    if len(streams) == 1:
+        return pool_from_parts(np.array([0, streams[0].size], np.int64), streams[0])
+    return array_of([stream.to_pybytes() for stream in streams], pa.large_binary())

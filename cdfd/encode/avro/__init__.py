@@ -1,0 +1,1 @@
+"""Rows as Avro, and the registry of its schemas."""

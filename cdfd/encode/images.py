@@ -1,0 +1,153 @@
+"""Change rows with their keys: the two images of an update are kept together, those of a changed key are split.
+
+Images are a pair where the post-image directly follows the pre-image, in one version and in `_change_ordinal`. Where
+their keys differ, the pre-image becomes a delete and the post-image an insert: under its old key there is no such row
+any more.
+
+    update_preimage  {"id":1}        delete {"id":1}
+    update_postimage {"id":2}   ->   insert {"id":2}
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.encode.keys import Rows
+from cdfd.encode.numbers import raw_values
+from cdfd.encode.pieces import Integers
+from cdfd.encode.records import HeaderColumns
+from cdfd.errors import DataError
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
+from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.updates.whole_pairs import with_codes
+
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "POST_IMAGE",
+    "PRE_IMAGE",
+    "KeyedBatches",
+    "KeyedRows",
+    "change_codes",
+    "check_change_columns",
+]
+
+_CHANGE_NAMES: Final = [each.name for each in CHANGE_COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRows:
+    """Rows with nothing between them and what they belong to.
+
+    Attributes:
+        batch: change rows.
+        codes: their change types, as positions in `CHANGE_TYPES`.
+        keys: their keys; None where there is no key.
+        moved: the deletes that were pre-images of a changed key; the row after each is the insert.
+    """
+
+    batch: pa.RecordBatch
+    codes: npt.NDArray[np.int8]
+    keys: pa.Array | None = None
+    moved: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def key_headers(self, prefix: str) -> HeaderColumns:
+        """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none."""
+        if self.keys is None or not len(self.moved):
+            return ()
+        old, new = self.moved, self.moved + 1
+        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
+
+
+class KeyedBatches:
+    """Gives rows their keys, batch after batch. With a key, a pre-image that ends a batch waits for the row that follows it.
+
+    Args:
+        keys: what makes keys of rows; None for none.
+    """
+
+    def __init__(self, keys: Rows | None) -> None:
+        self._keys = keys
+        self._held: pa.RecordBatch | None = None
+
+    def rows(self, batch: pa.RecordBatch) -> list[KeyedRows]:
+        """The row held back and these, but for a pre-image at the end; none, or one or two lots of them.
+
+        Raises:
+            DataError: the batch does not end in the change columns, or what making the keys raises.
+        """
+        check_change_columns(batch.schema)
+        if not batch.num_rows:
+            return []
+        if self._keys is None:
+            return [KeyedRows(batch, change_codes(batch))]
+        earlier, held = [], self._held
+        if held is not None and held.schema == batch.schema:
+            batch = pa.concat_batches([held, batch])
+        elif held is not None:
+            earlier = [self._keyed(held, change_codes(held), self._keys)]
+        self._held = None
+        codes = change_codes(batch)
+        if codes[-1] == PRE_IMAGE:
+            last = len(codes) - 1
+            # `take` copies: the batch must not live on for one row of it.
+            self._held = batch.take(array_of([last]))
+            batch, codes = batch.slice(0, last), codes[:last]
+        return [*earlier, self._keyed(batch, codes, self._keys)] if batch.num_rows else earlier
+
+    def flush(self) -> list[KeyedRows]:
+        """The row held back, if there is one: nothing followed it."""
+        held, self._held = self._held, None
+        if held is None or self._keys is None:
+            return []
+        return [self._keyed(held, change_codes(held), self._keys)]
+
+    def _keyed(self, batch: pa.RecordBatch, codes: npt.NDArray[np.int8], make_keys: Rows) -> KeyedRows:
+        keys = make_keys(batch)
+        pairs = _pairs(batch, codes)
+        if len(pairs):
+            differs = pc.not_equal(keys.take(array_of(pairs)), keys.take(array_of(pairs + 1)))
+            pairs = pairs[to_numpy(differs)]
+        if not len(pairs):
+            return KeyedRows(batch, codes, keys)
+        codes = codes.copy()
+        codes[pairs], codes[pairs + 1] = DELETE, INSERT
+        return KeyedRows(with_codes(batch, codes), codes, keys, pairs)
+
+
+def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:
+    """The pre-images that the post-image of the same update directly follows."""
+    pairs = np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE))
+    if not len(pairs):
+        return pairs
+    versions, ordinals = (raw_values(batch.column(batch.num_columns - place), np.int64) for place in (3, 1))
+    follows = (versions[pairs] == versions[pairs + 1]) & (ordinals[pairs + 1] - ordinals[pairs] == 1)
+    found: Integers = pairs[follows]
+    return found
+
+
+def check_change_columns(schema: pa.Schema) -> None:
+    """`DataError` where rows do not end in the four change columns."""
+    if schema.names[-len(_CHANGE_NAMES) :] != _CHANGE_NAMES:
+        raise DataError(f"change rows have to end in {', '.join(_CHANGE_NAMES)}, not in {schema.names[-4:]}")
+
+
+def change_codes(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    """The change types of rows, as positions in `CHANGE_TYPES`. `DataError` where one is none of them."""
+    types = batch.column(batch.num_columns - len(_CHANGE_NAMES))
+    if not (pa.types.is_dictionary(types.type) and types.dictionary.equals(CHANGE_TYPES) and not types.null_count):
+        types = types_from_file(types)
+    codes: npt.NDArray[np.int8] = to_numpy(types.indices).astype(np.int8, copy=False)
+    return codes
+
+
+def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:
+    """For each of `rows` the key of the row in `others`, null for all other rows."""
+    index, absent = np.zeros(len(keys), np.int64), np.ones(len(keys), np.bool_)
+    index[rows], absent[rows] = others, False
+    return keys.take(array_of(index, mask=absent))

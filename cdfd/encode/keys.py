@@ -1,0 +1,82 @@
+"""The key of a record: chooses and encodes its columns."""
+
+import difflib
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from cdfd.delta.types.datatypes import ByName
+from cdfd.encode.json import JsonEncoder
+from cdfd.errors import MissingColumnError
+from cdfd.model.columns import CHANGE_COLUMNS
+
+Rows = Callable[[pa.RecordBatch], pa.Array]
+"""Encodes rows, or some columns of them, of any schema that comes: `large_binary`, none null."""
+
+Choice = Callable[[pa.Schema], Sequence[int]]
+"""From a schema, the positions of the columns to encode."""
+
+
+def every_column(schema: pa.Schema) -> Sequence[int]:
+    """All of them, for values."""
+    return range(len(schema))
+
+
+class KeyColumns:
+    """Finds the key's columns in the schema of each version; case does not count, as elsewhere in Delta.
+
+    Args:
+        names: the configured key, not empty.
+        setting: the name of the setting, for messages.
+    """
+
+    def __init__(self, names: Sequence[str], setting: str = "key") -> None:
+        self._names = tuple(names)
+        self._setting = setting
+
+    def __call__(self, schema: pa.Schema) -> Sequence[int]:
+        """Their positions, in the order of the key.
+
+        Raises:
+            MissingColumnError: the table has no such column at this version.
+        """
+        table = schema.names[: -len(CHANGE_COLUMNS)]
+        find = ByName({name: position for position, name in enumerate(table)})
+        positions = []
+        for name in self._names:
+            found = find(name)
+            if not found:
+                raise _missing(name, table, self._setting)
+            positions.append(found[0])
+        return positions
+
+
+def _missing(name: str, table: Sequence[str], setting: str) -> MissingColumnError:
+    near = difflib.get_close_matches(name, table, n=1)
+    known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
+    return MissingColumnError(
+        f"the table has no column {name!r:.200}, which is in its `{setting}`",
+        hint=f"{known}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
+    )
+
+
+class JsonRows:
+    """Rows as JSON objects.
+
+    Args:
+        choose: which columns.
+        longs_as_strings: integers of 64 bits in quotes.
+    """
+
+    def __init__(self, choose: Choice = every_column, *, longs_as_strings: bool = False) -> None:
+        self._choose = choose
+        self._longs_as_strings = longs_as_strings
+        self._encoder: JsonEncoder | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        """One object per row. Raises what `JsonEncoder` and the choice of columns do."""
+        if self._encoder is None or self._encoder.schema != batch.schema:
+            self._encoder = JsonEncoder(
+                batch.schema, columns=self._choose(batch.schema), longs_as_strings=self._longs_as_strings
+            )
+        return self._encoder.rows(batch)

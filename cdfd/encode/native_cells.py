@@ -1,0 +1,123 @@
+"""Cells of the types that `cdfd.runtime.native` prints: numbers, times, strings. Others are left to `cdfd.encode.values`."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from cdfd.encode import text
+from cdfd.encode.native_rows import (
+    BOOLEANS,
+    DATES,
+    DECIMALS,
+    INTEGERS,
+    STRINGS,
+    THOUSANDTHS,
+    TIMESTAMPS,
+    UNSIGNED,
+    Cells,
+)
+from cdfd.encode.numbers import limbs, raw_values, without_gaps
+from cdfd.encode.pieces import Booleans, Integers, nulls_of, text_parts
+from cdfd.encode.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
+from cdfd.runtime import native
+
+_LARGEST_SCALE = 38
+_FEW_ROWS = 16
+"""Rows that are printed faster than it is found out whether all of them are the same."""
+
+
+def cells(array: pa.Array) -> Cells | None:
+    """The cells of an array, without the quotes of names and of long numbers.
+
+    Returns:
+        None if `cdfd.runtime.native` is missing or does not print them, or all of them are the same, which is cheaper as a literal.
+
+    Raises:
+        DataError: a string is not UTF-8, a time out of range.
+    """
+    if not native.built or array.null_count == len(array):
+        return None
+    for matches, found in _CELLS:
+        if matches(array.type):
+            return found(array, nulls_of(array))
+    return None
+
+
+def _same(values: Integers, nulls: Booleans | None) -> bool:
+    if nulls is not None or len(values) < _FEW_ROWS:
+        return False
+    return bool(values[0] == values[-1] and values.min() == values.max())
+
+
+def _integers(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    values = raw_values(array, array.type.to_pandas_dtype())
+    if _same(values, nulls):
+        return None
+    kind = np.uint64 if types.is_unsigned_integer(array.type) else np.int64
+    return Cells(UNSIGNED if kind is np.uint64 else INTEGERS, values.astype(kind, copy=False), nulls)
+
+
+def _floats(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    if not types.is_float64(array.type):
+        array = array.cast(pa.float64())
+    values = raw_values(array, np.float64)
+    mask = None if nulls is None else nulls.view(np.uint8)
+    return Cells(THOUSANDTHS, values, nulls) if native.json_rows.are_thousandths(values, mask) else None
+
+
+def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    scale = array.type.scale
+    if not 0 <= scale <= _LARGEST_SCALE:
+        return None
+    found = limbs(array)
+    if found is None:
+        return None
+    return Cells(DECIMALS, np.ascontiguousarray(found), nulls, number=scale).quoted()
+
+
+def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
+    return Cells(BOOLEANS, np.frombuffer(array.buffers()[1], np.uint8), nulls, number=array.offset)
+
+
+def _strings(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    offsets, data = text_parts(array)
+    used = data[offsets[0] : offsets[-1]]
+    text.check_utf8(array, used)
+    if nulls is None and len(array) >= _FEW_ROWS and text.same_everywhere(array, offsets, used):
+        return None
+    return Cells(STRINGS, data, nulls, np.ascontiguousarray(offsets)).quoted()
+
+
+def _dates(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    days = days_of(array)
+    if _same(days, nulls) or not _in_calendar(days, nulls):
+        return None
+    return Cells(DATES, days, nulls).quoted()
+
+
+def _timestamps(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    times = microseconds(array)
+    if _same(times, nulls) or not _in_calendar(times, nulls, DAY):
+        return None
+    return Cells(TIMESTAMPS, times, nulls, number=array.type.tz is not None).quoted()
+
+
+def _in_calendar(values: Integers, nulls: Booleans | None, day: int = 1) -> bool:
+    """Whether all years have four digits. `day` is how much of the values a day is."""
+    known = without_gaps(values, nulls)
+    return bool(known.min() >= FIRST_DAY * day and known.max() < (LAST_DAY + 1) * day)
+
+
+_CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans | None], Cells | None]], ...] = (
+    (types.is_integer, _integers),
+    (types.is_string, _strings),
+    (types.is_large_string, _strings),
+    (types.is_string_view, _strings),
+    (types.is_timestamp, _timestamps),
+    (types.is_decimal, _decimals),
+    (types.is_floating, _floats),
+    (types.is_boolean, _booleans),
+    (types.is_date, _dates),
+)

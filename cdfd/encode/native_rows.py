@@ -1,0 +1,111 @@
+"""Rows of text by `cdfd.runtime.native`, which prints numbers, times and strings where they stand.
+
+`native_cells` gives what it prints itself. Other columns are pieces of text (`cdfd.encode.pieces`), which it copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.runtime import native
+
+if TYPE_CHECKING:
+    from cdfd_native.json_rows import Cells as Parts
+
+TEXTS, INTEGERS, UNSIGNED, THOUSANDTHS, DECIMALS, BOOLEANS, STRINGS, DATES, TIMESTAMPS = range(9)
+"""Kinds of cells, as `cdfd_native.json_rows` numbers them."""
+
+_NUMBER_BYTES = 24
+"""Bytes of a number or a time, about: the first guess."""
+_SPARE = 4096
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """The cells of one column as values that are printed row by row.
+
+    Attributes:
+        kind: of the values.
+        values: of the rows; the bytes of all strings.
+        nulls: which rows are null, or None if none is.
+        offsets: of strings.
+        number: digits after the point, number of the first bit, or whether a time has a zone.
+        opening: what precedes every cell that is not null.
+        closing: what follows every cell that is not null.
+    """
+
+    constant: ClassVar[None] = None
+
+    kind: int
+    values: npt.NDArray[Any]
+    nulls: npt.NDArray[np.bool_] | None = None
+    offsets: Integers | None = None
+    number: int = 0
+    opening: bytes = b""
+    closing: bytes = b""
+
+    def quoted(self) -> Cells:
+        """The same in quotes."""
+        return Cells(self.kind, self.values, self.nulls, self.offsets, self.number, b'"', b'"')
+
+    @property
+    def parts(self) -> Parts:
+        """The form in which `cdfd.runtime.native` takes them."""
+        mask = None if self.nulls is None else self.nulls.view(np.uint8)
+        return self.kind, self.values, self.offsets, mask, self.opening, self.closing, self.number, ()
+
+    def size(self, rows: int) -> int:
+        """Bytes of all cells, about."""
+        marks = rows * (len(self.opening) + len(self.closing))
+        if self.offsets is not None:
+            return int(self.offsets[-1] - self.offsets[0]) + marks
+        return rows * _NUMBER_BYTES + marks
+
+
+def texts(
+    values: Bytes,
+    offsets: Integers,
+    nulls: npt.NDArray[np.bool_] | None,
+    marks: tuple[bytes, bytes],
+    index: Sequence[int | npt.NDArray[Any]],
+) -> Parts:
+    """Cells of pieces of text: the positions in `offsets` of each piece, as one number or one for each row."""
+    mask = None if nulls is None else np.ascontiguousarray(nulls).view(np.uint8)
+    places = [piece if isinstance(piece, int) else np.ascontiguousarray(piece, np.int64) for piece in index]
+    return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, *marks, 0, places
+
+
+def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:
+    """Rows: gap 0, the cell of column 0, gap 1 and so on. Their offsets and bytes.
+
+    Args:
+        gaps: one more than columns.
+        columns: their cells.
+        rows: how many.
+        size: bytes of all cells, about.
+    """
+    data = _allocated(size + rows * sum(map(len, gaps)) + _SPARE)
+    offsets = np.zeros(rows + 1, np.int64)
+    row = native.json_rows.write(gaps, columns, 0, np.frombuffer(data, np.uint8), offsets)
+    while row < rows:
+        data.resize(data.size + data.size // 2 + _SPARE)
+        row = native.json_rows.write(gaps, columns, row, np.frombuffer(data, np.uint8), offsets)
+    data.resize(int(offsets[-1]), shrink_to_fit=False)
+    return offsets, data
+
+
+def _allocated(size: int) -> Any:
+    """A buffer of memory that was in use before, if possible: the system clears each new page, which takes as long as writing rows into it.
+
+    jemalloc returns buffers of 8 MiB at once, and keeps more of the smaller ones than malloc does.
+    """
+    return pa.allocate_buffer(size, pa.system_memory_pool(), resizable=True)

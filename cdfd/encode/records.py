@@ -1,0 +1,117 @@
+"""Encoded records for a sink: keys, values and headers of many records at once, as Arrow arrays.
+
+A `RecordEncoder` makes them of change rows; `cdfd.encode.formats` has one for each `sink.format`. Records of one key
+keep the order of their rows, and a consumer that folds by key is right at any point:
+
+| rows                                       | records                                                             |
+|--------------------------------------------|---------------------------------------------------------------------|
+| insert, delete, update_preimage, _postimage | one each (Debezium: one for both images of an update)               |
+| a delete, where tombstones are wanted      | the delete, then a null value of the same key                       |
+| images of one update whose keys differ     | a `delete` of the old key, with a header that has the new one; its  |
+|                                            | tombstone; an `insert` of the new key, with one that has the old    |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.encode.pieces import Booleans, Integers
+from cdfd.runtime.arrays import array_of
+
+Headers = tuple[tuple[str, bytes], ...]
+HeaderColumns = tuple[tuple[str, pa.Array], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records in order. All arrays have one entry per record.
+
+    Attributes:
+        keys: `large_binary`, none null; None where no record has a key.
+        values: `large_binary`; null is a tombstone.
+        headers: the same for every record.
+        header_columns: headers that differ from record to record, after those in `headers`: name and `large_binary`
+            values; a record whose value is null does not have that header. Most formats have them only where a row's
+            key changes, which is rare: the way without them is the one to make fast.
+        partition: where all of these records go, for records that hold rows of many keys; None leaves it to the key.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array
+    headers: Headers = ()
+    header_columns: HeaderColumns = ()
+    partition: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class RecordEncoder(Protocol):
+    """Makes records of one table's change rows. Holds back what the next rows may change; not to be shared by threads."""
+
+    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+        """Records of the rows that follow those of the last call; in order.
+
+        Args:
+            batch: the table's columns, then the four change columns.
+            snapshot: the rows are the live rows of a version.
+
+        Raises:
+            DataError: a value that the format cannot represent, or rows without the change columns.
+            UnsupportedError: a type that the format does not have.
+            MissingColumnError: a key column that the table does not have.
+            SinkError: a schema registry refuses the schema, or does not answer.
+        """
+
+    def flush(self) -> list[Records]:
+        """The records that are still buffered. Call it at the end of a delivery, before the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source and destination of records, for formats that contain them.
+
+    Attributes:
+        pipeline: name of the pipeline.
+        table: name of the table in the configuration.
+        table_id: `metaData.id`.
+        topic: of the records.
+    """
+
+    pipeline: str
+    table: str
+    table_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The row of each record, and the records that are tombstones."""
+
+    rows: Integers
+    tombstones: Booleans
+
+    @classmethod
+    def of(cls, deleted: Booleans) -> Layout:
+        """A record for each row, and a second one for each that is deleted.
+
+        deleted 0 1 0   ->   rows 0 1 1 2, tombstones 0 0 1 0
+        """
+        rows = np.repeat(np.arange(len(deleted)), 1 + deleted)
+        tombstones = np.zeros(len(rows), np.bool_)
+        tombstones[1:] = rows[1:] == rows[:-1]
+        return cls(rows, tombstones)
+
+
+def with_tombstones(records: Records, layout: Layout) -> Records:
+    """The records of rows, laid out. Tombstones have no headers of their own, only those that every record has."""
+    if not layout.tombstones.any() or records.keys is None:
+        return records
+    without = array_of(layout.rows, mask=layout.tombstones)
+    columns = tuple((name, column.take(without)) for name, column in records.header_columns)
+    keys = records.keys.take(array_of(layout.rows))
+    return replace(records, keys=keys, values=records.values.take(without), header_columns=columns)

@@ -1,0 +1,142 @@
+"""Records of side topics: a table's schema changes, and where each of its versions begins and ends.
+
+Both are JSON with JSON keys. A topic of either kind takes the records of all tables of a pipeline:
+
+    <prefix>.schema        {"table":"orders"}               -> what changed at a version, and the whole schema since then
+    <prefix>.transactions  {"table":"orders","id":"12"}     -> BEGIN, then END with the number of rows of each kind
+
+A compacted schema topic keeps the newest schema of each table. BEGIN and END look as those of Debezium's transaction
+topic, with more fields; their id is the version, as in `transaction.id` of events.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.delta.types.schema_change import Path, SchemaChange
+from cdfd.delta.types.schema_string import serialize
+from cdfd.encode.images import change_codes, check_change_columns
+from cdfd.encode.pieces import pool
+from cdfd.encode.records import Origin, Records
+from cdfd.model.columns import CHANGE_TYPES
+from cdfd.model.plan import ChangePlan
+
+_CHANGE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
+
+
+class RowCounts:
+    """Counts the change rows of a version by their type."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(len(_CHANGE_NAMES), np.int64)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch. `DataError` where it does not end in the change columns."""
+        check_change_columns(batch.schema)
+        self._counts += np.bincount(change_codes(batch), minlength=len(_CHANGE_NAMES))
+
+    def by_type(self) -> dict[str, int]:
+        """Rows of each change type, all four of them."""
+        return dict(zip(_CHANGE_NAMES, self._counts.tolist(), strict=True))
+
+
+def schema_record(origin: Origin, plan: ChangePlan, change: SchemaChange | None) -> Records:
+    """The schema in force from a version on.
+
+    Args:
+        origin: the table.
+        plan: of the version.
+        change: how it differs from the version before; None where the table is delivered for the first time.
+    """
+    value = {
+        **_place(origin, plan),
+        "changes": None if change is None else _changes(change),
+        "description": [] if change is None else list(change.describe()),
+        "partition_columns": list(plan.schema.partition_columns),
+        # As in the table's own log, so that readers who know Delta know it; Spark's `DataType.fromJson` takes it.
+        "schema": json.loads(serialize(plan.schema.struct)),
+    }
+    return _record({"table": origin.table}, value)
+
+
+def begin_record(origin: Origin, plan: ChangePlan) -> Records:
+    """Rows of this version follow."""
+    value = {
+        "status": "BEGIN",
+        "id": str(plan.version),
+        "event_count": None,
+        "data_collections": None,
+        **_place(origin, plan),
+        "rows_from": plan.origin,
+    }
+    return _record(_transaction_key(origin, plan), value)
+
+
+def end_record(origin: Origin, plan: ChangePlan, counts: Mapping[str, int]) -> Records:
+    """All rows of this version were sent before this.
+
+    Args:
+        origin: the table.
+        plan: of the version.
+        counts: change rows by type, as `RowCounts.by_type` has them; of all parts of the version.
+    """
+    total = sum(counts.values())
+    value = {
+        "status": "END",
+        "id": str(plan.version),
+        "event_count": total,
+        "data_collections": [{"data_collection": origin.topic, "event_count": total}],
+        **_place(origin, plan),
+        "rows_from": plan.origin,
+        "rows": dict(counts),
+    }
+    return _record(_transaction_key(origin, plan), value)
+
+
+def _transaction_key(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
+    return {"table": origin.table, "id": str(plan.version)}
+
+
+def _place(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
+    return {
+        "pipeline": origin.pipeline,
+        "table": origin.table,
+        "table_id": origin.table_id,
+        "topic": origin.topic,
+        "version": plan.version,
+        "ts_ms": plan.timestamp_ms,
+    }
+
+
+def _changes(change: SchemaChange) -> dict[str, Any]:
+    return {
+        "added": [_dotted(path) for path in change.added],
+        "dropped": [_dotted(path) for path in change.dropped],
+        "renamed": [{"old": _dotted(each.old), "new": _dotted(each.new)} for each in change.renamed],
+        "type_changed": [_with_path(asdict(each)) for each in change.type_changed],
+        "nullability": [_with_path(asdict(each)) for each in change.nullability],
+        "comment": [_with_path(asdict(each)) for each in change.comment],
+        "reordered": change.reordered,
+        "repartitioned": change.repartitioned,
+        "additive": change.additive,
+    }
+
+
+def _with_path(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"path": _dotted(fields["path"])}
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path)
+
+
+def _record(key: Mapping[str, Any], value: Mapping[str, Any]) -> Records:
+    return Records(pool(_json(key)), pool(_json(value)))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,146 @@
+"""Cells of dates, timestamps and times of day.
+
+Each distinct day is converted once, not each row. Years have four digits. Those before 0 and after 9999 have a sign and at least six, as
+expanded representations of ISO 8601: `2026-01-01`, `+010000-01-01`, `-000001-12-31`.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.encode.numbers import dense, raw_values, without_gaps
+from cdfd.encode.pieces import Column, Index, Integers, nulls_of, pool_from_parts, pool_of
+from cdfd.errors import DataError
+from cdfd.runtime.arrays import array_of, to_numpy
+
+_QUOTE = b'"'
+_SECOND = 1_000_000
+DAY = 86_400 * _SECOND
+FIRST_DAY, LAST_DAY = -719_528, 2_932_896  # 0000-01-01 and 9999-12-31
+
+
+_TIME = np.dtype([("T", np.uint8), ("clock", np.uint64), ("milliseconds", np.uint32), ("microseconds", np.uint32)])
+
+
+# Texts of one width, each seen as one integer: to look one up and to store it are single moves. They are made when they are needed, because
+# that takes as long as importing a large module.
+def _table(texts: list[str], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.frombuffer("".join(texts).encode(), dtype)
+
+
+@cache
+def _clock() -> npt.NDArray[np.uint64]:
+    two = [f"{n:02}" for n in range(60)]
+    return _table([f"{h}:{m}:{s}" for h in two[:24] for m in two for s in two], np.uint64)
+
+
+@cache
+def _thousands(before: str, after: str) -> npt.NDArray[np.uint32]:
+    """Three digits, after or before one more character."""
+    return _table([f"{before}{n:03}{after}" for n in range(1_000)], np.uint32)
+
+
+def dates(array: pa.Array) -> Column:
+    """`YYYY-MM-DD` in quotes."""
+    nulls = nulls_of(array)
+    texts, index = _printed_days(without_gaps(days_of(array), nulls))
+    return Column(texts, (index,), nulls, _QUOTE, _QUOTE)
+
+
+def days_of(array: pa.Array) -> Integers:
+    """A date array as days since 1970."""
+    if pa.types.is_date64(array.type):
+        return raw_values(array, np.int64) // 86_400_000
+    return raw_values(array, np.int32).astype(np.int64)
+
+
+def timestamps(array: pa.Array) -> Column:
+    """`YYYY-MM-DDTHH:MM:SS.ffffff` in quotes, with a `Z` where the type has a time zone.
+
+    The value of a type with a zone is UTC; the zone is for display only. Nanoseconds are cut off. `DataError` where a
+    time in seconds or milliseconds is out of the range of microseconds.
+    """
+    nulls, zone = nulls_of(array), array.type.tz is not None
+    times = without_gaps(microseconds(array), nulls)
+    if times.min() == times.max():
+        times = times[:1]
+    days, rest = np.divmod(times, DAY)
+    texts, index = _printed_days(days)
+    clock = _printed_clock(rest, _thousands("", "Z" if zone else '"'))
+    closing = (
+        _QUOTE if zone else b""
+    )  # without a zone the quote is part of the text: that makes both sixteen bytes after the T
+    if isinstance(index, int):
+        opening = _QUOTE + texts[index].as_py()
+        return Column(clock, (0 if len(times) == 1 else np.arange(len(times)),), nulls, opening, closing)
+    return Column(pa.concat_arrays([texts, clock]), (index, len(texts) + np.arange(len(times))), nulls, _QUOTE, closing)
+
+
+def times_of_day(array: pa.Array) -> Column:
+    """`HH:MM:SS` in quotes, with as many digits after the point as the type's unit has."""
+    return Column(pool_of(array.cast(pa.large_string())), (np.arange(len(array)),), nulls_of(array), _QUOTE, _QUOTE)
+
+
+def microseconds(array: pa.Array) -> Integers:
+    """A timestamp array as microseconds since 1970."""
+    if array.type.unit == "us":
+        return raw_values(array, np.int64)
+    if array.type.unit == "ns":
+        return raw_values(array, np.int64) // 1_000
+    try:
+        exact = array.cast(pa.timestamp("us", array.type.tz))
+    except pa.ArrowInvalid as error:
+        hint = "Times have to be within 292,000 years of 1970"
+        raise DataError(f"a time is out of range: {error}", hint=hint) from error
+    return raw_values(exact, np.int64)
+
+
+def _printed_clock(microseconds: Integers, last: npt.NDArray[np.uint32]) -> pa.Array:
+    """`THH:MM:SS.ffffff` and what `last` ends with, of microseconds since midnight."""
+    seconds, fraction = np.divmod(microseconds, _SECOND)
+    thousands, units = np.divmod(fraction, 1_000)
+    texts = np.empty(len(microseconds), _TIME)
+    texts["T"] = ord("T")
+    texts["clock"] = _clock()[seconds]
+    texts["milliseconds"] = _thousands(".", "")[thousands]
+    texts["microseconds"] = last[units]
+    return pool_from_parts(np.arange(len(texts) + 1) * _TIME.itemsize, texts.view(np.uint8))
+
+
+def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
+    """The texts of the days that occur, and for each row which of them it has."""
+    found = dense(days)
+    if found is not None:
+        return _calendar(found[0]), found[1]
+    encoded = pc.dictionary_encode(array_of(days))
+    return _calendar(to_numpy(encoded.dictionary)), to_numpy(encoded.indices).astype(np.int64)
+
+
+def _calendar(days: Integers) -> pa.Array:
+    """`YYYY-MM-DD` of days since 1970."""
+    if days.min() >= FIRST_DAY and days.max() <= LAST_DAY:
+        return pool_of(array_of(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string()))
+    # Arrow prints "out of range" for years beyond 16 bits. Days count from the first of March here, so that a leap
+    # day is the last of its year, and from a century (400 years are 146,097 days) that keeps everything positive but
+    # the number of that century.
+    era, day = np.divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5 - 1
+    month = (month + 2) % 12 + 1
+    year += 400 * era + (month <= 2)
+    return _year_month_day(year, month, day)
+
+
+def _year_month_day(year: Integers, month: Integers, day: Integers) -> pa.Array:
+    beyond = (year < 0) | (year > 9_999)
+    digits: Any = array_of(np.abs(year)).cast(pa.string())
+    digits = pc.if_else(array_of(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
+    sign = array_of(["", "+", "-"]).take(array_of(beyond.astype(np.int8) + (year < 0)))
+    months, days = (pc.utf8_lpad(array_of(part).cast(pa.string()), 2, "0") for part in (month, day))
+    return pool_of(pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-"))

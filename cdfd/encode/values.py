@@ -1,0 +1,213 @@
+"""Cells of any Arrow type: which module prints it, and the types that hold others.
+
+| Arrow                       | JSON                                                                                 |
+|-----------------------------|--------------------------------------------------------------------------------------|
+| null                        | `null`                                                                               |
+| bool, integers              | themselves; integers of 64 bits optionally as strings                                |
+| floating point              | shortest text of the double; `"NaN"`, `"Infinity"`, `"-Infinity"`                    |
+| decimal                     | string with all digits of its scale                                                  |
+| date, timestamp, time       | ISO-8601 string, a timestamp with six digits, and `Z` where it has a zone            |
+| string                      | string                                                                               |
+| binary                      | base64 string                                                                        |
+| struct                      | object with all fields, null ones too                                                |
+| list                        | array                                                                                |
+| map                         | object with the keys' texts as names; `[[key, value], ...]` for nested, binary keys  |
+| dictionary, run-end encoded | as their values                                                                      |
+| extension arrow.json        | the document itself                                                                  |
+| other extensions            | as their storage                                                                     |
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from cdfd.encode import native_cells, numbers, text, times
+from cdfd.encode.native_rows import Cells
+from cdfd.encode.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime.arrays import to_numpy
+
+_QUOTE = b'"'
+_NULL = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Options of the encoding.
+
+    Attributes:
+        longs_as_strings: integers of 64 bits in quotes, for readers whose numbers are doubles (JavaScript).
+        keys: every value in quotes, as the name of a map's entry.
+    """
+
+    longs_as_strings: bool = False
+    keys: bool = False
+
+
+def column(array: pa.Array, rules: Rules) -> Column:
+    """The cells of an array.
+
+    Raises:
+        DataError: a string is not UTF-8, a time out of range, a map's key null.
+        UnsupportedError: JSON has no form for a value of this type.
+    """
+    encode = _encoder(array.type)
+    if array.null_count == len(array):
+        return literal(_NULL)
+    found = encode(array, rules)
+    if found.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
+        return found
+    return replace(found, opening=_QUOTE, closing=_QUOTE) if _has_quotes(array.type, rules) else found
+
+
+def cells(array: pa.Array, rules: Rules) -> Column | Cells:
+    """The cells of an array, for `join` alone: those that a kernel prints are not texts yet. Raises as `column` does."""
+    if types.is_dictionary(array.type) and len(array.dictionary) > len(array):
+        return cells(array.dictionary_decode(), rules)
+    found = native_cells.cells(array)
+    if found is None:
+        return column(array, rules)
+    return found.quoted() if not found.opening and _has_quotes(array.type, rules) else found
+
+
+def _has_quotes(kind: pa.DataType, rules: Rules) -> bool:
+    return rules.keys or (rules.longs_as_strings and types.is_integer(kind) and kind.bit_width == 64)
+
+
+def check_type(kind: pa.DataType) -> None:
+    """`UnsupportedError` where JSON has no form for the type, or for one inside it."""
+    _encoder(kind)
+    if _is_encoded(kind):
+        check_type(kind.value_type)
+    elif isinstance(kind, pa.BaseExtensionType):
+        check_type(kind.storage_type)
+    elif types.is_map(kind):
+        check_type(kind.key_type)
+        check_type(kind.item_type)
+    else:
+        for number in range(kind.num_fields):
+            check_type(kind.field(number).type)
+
+
+def object_separators(names: Sequence[str]) -> list[bytes]:
+    """The text before, between and after the values of an object with these names."""
+    quoted = [json.dumps(name, ensure_ascii=False).encode() + b":" for name in names]
+    return [*((b"," if number else b"{") + name for number, name in enumerate(quoted)), b"}" if names else b"{}"]
+
+
+def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
+    for matches, encode in _ENCODERS:
+        if matches(kind):
+            return encode
+    raise UnsupportedError(f"values of the type {kind} have no JSON form", hint="Leave the column out with `columns`")
+
+
+def _is_encoded(kind: pa.DataType) -> bool:
+    return bool(types.is_dictionary(kind) or types.is_run_end_encoded(kind))
+
+
+def _every(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.arange(len(array))
+
+
+def _structs(array: pa.Array, rules: Rules) -> Column:
+    names = [array.type.field(number).name for number in range(array.type.num_fields)]
+    # `flatten` hides what lies beneath a null struct; it may be anything.
+    fields = [cells(field, rules) for field in array.flatten()]
+    return Column(join(object_separators(names), fields, len(array)), (_every(array),), nulls_of(array))
+
+
+def _lists(array: pa.Array, rules: Rules) -> Column:
+    items = pc.list_flatten(array)
+    texts = join([b"", b","], [cells(items, rules)], len(items))
+    return _sequences(texts, array, b"[", b"]")
+
+
+def _maps(array: pa.Array, rules: Rules) -> Column:
+    named = _is_name(array.type.key_type)
+    key_lists, item_lists = with_items(array, array.keys), with_items(array, array.items)
+    keys = cells(pc.list_flatten(key_lists), replace(rules, keys=named))
+    items = pc.list_flatten(item_lists)
+    entries = [keys, cells(items, rules)]
+    if not named:
+        return _sequences(join([b"[", b",", b"],"], entries, len(items)), key_lists, b"[", b"]")
+    if len(items) and _has_nulls(keys):
+        raise DataError("a map has a null key", hint="JSON cannot name it, and Delta's maps do not allow it")
+    return _sequences(join([b"", b":", b","], entries, len(items)), key_lists, b"{", b"}")
+
+
+def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
+    """The map's keys or values, as lists. Arrow's cast and view of maps as lists lose items of the null type."""
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(pa.list_(items.type), len(array), buffers, array.null_count, array.offset, [items])
+
+
+def _has_nulls(found: Column | Cells) -> bool:
+    return bool(found.nulls.any()) if found.nulls is not None else found.constant == _NULL
+
+
+def _is_name(kind: pa.DataType) -> bool:
+    """Whether a key of that type has a text that names it."""
+    if _is_encoded(kind):
+        return _is_name(kind.value_type)
+    return not (
+        types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or any(is_bytes(kind) for is_bytes in _BYTES)
+    )
+
+
+def _sequences(texts: pa.Array, lists: pa.Array, opening: bytes, closing: bytes) -> Column:
+    """One text per list out of those of all items, each with a comma behind it; a list's last one is cut off."""
+    lengths = to_numpy(pc.list_value_length(lists).fill_null(0))
+    offsets, data = parts(texts)
+    bounds = offsets[np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))]
+    whole = pool_from_parts(bounds, data)
+    without_comma = split_at(whole, np.maximum(bounds[:-1], bounds[1:] - 1))
+    return Column(without_comma, (2 * _every(lists),), nulls_of(lists), opening, closing)
+
+
+def _dictionaries(array: pa.Array, rules: Rules) -> Column:
+    if len(array.dictionary) > len(array):
+        return column(array.dictionary_decode(), rules)
+    nulls = nulls_of(array)
+    codes = numbers.without_gaps(numbers.raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
+    same = codes.min() == codes.max()
+    return gather(column(array.dictionary, rules), int(codes[0]) if same else codes.astype(np.int64), nulls)
+
+
+def _runs(array: pa.Array, rules: Rules) -> Column:
+    first, count = array.find_physical_offset(), array.find_physical_length()
+    values = column(array.values.slice(first, count), rules)
+    if count == 1:
+        return gather(values, 0, None)
+    ends = to_numpy(array.run_ends)[first : first + count].astype(np.int64) - array.offset
+    return gather(values, np.repeat(np.arange(count), np.diff(np.minimum(ends, len(array)), prepend=0)), None)
+
+
+_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+_STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
+_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules], Column]], ...] = (
+    (types.is_integer, lambda array, _: numbers.integers(array)),
+    *((matches, lambda array, _: text.strings(array)) for matches in _STRINGS),
+    (types.is_dictionary, _dictionaries),
+    (types.is_timestamp, lambda array, _: times.timestamps(array)),
+    (types.is_decimal, lambda array, _: numbers.decimals(array)),
+    (types.is_floating, lambda array, rules: numbers.floats(array, b"" if rules.keys else _QUOTE)),
+    (types.is_boolean, lambda array, _: numbers.booleans(array)),
+    (types.is_date, lambda array, _: times.dates(array)),
+    (types.is_time, lambda array, _: times.times_of_day(array)),
+    *((matches, lambda array, _: text.base64(array)) for matches in _BYTES),
+    (types.is_struct, _structs),
+    (types.is_map, _maps),
+    *((matches, _lists) for matches in _LISTS),
+    (types.is_run_end_encoded, _runs),
+    (lambda kind: isinstance(kind, pa.JsonType), lambda array, _: text.documents(array.storage)),
+    (lambda kind: isinstance(kind, pa.BaseExtensionType), lambda array, rules: column(array.storage, rules)),
+    (types.is_null, lambda *_: literal(_NULL)),
+)

@@ -1,0 +1,314 @@
+"""Reading a checkpoint's files: one Parquet file, its parts, or a V2 manifest with sidecars.
+
+Only the needed columns are read. Protocol and metadata come first, because they say whether there are partition values and deletion vectors.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import immutables
+import pyarrow as pa
+
+from cdfd.delta import checkpoint as checkpoints
+from cdfd.delta import commit as commits
+from cdfd.delta import paths
+from cdfd.delta.actions import Sidecar
+from cdfd.delta.checkpoint import State
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import ALL_FIELDS, FILES
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import Base, Snapshot
+from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
+from cdfd.log.segment import Checkpoint
+from cdfd.scan.parquet.reader import AnyReader, opened
+from cdfd.storage.base import Stat, Storage
+from cdfd.storage.durable import is_transient
+
+SIDECARS = f"{paths.LOG}/_sidecars"
+BATCH_ROWS = 65_536
+STATE_ROWS = 16_384
+"""Rows of a batch in the search for actions that are not files. There are few, and often they come first."""
+MEMORY_BYTES = 256 << 20
+"""Bytes that the rows of any checkpoint may take in memory."""
+MEMORY_RATIO = 64
+"""Additional bytes that they may take, for each byte of its files. Paths and statistics compress to a tenth."""
+ROW_BYTES = 1024
+"""Bytes of the Python objects of a row, without its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """The columns of file rows to read. `names`, if given, are all of them; `counts` is all that is left of statistics."""
+
+    partitioned: bool = False
+    vectors: bool = False
+    stats: bool = False
+    counts: bool = False
+    tombstones: bool = False
+    all_fields: bool = False
+    names: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return ALL_FIELDS if self.all_fields else FILES
+
+    def leaves(self, schema: pa.Schema) -> list[str]:
+        """Dotted names of these columns, as far as a file has them."""
+        found = checkpoints.leaves(
+            schema,
+            partitioned=self.partitioned,
+            vectors=self.vectors,
+            stats=self.stats,
+            tombstones=self.tombstones,
+            all_fields=self.all_fields,
+        )
+        return [name for name in found if not self.names or name in self.names]
+
+
+@dataclass(slots=True)
+class _MemoryBudget:
+    """The memory budget of a checkpoint's rows, which all stay in memory. It depends on the size of the files."""
+
+    left: int = MEMORY_BYTES
+
+    def allow(self, file: AnyReader) -> None:
+        """Add the budget of one more file."""
+        self.left += MEMORY_RATIO * file.size
+
+    def reserve(self, size: int) -> None:
+        """Reserve so many bytes. LogError if the budget is exceeded."""
+        self.left -= size
+        if self.left < 0:
+            raise LogError(
+                f"its rows take more than {MEMORY_BYTES} bytes, and more than {MEMORY_RATIO} times the size of its files"
+            )
+
+
+@dataclass(slots=True)
+class _FileRows:
+    adds: list[pa.RecordBatch] = field(default_factory=list)
+    removes: list[pa.RecordBatch] = field(default_factory=list)
+    budget: _MemoryBudget = field(default_factory=_MemoryBudget)
+
+    def add(self, rows: list[pa.RecordBatch], batch: pa.RecordBatch) -> None:
+        """Append a batch to `adds` or `removes`."""
+        self.budget.reserve(batch.nbytes)
+        rows.append(batch)
+
+
+async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
+    """Protocol and metadata, from the columns that hold them; no file rows.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+    """
+    return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.HEADER)
+
+
+async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
+    """Everything but files: protocol, metadata, transactions, domains.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+    """
+    return await asyncio.to_thread(state_of, storage, checkpoint)
+
+
+def state_of(storage: Storage, checkpoint: Checkpoint) -> State:
+    """The same. Blocks."""
+    return _read_state(storage, checkpoint, checkpoints.STATE)
+
+
+async def read_snapshot(
+    storage: Storage,
+    checkpoint: Checkpoint,
+    *,
+    with_stats: bool,
+    with_tombstones: bool,
+    with_counts: bool = False,
+    all_fields: bool = False,
+) -> Snapshot:
+    """The state in the checkpoint. `with_counts` reads the row counts of files, from their statistics; `all_fields` all fields of files.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+        UnsupportedError: its protocol requires a feature that cdfd does not implement.
+    """
+    state = await read_state(storage, checkpoint)
+    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
+    columns = RowColumns(
+        partitioned=bool(header.metadata.partition_columns),
+        vectors=header.protocol.min_reader_version >= 3,
+        stats=with_stats or with_counts,
+        counts=with_counts and not with_stats,
+        tombstones=with_tombstones,
+        all_fields=all_fields,
+    )
+    rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
+    return _snapshot(header, state, rows, columns.schema)
+
+
+def _snapshot(header: Header, state: State, rows: _FileRows, schema: pa.Schema) -> Snapshot:
+    base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
+    return replace(snapshot_of(header, state), base=base)
+
+
+def snapshot_of(header: Header, state: State) -> Snapshot:
+    """The state of a checkpoint without its files."""
+    domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
+    return Snapshot(header, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
+
+
+def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
+    state, budget = State(), _MemoryBudget()
+    for stat in checkpoint.files:
+        with _errors_naming(stat.path):
+            if stat.path.endswith(".json"):
+                checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
+                continue
+            with _open(storage, stat.path, stat.size) as file:
+                budget.allow(file)
+                for name in names:
+                    _read_action(file, name, state, budget)
+    return state
+
+
+def _read_action(file: AnyReader, name: str, state: State, budget: _MemoryBudget) -> None:
+    """All rows of an action that is not a file. It stops at the first row of an action that occurs once."""
+    if not state.has(name):
+        for group in _groups_with(file, name):
+            for batch in file.batches([name], [group], rows=STATE_ROWS):
+                found = len(batch) - batch.column(0).null_count
+                budget.reserve(found * ROW_BYTES + (batch.nbytes if found else 0))
+                checkpoints.read_state(batch, state)
+                if state.has(name):
+                    return
+
+
+def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns) -> _FileRows:
+    rows = _FileRows()
+    for stat in checkpoint.files:
+        with _errors_naming(stat.path):
+            if stat.path.endswith(".json"):
+                with_stats = columns.stats and not columns.counts
+                manifest = _read_json(storage, checkpoint.version, stat, with_stats=with_stats)
+                adds, removes = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
+                rows.adds.append(adds)
+                rows.removes.append(removes)
+            else:
+                _read_file(storage, stat.path, stat.size, columns, rows)
+    for stat in sidecar_stats(sidecars):
+        with _errors_naming(stat.path):
+            _read_file(storage, stat.path, stat.size, columns, rows)
+    return rows
+
+
+def sidecar_stats(sidecars: Iterable[Sidecar]) -> Iterator[Stat]:
+    """The files of sidecars, as the checkpoint names them.
+
+    Raises:
+        LogError: the checkpoint names one twice.
+    """
+    names = set[str]()
+    for sidecar in sidecars:
+        path = f"{SIDECARS}/{sidecar.path}"
+        if sidecar.path in names:
+            # A repeated name takes a few bytes, but reading its file again may take gigabytes.
+            raise LogError("the checkpoint names a sidecar twice", path=path)
+        names.add(sidecar.path)
+        yield Stat(path, sidecar.size_in_bytes, sidecar.modification_time)
+
+
+def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Iterator[pa.RecordBatch]:
+    """The files that one file of a checkpoint lists, a batch at a time, in the `FILES` schema. Columns that are not read are null.
+
+    Raises:
+        LogError: the file is missing, truncated, corrupt, or no checkpoint.
+    """
+    with _errors_naming(stat.path):
+        if stat.path.endswith(".json"):
+            manifest = _read_json(storage, version, stat, with_stats=columns.stats)
+            yield checkpoints.from_commit(manifest, State())[0]
+            return
+        with _open(storage, stat.path, stat.size) as file:
+            for batch in _batches(file, columns.leaves(file.schema_arrow)):
+                yield checkpoints.adds(batch)
+
+
+def bounded(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Batches that are kept in memory, of checkpoint files of `size` bytes in total.
+
+    Raises:
+        LogError: they take more than the rows of such files may take.
+    """
+    budget = _MemoryBudget(MEMORY_BYTES + MEMORY_RATIO * size)
+    for batch in batches:
+        budget.reserve(batch.nbytes)
+        yield batch
+
+
+def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows: _FileRows) -> None:
+    with _open(storage, path, size) as file:
+        rows.budget.allow(file)
+        for batch in _batches(file, columns.leaves(file.schema_arrow)):
+            adds = checkpoints.adds(batch, all_fields=columns.all_fields)
+            rows.add(rows.adds, checkpoints.counted(adds) if columns.counts else adds)
+            if columns.tombstones:
+                rows.add(rows.removes, checkpoints.removes(batch, all_fields=columns.all_fields))
+
+
+def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:
+    with storage.open_input_file(stat.path, stat.size) as file:
+        return commits.parse(version, iter(partial(file.read, 16 << 20), b""), with_stats=with_stats)
+
+
+@contextlib.contextmanager
+def _open(storage: Storage, path: str, size: int) -> Iterator[AnyReader]:
+    with storage.open_input_file(path, size) as source, opened(source) as file:
+        checkpoints.check_schema(file.schema_arrow)
+        yield file
+
+
+def _groups_with(file: AnyReader, name: str) -> Iterator[int]:
+    """Row groups with a row of an action: a checkpoint has few rows that are not files.
+
+    They are found by reading a column that every such row has. Statistics would be faster, but pyarrow crashes if they are damaged (seen in
+    26.0).
+    """
+    key = checkpoints.key(file.schema_arrow, name)
+    if key is not None:
+        for group in range(file.metadata.num_row_groups):
+            found = file.batches([key], [group], rows=STATE_ROWS)
+            if any(batch.column(0).field(0).null_count < len(batch) for batch in found):
+                yield group
+
+
+def _batches(file: AnyReader, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if columns:
+        yield from file.batches(columns, rows=BATCH_ROWS)
+
+
+@contextlib.contextmanager
+def _errors_naming(path: str) -> Iterator[None]:
+    """Turn errors of reading a checkpoint's file into errors of cdfd that name the file."""
+    hint = "Remove the damaged checkpoint if the older log entries still exist, or write a new one"
+    try:
+        yield
+    except NotFoundError:
+        raise CheckpointError("a file of the checkpoint is missing", path=path, hint=hint) from None
+    except (DataError, LogError) as error:
+        # The Parquet reader does not know that the file belongs to the log.
+        raise CheckpointError(
+            error.what, version=error.version, path=error.path or path, hint=error.hint or hint
+        ) from None
+    except CdfdError as error:
+        raise error.within(path=path) from None
+    # ValueError includes UnicodeDecodeError, for column names that are not text.
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        if is_transient(error):
+            raise StorageError(f"the checkpoint cannot be read: {error}", path=path, retriable=True) from error
+        raise CheckpointError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error

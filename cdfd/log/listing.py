@@ -1,0 +1,185 @@
+"""Where a log lists the live files of a version, for readers that do not keep all of them in memory.
+
+    live = await list_live(log, version)
+    live.listing.batches(storage)     # the files of the checkpoint, a batch at a time
+    live.changed, live.state          # the paths that later commits name, and the state of the files with these paths
+
+The live files are those of the checkpoint whose path no later commit names, and the live files of `state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import FILES, TEXT
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import Base, Snapshot, replay
+from cdfd.errors import Within
+from cdfd.log import checkpoint_files
+from cdfd.log.checkpoint_files import RowColumns
+from cdfd.log.log import DeltaLog
+from cdfd.log.segment import Checkpoint, Segment
+from cdfd.runtime.arrays import array_of
+from cdfd.storage.base import Stat, Storage
+
+PATHS = RowColumns(names=("add.path",))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a checkpoint that list live files. A value; it pickles.
+
+    Attributes:
+        version: of the checkpoint.
+        files: in the order in which their rows count.
+        partitioned: whether files have partition values.
+        vectors: whether files may have deletion vectors.
+    """
+
+    version: int
+    files: tuple[Stat, ...]
+    partitioned: bool
+    vectors: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(stat.size for stat in self.files)
+
+    def batches(self, storage: Storage, *, with_stats: bool = False) -> Iterator[pa.RecordBatch]:
+        """The files that the checkpoint lists, in the `FILES` schema.
+
+        Raises:
+            CdfdError: a file of the checkpoint cannot be read; it names table, version and file.
+        """
+        return self._batches(storage, RowColumns(partitioned=self.partitioned, vectors=self.vectors, stats=with_stats))
+
+    def sizes(self, storage: Storage, *, with_stats: bool) -> Iterator[pa.RecordBatch]:
+        """The same without partition values. Raises what `batches` does."""
+        return self._batches(storage, RowColumns(vectors=self.vectors, stats=with_stats))
+
+    def paths(self, storage: Storage) -> Iterator[pa.Array]:
+        """Only the paths. Raises what `batches` does."""
+        return (batch.column("path") for batch in self._batches(storage, PATHS))
+
+    def kept(self, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Rows of its batches, to keep in memory.
+
+        Raises:
+            LogError: they take more memory than the rows of such a checkpoint may take.
+        """
+        return list(checkpoint_files.bounded((batch for batch in batches if len(batch)), self.size))
+
+    def _batches(self, storage: Storage, columns: RowColumns) -> Iterator[pa.RecordBatch]:
+        with Within(storage.uri, self.version, None):
+            for stat in self.files:
+                yield from checkpoint_files.adds(storage, self.version, stat, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveListing:
+    """Where the live files of a version are listed.
+
+    Attributes:
+        listing: of the checkpoint.
+        changed: paths that commits after the checkpoint name, ascending.
+        state: of the version, with no other files than those whose path is among `changed`.
+    """
+
+    listing: Listing
+    changed: pa.Array
+    state: Snapshot
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.state.version
+
+    def paths(self, storage: Storage) -> Iterator[pa.Array]:
+        """The paths of all live files, in any order.
+
+        Raises:
+            CdfdError: a file of the checkpoint cannot be read; it names table, version and file.
+        """
+        for paths in self.listing.paths(storage):
+            yield self.unchanged(pa.record_batch([paths], names=["path"])).column("path")
+        yield from self.state.live().table.column("path").chunks
+
+    def unchanged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch of the listing whose files no later commit names."""
+        return without(batch, self.changed)
+
+
+def without(batch: pa.RecordBatch, paths: pa.Array) -> pa.RecordBatch:
+    """The rows of a batch whose path is not among some paths."""
+    return batch.filter(pc.invert(pc.is_in(batch.column("path"), value_set=paths))) if len(paths) else batch
+
+
+async def list_live(log: DeltaLog, version: int | None = None, *, least_bytes: int = 0) -> LiveListing | None:
+    """Where the live files of a version (None: the newest) are listed. Their row counts are in `state`, where the log has them.
+
+    None if the version has no checkpoint, or one of fewer than `least_bytes` bytes.
+
+    Raises:
+        CdfdError: as `DeltaLog.snapshot` says.
+    """
+    return await log.read_segment(version, partial(_list_live, log, least_bytes))
+
+
+async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveListing | None:
+    await log.anchor(segment.version)
+    if segment.checkpoint is None:
+        return None
+    with Within(log.storage.uri, segment.checkpoint.version, None):
+        header, listing, begun = await asyncio.to_thread(_opened, log.storage, segment.checkpoint)
+    if listing.size < least_bytes:
+        return None
+    commits = [commit async for commit in log.commits_of(segment)]
+    changed = _named(commits)
+    rows = await asyncio.to_thread(_found, listing, log.storage, changed)
+    state = replay(replace(begun, header=header, base=Base(rows)), commits)
+    log.warn_of_mismatches(state)
+    return LiveListing(listing, changed, state)
+
+
+def _opened(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, Listing, Snapshot]:
+    state = checkpoint_files.state_of(storage, checkpoint)
+    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
+    sidecars = checkpoint_files.sidecar_stats(state.sidecars)
+    listing = Listing(
+        checkpoint.version,
+        (*checkpoint.files, *sidecars),
+        partitioned=bool(header.metadata.partition_columns),
+        vectors=header.protocol.min_reader_version >= 3,
+    )
+    return header, listing, checkpoint_files.snapshot_of(header, state)
+
+
+def _named(commits: list[Commit]) -> pa.Array:
+    """The paths that commits name, ascending."""
+    paths = {added.path for commit in commits for added in commit.adds}
+    paths |= {removed.path for commit in commits for removed in commit.removes}
+    found = array_of(paths, TEXT)
+    return found.take(pc.sort_indices(found))
+
+
+def _found(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
+    """The files of a checkpoint with one of some paths."""
+    if not len(paths) or not any(_has(some, paths) for some in listing.paths(storage)):
+        return pa.Table.from_batches([], FILES)
+    found = (
+        batch.filter(pc.is_in(batch.column("path"), value_set=paths))
+        for batch in listing.batches(storage, with_stats=True)
+    )
+    return pa.Table.from_batches(listing.kept(found), FILES)
+
+
+def _has(some: pa.Array, paths: pa.Array) -> bool:
+    return bool(pc.any(pc.is_in(some, value_set=paths)).as_py())

@@ -1,0 +1,330 @@
+"""Resolves the start and the end of a range, as users write them, to versions of a log."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from cdfd.delta import paths
+from cdfd.delta.protocol import in_commit_timestamps_enabled
+from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
+from cdfd.log.bounds import After, Bound, Start, parse_bound
+from cdfd.log.log import DeltaLog
+from cdfd.log.log_files import log_path
+from cdfd.log.segment import SegmentBuilder
+from cdfd.log.tailer import Tailer
+from cdfd.runtime.clock import SystemClock
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """Where a reader without a saved position starts.
+
+    Attributes:
+        table_id: `metaData.id` in force before that version, or at it if it is a snapshot or 0. Positions keep it.
+        version: the first version to deliver.
+        snapshot: whether to deliver its live rows instead of its changes.
+        digest: hash of the last log entry that the start depends on; None if there is none.
+    """
+
+    table_id: str
+    version: int
+    snapshot: bool = False
+    digest: str | None = field(default=None, compare=False)
+
+
+async def wait_for_start(tailer: Tailer, start: Start) -> int:
+    """The first version to deliver of a table that may not exist yet. If it does not, `latest` means everything.
+
+    Raises:
+        ConfigError, LogError: see `start_version`; also for a version after the next one.
+    """
+    wanted = await _awaited(tailer, parse_bound(start))
+    first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
+    if _is_version(wanted):
+        await check_version_exists(tailer.log, first, await tailer.log.latest_version() + 1)
+    return first
+
+
+async def wait_for_start_position(tailer: Tailer, start: Start) -> StartPosition:
+    """The same as `start_position`, for a table that may not exist yet."""
+    wanted: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
+    return await start_position(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
+
+
+async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> StartPosition:
+    """Where a reader without a saved position starts. `snapshot` means the live rows of the newest version, then later changes.
+
+    Args:
+        log: of an existing table.
+        start: from the configuration.
+        now_ms: the current time, in ms since the Unix epoch.
+
+    Raises:
+        ConfigError, LogError: see `start_version` and `DeltaLog.header`; also for a version after the next one.
+        TableChangedError: the table is replaced meanwhile.
+    """
+    snapshot, wanted = start == "snapshot", None if start == "snapshot" else parse_bound(start)
+    while True:
+        header = await log.header()
+        version = header.version if wanted is None else await start_version(log, wanted, now_ms)
+        if _is_version(wanted):
+            await check_version_exists(log, version, header.version + 1)
+        basis = version if snapshot else version - 1
+        digest = await log.digest(basis) if basis >= 0 else None
+        if basis != header.version:
+            header = await (log.header(0) if basis < 0 else log.header_before(version))
+        if await log.history.confirm():
+            return StartPosition(header.metadata.id, version, snapshot, digest)
+
+
+def _is_version(bound: Bound | None) -> bool:
+    return isinstance(bound.bound if isinstance(bound, After) else bound, int)
+
+
+async def _awaited(tailer: Tailer, start: Bound) -> Bound:
+    """The start, once the table exists."""
+    appeared = await tailer.wait_for_table()
+    return "earliest" if appeared and start == "latest" else start
+
+
+async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None = None) -> int:
+    """The first version to deliver.
+
+    `earliest` is the oldest version whose changes can be read: its log entry exists, and the table's state is known. `latest` is the version
+    after the newest. A timestamp is the first version not before it, which may also be the version after the newest. `After` excludes the
+    version, or versions of that very millisecond.
+
+    Raises:
+        ConfigError: not a start.
+        GapError: that version is no longer in the log.
+        LogError: a time in the future, or more versions back than exist.
+    """
+    bound = parse_bound(start)
+    exclusive = isinstance(bound, After)
+    match await _resolved(log, bound, now_ms):
+        case "earliest":
+            return await _earliest(log)
+        case int(version):
+            version += exclusive
+            earliest = await log.earliest_version()
+            if version < earliest:
+                raise GapError(
+                    f"version {version} is no longer in the log; the oldest is {earliest}",
+                    table=log.storage.uri,
+                    version=version,
+                    hint="Log clean-up removed it; start at `earliest`, or from a snapshot",
+                )
+            return version
+        case datetime() as moment:
+            milliseconds = (moment - _EPOCH) // _MILLISECOND + 1 if exclusive else -((_EPOCH - moment) // _MILLISECOND)
+            first = await _first_since(log, milliseconds)
+            if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
+                raise LogError(
+                    f"{_written(moment)} is in the future; {await _described(log, newest, 'newest')}",
+                    table=log.storage.uri,
+                    hint="Start at `latest` for the commits made from now on",
+                )
+            return first
+        case _:
+            return await log.latest_version() + 1
+
+
+async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int | None = None) -> int | None:
+    """The last version to deliver; None for no end. `now` is the newest version, a timestamp the last version not after it.
+
+    Raises:
+        ConfigError: not an end.
+        LogError: more versions back than exist.
+    """
+    bound = None if until is None else parse_bound(until)
+    match None if bound is None else await _resolved(log, bound, now_ms):
+        case None:
+            return None
+        case _ if isinstance(bound, After):
+            raise ConfigError(
+                "a range cannot end after a bound", hint="`after` begins a range; end at a version or a time"
+            )
+        case "earliest":
+            raise ConfigError("a range cannot end at `earliest`", hint="Use `now`, or a version")
+        case int(version):
+            return version
+        case datetime() as moment:
+            return await _first_since(log, (moment - _EPOCH) // _MILLISECOND + 1) - 1
+        case _:
+            return await log.latest_version()
+
+
+async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | None:
+    """The version whose state to read; None for the newest. A timestamp is the last version not after it.
+
+    Raises:
+        ConfigError: not a version.
+        LogError: no version as old as that time can be read any more.
+    """
+    wanted = None if version is None else parse_bound(version)
+    found = await until_version(log, wanted)
+    if found is not None and isinstance(wanted, datetime | timedelta) and found < (oldest := await _earliest(log)):
+        raise LogError(
+            f"there is no version as old as {version!s:.100}; {await _described(log, oldest, 'oldest')}",
+            table=log.storage.uri,
+            hint=f"Ask for version {oldest}, or a later time",
+        )
+    return found
+
+
+async def check_range(log: DeltaLog, first: int, last: int) -> None:
+    """Raise an error for a range that begins after the next version, or goes backwards. An empty range does neither.
+
+    Raises:
+        ConfigError: the range goes backwards; the error names both ends.
+        LogError: see `check_version_exists`.
+    """
+    if first <= last + 1:
+        return
+    newest = await log.latest_version()
+    await check_version_exists(log, first, newest + 1)
+    raise ConfigError(
+        f"the range from version {first} to {last} goes backwards",
+        table=log.storage.uri,
+        hint=(await _described(log, newest, "newest")).replace("the", "The", 1),
+    )
+
+
+async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
+    """Raise an error for a version after `last`, which is the newest version or the next one.
+
+    Raises:
+        LogError: it names the newest version and its time.
+    """
+    if version > last:
+        newest = await log.latest_version()
+        raise LogError(
+            f"there is no version {version} yet; {await _described(log, newest, 'newest')}",
+            table=log.storage.uri,
+            hint=f"Start at `latest`, or at a version up to {newest + 1}; end at `now`",
+        )
+
+
+async def _resolved(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
+    """A bound that no longer depends on the newest version or on the current time; of `After`, the one that it excludes."""
+    if isinstance(bound, After):
+        bound = bound.bound
+    if isinstance(bound, timedelta):
+        return _EPOCH + timedelta(milliseconds=_now_ms(now_ms)) - bound
+    if not isinstance(bound, int) or bound >= 0:
+        return bound
+    newest = await log.latest_version()
+    if newest + 1 + bound < 0:
+        raise LogError(
+            f"there is no version {bound}: {await _described(log, newest, 'newest')}, and is version -1",
+            table=log.storage.uri,
+            hint="The oldest is `earliest`",
+        )
+    return newest + 1 + bound
+
+
+def _now_ms(given: int | None) -> int:
+    return SystemClock().now_ms() if given is None else given
+
+
+async def _described(log: DeltaLog, version: int, which: str) -> str:
+    """`the newest is 5, of 2026-01-01T00:00:00.000Z`, without the time if the version only has a checkpoint."""
+    try:
+        entry = await log.entry(version)
+        enabled = in_commit_timestamps_enabled((await log.header(version)).metadata)
+    except NotFoundError:
+        return f"the {which} is {version}"
+    info = entry.commit.info
+    in_commit = info.in_commit_timestamp if enabled and info is not None else None
+    milliseconds = entry.modified_ms if in_commit is None else in_commit
+    try:
+        moment = _written(_EPOCH + timedelta(milliseconds=milliseconds))
+    except OverflowError:  # Python has no times before the year 1 and after 9999
+        moment = f"{milliseconds} ms since 1970"
+    return f"the {which} is {version}, of {moment}"
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def _earliest(log: DeltaLog) -> int:
+    """The oldest readable version. Entries before the oldest checkpoint do not count, because the state before them is unknown."""
+    oldest = await log.earliest_version()
+    if oldest == 0:
+        return 0
+    builder = SegmentBuilder(None, log.damaged)
+    async with aclosing(log.list_names()) as names:
+        async for name, stat in names:
+            builder.take(name, stat)
+            if builder.checkpoint is not None:
+                return max(builder.checkpoint.version, oldest)
+    return oldest
+
+
+async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
+    """The first version not before a time in ms since the Unix epoch; the one after the newest if all are before it."""
+    times = [each async for each in _modification_times(log)]
+    if not times:
+        await log.earliest_version()
+    first_in_commit = await _first_in_commit(log, times[0][0], times[-1][0])
+    if first_in_commit is not None and await _in_commit(log, first_in_commit) <= wanted_ms:
+        # Times of older files do not count: their clock may have been ahead.
+        return await _bisect(log, wanted_ms, first_in_commit, times[-1][0] + 1)
+    end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
+    return next((version for version, time in times if version >= end or time >= wanted_ms), end)
+
+
+async def _modification_times(log: DeltaLog) -> AsyncIterator[tuple[int, int]]:
+    """(version, modification time in ms) of every log entry, monotonic as in `changes.plan.commit_timestamp`."""
+    last: int | None = None
+    async for name, stat in log.list_names():
+        if name.kind == "commit":
+            last = stat.modified_ms if last is None else max(stat.modified_ms, last + 1)
+            yield name.version, last
+
+
+async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | None:
+    """The first version in the log with an in-commit timestamp; None if the feature is not enabled."""
+    header = await log.header(newest)
+    if not in_commit_timestamps_enabled(header.metadata):
+        return None
+    enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
+    # No version has more digits. Python raises an error for integers of several thousand digits.
+    if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
+        raise LogError(
+            f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is no version of the table",
+            table=log.storage.uri,
+            version=newest,
+            hint="Start at a version instead of a timestamp",
+        )
+    return max(oldest, int(enabled))
+
+
+async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:
+    """The first version in `[low, high)` not before a time, else `high`. In-commit timestamps always increase."""
+    while low < high:
+        middle = (low + high) // 2
+        if await _in_commit(log, middle) < wanted_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _in_commit(log: DeltaLog, version: int) -> int:
+    entry = await log.entry(version)
+    time = None if entry.commit.info is None else entry.commit.info.in_commit_timestamp
+    if time is None:
+        raise LogError(
+            "in-commit timestamps are enabled, but the commit has none",
+            table=log.storage.uri,
+            version=version,
+            path=log_path(paths.commit_name(version)),
+        )
+    return time

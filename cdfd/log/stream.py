@@ -1,0 +1,314 @@
+"""Plans a table's versions in order: log entries in, `ChangePlan`s out. The stream keeps the state that planning needs.
+
+The state is a header (protocol and metadata). The table's files are loaded once a commit cannot be planned without them. From then on, each
+commit updates them.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from cdfd.delta import paths
+from cdfd.delta.commit import Commit
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import COMPACT_AT, Snapshot
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_change import SchemaChange, compare
+from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.log.listing import LiveListing, list_live
+from cdfd.log.log import DeltaLog, LogEntry
+from cdfd.log.log_files import log_path
+from cdfd.log.tailer import Tailer
+from cdfd.model.commit_time import commit_timestamp, file_time
+from cdfd.model.plan import (
+    ChangePlan,
+    Changes,
+    needs_snapshot,
+    plan,
+    plan_listed_snapshot,
+    plan_snapshot,
+    wants_snapshot,
+)
+from cdfd.model.position import Position
+from cdfd.model.refinement import Refine
+from cdfd.plan.refining import refined
+from cdfd.plan.resnapshot import NumberedFiles, Touched
+from cdfd.plan.shape.pruning import pruned
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+
+logger = logging.getLogger("cdfd.changes")
+
+LOOK_BACK = 64
+"""Versions before the first one whose modification times are read, at most."""
+SKEW_MS = 10_000
+"""Clock skew between writers, in ms, up to which a version has the same timestamp wherever reading starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version, planned.
+
+    Attributes:
+        plan: its changes.
+        table_id: of positions: `metaData.id` where the reading began, or in force.
+        schema_change: the difference to the schema of the version before; None if there is none, or no version before.
+        only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
+        digest: hash of its log entry (see `cdfd.log.history`); None if the entry is gone.
+        touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
+        listed: of a snapshot whose plan has no scans, where its files are listed; None for all others.
+    """
+
+    plan: ChangePlan
+    table_id: str
+    schema_change: SchemaChange | None = None
+    only_txns: tuple[str, ...] = ()
+    digest: str | None = None
+    touched: Touched | None = None
+    listed: LiveListing | None = None
+
+
+@dataclass(slots=True)
+class PlanStream:
+    """Plans a table's versions in order.
+
+    Attributes:
+        log: of the table.
+        changes: which sources of change rows to use; see `plan`.
+        refine: how true changes are found that the table does not record; see `refined`.
+        key: columns that identify a row.
+        shape: of the rows.
+        target: the schema that readers bring all versions into, whose names the shape has; None: each version keeps its own.
+        files: the files of a re-snapshot, which versions may touch.
+        unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
+    """
+
+    log: DeltaLog
+    changes: Changes = "auto"
+    refine: Refine = "off"
+    key: tuple[str, ...] = ()
+    shape: Shape = AS_IT_IS
+    target: TableSchema | None = None
+    files: NumberedFiles | None = None
+    unrefined: set[int] = field(default_factory=set)
+    _said: set[str] = field(default_factory=set)
+    _stateless: bool = False
+    _header: Header | None = None
+    _snapshot: Snapshot | None = None
+    _timestamp: int | None = None
+    _table_id: str | None = None
+
+    @property
+    def header(self) -> Header | None:
+        """The table as of the version that was planned last."""
+        return self._header
+
+    def continue_from(self, *positions: Position) -> None:
+        """Plan versions as they were begun: those of positions whose parts were delivered without refinement stay without it."""
+        self.unrefined.update(position.version for position in positions if position.is_unrefined)
+
+    async def snapshot(self, version: int | None = None, tailer: Tailer | None = None) -> Version:
+        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may continue after it.
+
+        The plan has the row counts of files, where the log has them.
+
+        Raises:
+            CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
+        """
+        with_stats = self.shape.where is not None
+        while True:
+            async with _same_table(tailer):
+                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
+            found = await self._snapshot_version(state, tailer, plan_snapshot)
+            if found is not None:
+                return replace(found, plan=self._pruned(found.plan))
+
+    async def listed_snapshot(
+        self, version: int | None = None, tailer: Tailer | None = None, *, least_bytes: int = 0
+    ) -> tuple[Version, LiveListing] | None:
+        """The same with a plan without scans, and where the log lists the files. `versions` may continue after it.
+
+        None if the version has no checkpoint, or one of fewer than `least_bytes` bytes. Raises what `snapshot` does.
+        """
+        while True:
+            async with _same_table(tailer):
+                live = await list_live(self.log, version, least_bytes=least_bytes)
+            if live is None:
+                return None
+            found = await self._snapshot_version(live.state, tailer, plan_listed_snapshot)
+            if found is not None:
+                return found, live
+
+    async def _snapshot_version(
+        self, state: Snapshot, tailer: Tailer | None, planned: Callable[[Snapshot, int], ChangePlan]
+    ) -> Version | None:
+        """A state as a version; None if the log was written again meanwhile."""
+        if tailer is not None:
+            tailer.check_id(state.metadata.id, state.version)
+        timestamp, digest = await self._timestamp_of(state)
+        if not await self.log.history.confirm():
+            return None
+        self._header, self._snapshot, self._timestamp = state.header, None, timestamp
+        self._table_id = None if tailer is None else tailer.table_id
+        try:
+            return Version(planned(state, timestamp), self._table_id or state.metadata.id, digest=digest)
+        except CdfdError as error:
+            raise error.within(table=self.log.storage.uri, version=state.version) from None
+
+    def _pruned(self, made: ChangePlan) -> ChangePlan:
+        return made if self.shape.where is None else pruned(made, self.shape.where, self.target)
+
+    async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
+        """A version's time, and the hash of its log entry."""
+        try:
+            return await self._time_and_digest(state)
+        except CdfdError as error:
+            raise error.within(table=self.log.storage.uri, version=state.version) from None
+
+    async def _time_and_digest(self, state: Snapshot) -> tuple[int, str | None]:
+        try:
+            entry = await self.log.entry(state.version)
+        except NotFoundError:
+            # A checkpoint may outlive its log entry. Then its time is the only one known for the version.
+            segment = await self.log.segment(state.version)
+            if segment.checkpoint is None or segment.checkpoint.version != state.version:
+                await self.log.history.confirm()
+                raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
+            return file_time(segment.checkpoint.files[0].modified_ms), None
+        before = await self._time_before(state.version)
+        return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest
+
+    async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
+        """Plans of the versions from `start` on, as they are committed.
+
+        Raises:
+            CdfdError: see `Tailer.entries` and `plan`; it names table and version.
+        """
+        loaded = await self._begin(tailer, start)
+        self._table_id = tailer.table_id
+        async with aclosing(tailer.entries(start, until)) as entries:
+            async for entry in entries:
+                if entry.commit.version == start and loaded not in (None, self.log.history.restarts):
+                    # The loaded state belongs to the log before it was written again.
+                    await self._begin_again(tailer, start)
+                try:
+                    yield await self._plan(entry)
+                except CdfdError as error:
+                    version = entry.commit.version
+                    path = log_path(paths.commit_name(version))
+                    raise error.within(table=self.log.storage.uri, version=version, path=path) from None
+
+    async def begin(self, tailer: Tailer, start: int) -> Header | None:
+        """Protocol and metadata of version `start`, or of the version before if `start` does not exist yet. None if neither exists.
+
+        Raises:
+            CdfdError: see `versions`; only for the log before the first entry.
+        """
+        await self._begin(tailer, start)
+        try:
+            commit = (await self.log.entry(start)).commit
+            if self._header is None:
+                return PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
+            return self._header.apply(commit)
+        except (LogError, NotFoundError):
+            return self._header  # the tailer reports a damaged entry, or waits for one that is being written
+
+    async def _begin(self, tailer: Tailer, start: int) -> int | None:
+        """Load the state before `start` if it is not known. Returns `History.restarts` as of before; None if nothing was loaded."""
+        loaded = None
+        if start > 0 and (self._header is None or self._header.version != start - 1):
+            loaded = self.log.history.restarts
+            async with _same_table(tailer):
+                self._header = await self.log.header_before(start)
+            self._timestamp = await self._time_before(start)
+        if self._header is not None:
+            tailer.check_id(self._header.metadata.id, start)
+        return loaded
+
+    async def _begin_again(self, tailer: Tailer, start: int) -> None:
+        while True:
+            self._header = None
+            await self._begin(tailer, start)
+            if await tailer.confirm():
+                return
+
+    async def _time_before(self, version: int) -> int | None:
+        """The time of the version before; None if its entry is gone.
+
+        Times are adjusted to increase from one version to the next, because a store may count in seconds and writers' clocks may differ. This
+        reads the times of some earlier versions too, so that a version has the same time wherever reading starts.
+        """
+        times: list[int] = []
+        async with aclosing(self.log.stats_before(version, LOOK_BACK)) as entries:
+            async for entry in entries:
+                times.append(entry.modified_ms + len(times))
+                if entry.modified_ms < times[0] - SKEW_MS:
+                    break
+        return max(times, default=None)
+
+    async def _plan(self, entry: LogEntry) -> Version:
+        commit, previous = entry.commit, self._header
+        if previous is None:
+            header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
+        else:
+            header = previous.apply(commit)
+            if self._snapshot is None:
+                self._snapshot = await self._state_before(commit, previous)
+        if self.target is None and previous is not None and previous.schema != header.schema:
+            self.shape.check_change(previous.schema, header.schema)
+        timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
+        made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
+        made = self._pruned(made)
+        if (self.refine != "off" or self.key) and previous is not None:
+            begun = commit.version in self.unrefined
+            made = refined(made, commit, header, previous, self.refine, self.key, begun=begun)
+            self._say_unrefined(made)
+        if self._snapshot is not None:
+            self._snapshot = self._snapshot.apply(commit)
+            self.log.warn_of_mismatches(self._snapshot)
+            if len(self._snapshot.overlay) >= COMPACT_AT:
+                self._snapshot = self._snapshot.compacted()
+        self._header, self._timestamp = header, timestamp
+        change = None
+        if previous is not None and previous.schema != header.schema:
+            change = compare(previous.schema, header.schema) or None
+        touched = None if self.files is None else self.files.touched(commit)
+        return Version(made, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched)
+
+    def _say_unrefined(self, made: ChangePlan) -> None:
+        """Log why a version is not refined: once for each reason."""
+        if made.unrefined is not None and made.unrefined not in self._said:
+            self._said.add(made.unrefined)
+            extra = {"table": self.log.storage.uri, "version": made.version}
+            logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
+
+    async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
+        """The state that the rows of a commit depend on; None if they do not."""
+        if needs_snapshot(commit, previous, self.changes):
+            return await self._state_at(commit.version - 1)
+        if self._stateless or not wants_snapshot(commit, previous, self.changes):
+            return None
+        try:
+            return await self._state_at(commit.version - 1)
+        except (LogError, NotFoundError):
+            # Log clean-up leaves entries behind whose state before is gone. Almost all removes name the right deletion vector.
+            self._stateless = True
+            return None
+
+    async def _state_at(self, version: int) -> Snapshot:
+        """The state at a version, verified to belong to the same log."""
+        while True:
+            state = await self.log.snapshot(version)
+            if await self.log.history.confirm():
+                return state
+
+
+@asynccontextmanager
+async def _same_table(tailer: Tailer | None) -> AsyncIterator[None]:
+    """Check the table's id after an error: a log that became shorter may belong to another table, which is then the error."""
+    try:
+        yield
+    except LogError:
+        if tailer is not None and tailer.table_id is not None:
+            await tailer.check_table()
+        raise

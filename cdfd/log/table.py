@@ -1,0 +1,213 @@
+"""An open table: its store, its log and its files. This is where the Python API and the command line choose implementations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import get_args
+
+from cdfd.delta.paths import Prefixes
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import ConfigError, TableChangedError
+from cdfd.log.log import DeltaLog
+from cdfd.log.notifications import Notifications
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
+from cdfd.model.plan import Changes
+from cdfd.model.position import Position
+from cdfd.model.refinement import Refine
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime.clock import Clock, SystemClock
+from cdfd.runtime.file_events import FileEvents
+from cdfd.scan.table_files import TableFiles
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import is_local, open_table
+
+Uri = str | os.PathLike[str]
+
+POLL_SECONDS = 1.0
+MAX_POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Delta table at a URI.
+
+    Attributes:
+        log: its transaction log.
+        files: its data files.
+    """
+
+    log: DeltaLog
+    files: TableFiles
+
+    @classmethod
+    def open(
+        cls,
+        uri: Uri,
+        storage_options: Mapping[str, object] | None = None,
+        allowed_roots: Sequence[Uri] = (),
+        found_below: str | None = None,
+        *,
+        path_prefixes: Mapping[str, Uri] | None = None,
+        max_log_line: int | None = None,
+    ) -> Table:
+        """The table at a path or URI. It accesses nothing yet.
+
+        Args:
+            uri: where it is.
+            storage_options: of its store.
+            allowed_roots: see `TableFiles`.
+            found_below: the folder in which a search found it.
+            path_prefixes: see `TableFiles`.
+            max_log_line: see `DeltaLog`.
+
+        Raises:
+            ConfigError: the URI is malformed, or is neither text nor a path.
+            UnsupportedError: cdfd has no storage for the URI's scheme.
+        """
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
+        roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
+        allowed = tuple(map(_text, roots))
+        prefixes = _prefixes(path_prefixes or {})
+        places = (_text(uri), *allowed, *(place for _, place in prefixes))
+        if storage_options and all(map(is_local, places)):
+            name = next(iter(storage_options))
+            raise ConfigError(
+                f"a local table has no storage option {name!r:.100}", hint="Leave the storage options out"
+            )
+        storage = open_table(_text(uri), storage_options, allowed, found_below)
+        opened = cache(lambda root: open_table(root, storage_options, allowed))
+        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, prefixes))
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return self.log.storage.uri
+
+    def stream(
+        self,
+        changes: Changes = "auto",
+        refine: Refine = "auto",
+        key: Sequence[str] = (),
+        shape: Shape = AS_IT_IS,
+        target: TableSchema | None = None,
+    ) -> PlanStream:
+        """Its plans, version by version.
+
+        Raises:
+            ConfigError: `changes` or `refine` is unknown, or `refine` is `key` and there is none.
+        """
+        if changes not in get_args(Changes):
+            raise ConfigError(f"changes is {changes!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
+        if refine not in get_args(Refine):
+            raise ConfigError(f"refine is {refine!r:.100}", hint=f"One of: {', '.join(get_args(Refine))}")
+        if refine == "key" and not key:
+            raise ConfigError(
+                "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
+            )
+        return PlanStream(self.log, changes, refine, tuple(key), shape, target)
+
+    @contextmanager
+    def tailer(
+        self,
+        clock: Clock | None = None,
+        interval: float = POLL_SECONDS,
+        max_interval: float = MAX_POLL_SECONDS,
+        file_events: FileEvents | None = None,
+        notifications: Notifications | None = None,
+        *,
+        replacements: bool = True,
+        head_start: float = 0,
+    ) -> Iterator[Tailer]:
+        """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table on S3.
+
+        Args:
+            clock: time.
+            interval, max_interval: seconds from one poll to the next.
+            file_events: shared between tables; None for its own.
+            notifications: S3 event notifications.
+            replacements, head_start: see `Tailer`.
+        """
+        time = clock or SystemClock()
+        with FileEvents() if file_events is None else nullcontext(file_events) as shared:
+            watch: Watch
+            storage = self.log.storage
+            if isinstance(storage, LocalStorage):
+                watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
+            elif notifications is not None and storage.uri.startswith("s3://"):
+                watch = notifications.watch(storage.uri, max_interval)
+            else:
+                watch = PollWatch(time)
+            try:
+                backoff = Backoff(interval, max_interval)
+                yield Tailer(self.log, watch, time, backoff, replacements=replacements, head_start=head_start)
+            finally:
+                watch.close()
+
+
+def _prefixes(given: object) -> Prefixes:
+    if not isinstance(given, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in given):
+        raise ConfigError(
+            f"path_prefixes is {given!r:.100}", hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}'
+        )
+    places = [(prefix, _text(place)) for prefix, place in given.items()]
+    return tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in places)
+
+
+def _text(uri: object) -> str:
+    found = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(found, str):
+        raise ConfigError(f"the location of a table is {found!r:.100}", hint="Give a path, or a URI as text")
+    return found
+
+
+async def versions(
+    tailer: Tailer,
+    stream: PlanStream,
+    start: int,
+    until: int | None,
+    *,
+    snapshot: Callable[[], Awaitable[Version]] | None = None,
+) -> AsyncGenerator[Version, None]:
+    """Plans from `start` on; with `snapshot`, first the live rows at `start`, which it gives, and then the later versions."""
+    if snapshot is not None:
+        yield await snapshot()
+        start += 1
+    async with aclosing(stream.versions(tailer, start, until)) as following:
+        async for version in following:
+            yield version
+
+
+async def position_after(table: Table, version: int, known: Position | None) -> Position:
+    """The position after a version, from which a reader can continue. If the log continues the known position, it keeps that table id.
+
+    Raises:
+        CdfdError: see `check_position`.
+    """
+    table_id = (await table.log.header_before(version + 1)).metadata.id
+    if known is not None and known.table_id != table_id:
+        with table.tailer() as tailer, suppress(TableChangedError):
+            if await tailer.resume(known.table_id, known.basis, known.digest):
+                table_id = known.table_id
+    following = Position(table_id, version + 1, digest=await table.log.digest(version))
+    await check_position(table, following)
+    return following
+
+
+async def check_position(table: Table, position: Position) -> None:
+    """Check that the log has the version of a position.
+
+    Raises:
+        CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
+    """
+    with table.tailer() as tailer:
+        await tailer.resume(position.table_id, position.basis, position.digest)
+        await table.stream().begin(tailer, position.version)
+        async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
+            await anext(entries, None)

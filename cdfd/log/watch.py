@@ -1,0 +1,184 @@
+"""When to poll a log again: after a file-system event where events are available, else after the poll interval.
+
+A watch only makes a reader poll earlier. The reader polls after every `wait`, whatever the reason it returned. So a lost event (a full
+kernel queue, a network mount) costs one poll interval and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from cdfd.runtime.clock import Clock
+from cdfd.runtime.file_events import FileEvents, Subscription
+
+logger = logging.getLogger("cdfd.tail")
+
+
+class Watch(Protocol):
+    """Waits for changes in one place. For one waiter."""
+
+    async def wait(self, timeout: float) -> None:
+        """Return when something may have changed since the last `wait`, or after `timeout` seconds."""
+
+    def close(self) -> None:
+        """Stop watching."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between polls: `interval` seconds after an entry came, then twice as long each time, up to `max_interval`."""
+
+    interval: float
+    max_interval: float
+    idle: int = 0
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait now."""
+        # 63 doublings exceed any maximum. Many more would overflow a float.
+        return min(self.max_interval, self.interval * 2.0 ** min(self.idle, 63))
+
+    def longer(self) -> Self:
+        """After a poll without an entry: the next delay is twice as long."""
+        return type(self)(self.interval, self.max_interval, self.idle + 1)
+
+    def reset(self) -> Self:
+        """After a poll with an entry: back to `interval`."""
+        return type(self)(self.interval, self.max_interval)
+
+
+class PollWatch:
+    """Without events: every wait lasts its timeout. For object stores."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def wait(self, timeout: float) -> None:
+        """Sleep."""
+        await self._clock.sleep(timeout)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def is_log_entry(name: str) -> bool:
+    """Whether a file of that name may be a log entry: `*.json`, and not hidden."""
+    return name.endswith(".json") and not name.startswith(".")
+
+
+class DirectoryWatch:
+    """Wakes when a file of interest appears in a local folder.
+
+    The folder need not exist. Until it does, the nearest existing folder above it is watched. A folder that is removed, moved or replaced is
+    found again. If the system refuses a watch (inotify limits), this class polls, logs that once, and retries at every wait.
+
+    Args:
+        path: the folder.
+        file_events: shared by all watches of a process.
+        clock: measures timeouts.
+        accepts: whether a file name is of interest.
+    """
+
+    def __init__(
+        self, path: str, file_events: FileEvents, clock: Clock, *, accepts: Callable[[str], bool] = is_log_entry
+    ) -> None:
+        self._path = os.path.abspath(path)
+        self._arrivals = file_events
+        self._clock = clock
+        self._accepts = accepts
+        self._changed = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._watched: _Identity | None = None
+        self._refusal: str | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the system refuses to watch, where it does. This watch polls then."""
+        return self._refusal
+
+    @property
+    def watching(self) -> str | None:
+        """The folder that is watched now: the requested one or one above it. None before the first wait."""
+        return self._watched[0] if self._watched is not None else None
+
+    async def wait(self, timeout: float) -> None:
+        """Return when a file of interest may have appeared, or after `timeout` seconds."""
+        if not self._changed.is_set():
+            # In a thread, because a hanging mount must not block the event loop that other tables share.
+            self._watch(await asyncio.to_thread(_nearest, self._path))
+        await self._clock.wait(self._changed, timeout)
+        # The caller polls after this line, so it sees every change whose event came before it.
+        self._changed.clear()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._unsubscribe()
+
+    def _watch(self, found: _Nearest) -> None:
+        """Watch the folder, or the nearest one above it, unless it is watched already."""
+        if found.identity == self._watched and self._subscription is not None and self._subscription.alive:
+            return
+        self._unsubscribe()
+        accepts = self._accepts if found.missing is None else found.missing.__eq__
+        try:
+            self._subscription = self._arrivals.subscribe(found.folder, accepts, self._changed)
+        except OSError as error:
+            self._refuse(error)
+            return
+        self._watched = found.identity
+        self._refusal = None
+        # A file may have appeared between the reader's last poll and now.
+        self._changed.set()
+
+    def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+        self._subscription = None
+        self._watched = None
+
+    def _refuse(self, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        if reason != self._refusal:
+            advice = _ADVICE.get(error.errno or 0, "New commits are found after the poll interval")
+            logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
+        self._refusal = reason
+
+
+_ADVICE = {
+    errno.ENOSPC: "Raise fs.inotify.max_user_watches (sysctl)",
+    errno.EMFILE: "Raise fs.inotify.max_user_instances (sysctl) or the limit of open files (ulimit -n)",
+    errno.EACCES: "Check that the user cdfd runs as may list the folder",
+}
+
+_Identity = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """An existing folder (its real path and identity), and the next name on the way to the requested folder, if that is missing."""
+
+    folder: str
+    identity: _Identity | None
+    missing: str | None
+
+
+def _nearest(folder: str) -> _Nearest:
+    """A folder, or the nearest existing one above it. Blocks."""
+    missing = None
+    while (identity := _identify(folder)) is None and folder != os.path.dirname(folder):
+        folder, missing = os.path.split(folder)
+    return _Nearest(os.path.realpath(folder), identity, missing)
+
+
+def _identify(folder: str) -> _Identity | None:
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None  # missing or not accessible: the folder above it is watched instead
+    return folder, found.st_dev, found.st_ino

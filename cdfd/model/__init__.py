@@ -1,0 +1,1 @@
+"""Values that rooms hand to each other: positions, plans, batches of changes. They read nothing."""

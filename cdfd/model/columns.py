@@ -1,0 +1,198 @@
+"""The four change columns that follow the table's columns in a change row."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime.arrays import array_of, to_numpy
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+CHANGE_ORDINAL: Final = "_change_ordinal"
+
+_TIMESTAMP = pa.timestamp("ms", "UTC")
+
+CHANGE_TYPES = array_of(["insert", "update_preimage", "update_postimage", "delete"])
+"""All change types (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
+
+CHANGE_COLUMNS = (
+    pa.field(CHANGE_TYPE, pa.dictionary(pa.int8(), pa.string()), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, _TIMESTAMP, nullable=False),
+    pa.field(CHANGE_ORDINAL, pa.int64(), nullable=False),
+)
+
+
+_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Returns if no column of a table has the name of a change column.
+
+    Raises:
+        UnsupportedError: naming the columns.
+    """
+    if not _NAMES.isdisjoint(names := list(names)):
+        taken = ", ".join(sorted(_NAMES.intersection(names)))
+        raise UnsupportedError(
+            f"the table has columns with the names of change columns: {taken}",
+            hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
+        )
+
+
+def change_schema(table: pa.Schema) -> pa.Schema:
+    """Schema of change rows: the table's columns, then the change columns."""
+    return pa.schema([*table, *CHANGE_COLUMNS])
+
+
+def _types(code: int, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(array_of(np.full(count, code, np.int8)), CHANGE_TYPES)
+
+
+_FEW = 1 << 16
+_CODES: Final[Mapping[str, int]] = {change_type: code for code, change_type in enumerate(CHANGE_TYPES.to_pylist())}
+_CONSTANTS: Final = tuple(_types(code, _FEW) for code in _CODES.values())
+
+
+def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
+    """A column of `count` rows with the same change type."""
+    code = _CODES[change_type]
+    return _CONSTANTS[code].slice(0, count) if count <= _FEW else _types(code, count)
+
+
+def types_of(change_types: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
+    """A column with runs of rows, each of one change type."""
+    if len(set(change_types)) == 1:
+        return constant_type(change_types[0], sum(counts))
+    codes = np.array([_CODES[each] for each in change_types], np.int8)
+    return pa.DictionaryArray.from_arrays(array_of(np.repeat(codes, counts)), CHANGE_TYPES)
+
+
+_SPELLINGS = pa.concat_arrays([CHANGE_TYPES, array_of(["update_pre", "update_post"])])
+_MEANINGS = array_of([0, 1, 2, 3, 1, 2], pa.int8())
+"""All spellings of change types, including those of early writers, and the position in `CHANGE_TYPES` of each."""
+
+
+def types_as_written(column: pa.Array) -> pa.DictionaryArray:
+    """The `_change_type` column of a change data file. Early spellings stay, because other readers of the table see them too.
+
+    Raises:
+        DataError: a value is not a change type.
+    """
+    codes = _codes(column)
+    early = _most(codes) >= len(CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES, safe=False)
+
+
+def types_from_file(column: pa.Array) -> pa.DictionaryArray:
+    """A column of change types, with early spellings replaced by those of `CHANGE_TYPES`.
+
+    Raises:
+        DataError: a value is not a change type.
+    """
+    return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES, safe=False)
+
+
+def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Array:
+    """Positions in `_SPELLINGS`, or the `meanings` of these. Of a dictionary, its few values are looked up, and not those of all rows."""
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    codes = pc.index_in(values.cast(pa.string()), value_set=_SPELLINGS).cast(pa.int8())
+    if meanings is not None:
+        codes = pc.take(meanings, codes)
+    if pa.types.is_dictionary(column.type):
+        codes = pc.take(codes, column.indices)
+    if codes.null_count:
+        wrong = column.filter(pc.is_null(codes))[0].as_py()
+        raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
+    return codes
+
+
+def _most(codes: pa.Int8Array) -> int:
+    return int(to_numpy(codes).max()) if len(codes) else 0
+
+
+_NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
+_FIRST_ORDINALS: Final = array_of(_NUMBERS)
+
+
+def _ordinals(first: int, count: int) -> pa.Int64Array:
+    """The numbers from `first` on. Those of small versions are one array for all."""
+    if first + count <= _FEW:
+        return _FIRST_ORDINALS.slice(first, count)
+    if count > _FEW:
+        return array_of(np.arange(first, first + count, dtype=np.int64))
+    return _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first, out=numbers))
+
+
+def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa.Array:
+    """An array of `count` integers of 64 bits, which `fill` writes."""
+    buffer = pa.allocate_buffer(8 * count)
+    fill(np.frombuffer(buffer, np.int64, count))
+    return pa.Array.from_buffers(kind, count, [None, buffer])
+
+
+_NO_VERSIONS = array_of([], pa.int64())
+_NO_TIMESTAMPS = array_of([], _TIMESTAMP)
+
+
+class VersionColumns:
+    """Appends the change columns to the batches of one version.
+
+    Constant columns are created once, with the length of the longest batch so far, and sliced. So there is no copy per batch.
+
+    Args:
+        version: of the table.
+        timestamp_ms: when it was committed, in ms since the epoch.
+    """
+
+    def __init__(self, version: int, timestamp_ms: int) -> None:
+        self._version = version
+        self._timestamp_ms = timestamp_ms
+        self._versions = _NO_VERSIONS
+        self._timestamps = _NO_TIMESTAMPS
+        self._schema: tuple[pa.Schema, pa.Schema] | None = None
+
+    def following(self, version: int, timestamp_ms: int) -> Self:
+        """The same for another version. It keeps the cached schema of the batches."""
+        following = type(self)(version, timestamp_ms)
+        following._schema = self._schema
+        return following
+
+    def complete(self, batch: pa.RecordBatch, first_ordinal: int) -> pa.RecordBatch:
+        """A batch of table columns and `_change_type`, with the other three appended. The first row has ordinal `first_ordinal`."""
+        count = batch.num_rows
+        if len(self._versions) < count:
+            # Arrow's `repeat` takes ten times as long.
+            self._versions = _numbers(pa.int64(), count, lambda numbers: numbers.fill(self._version))
+            self._timestamps = _numbers(_TIMESTAMP, count, lambda numbers: numbers.fill(self._timestamp_ms))
+        constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
+        columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+
+    def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:
+        """The same for rows of several versions.
+
+        Args:
+            batch: the rows, in order of version.
+            runs: for each version: the version, its timestamp, the number of its rows, and the ordinal of the first of them.
+        """
+        versions, timestamps, counts, ordinals = np.array(runs, np.int64).T
+        starts = np.cumsum(counts) - counts
+        numbered = np.arange(batch.num_rows, dtype=np.int64) + np.repeat(ordinals - starts, counts)
+        columns = [
+            *batch.columns,
+            array_of(np.repeat(versions, counts)),
+            array_of(np.repeat(timestamps, counts)).view(_TIMESTAMP),
+            array_of(numbered),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+
+    def _completed(self, schema: pa.Schema) -> pa.Schema:
+        if self._schema is None or self._schema[0] != schema:
+            self._schema = schema, pa.schema([*schema, *CHANGE_COLUMNS[1:]])
+        return self._schema[1]

@@ -1,0 +1,59 @@
+"""A position: the next thing to deliver."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from cdfd.model.refinement import BUCKET_ORDINALS
+
+Phase = Literal["snapshot", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next thing to deliver of one table.
+
+    Attributes:
+        table_id: `metaData.id`; a table that was deleted and created again has another.
+        version: version of the table.
+        part: file scans of that version's plan that are already delivered. Plans are deterministic, so this is valid across restarts.
+        phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
+        ordinal: `_change_ordinal` of the next row of that version.
+        digest: hash of the log entry of version `basis` (see `cdfd.log.history`); None if not known. It identifies the table's history, not
+            the place in it, so comparisons ignore it.
+    """
+
+    table_id: str
+    version: int
+    part: int = 0
+    phase: Phase = "stream"
+    ordinal: int = 0
+    digest: str | None = field(default=None, compare=False)
+
+    @property
+    def basis(self) -> int:
+        """The last version that the delivered rows depend on; -1 for none."""
+        return self.version if self.part or self.phase == "snapshot" else self.version - 1
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether the delivered parts of the version are buckets of its refinement, whose ordinals are far apart."""
+        return self.part > 0 and self.phase == "stream" and self.ordinal >= BUCKET_ORDINALS
+
+    @property
+    def is_unrefined(self) -> bool:
+        """Whether the delivered parts of the version are its files."""
+        return self.part > 0 and self.phase == "stream" and self.ordinal < BUCKET_ORDINALS
+
+    def fields(self) -> dict[str, str | int]:
+        """The fields for JSON, without an unknown digest."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def after_version(self, digest: str | None = None) -> Position:
+        """The position after all of `version` is delivered; `digest` is the hash of its log entry."""
+        return Position(self.table_id, self.version + 1, digest=digest)
+
+    def at_part(self, part: int, ordinal: int, digest: str | None = None) -> Position:
+        """A position within the version: next is scan number `part`, whose first row has `ordinal`. `digest` is the hash of the log entry."""
+        return replace(self, part=part, ordinal=ordinal, digest=digest)

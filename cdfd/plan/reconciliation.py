@@ -1,0 +1,125 @@
+"""Schema reconciliation: change rows of versions with different schemas in one schema, for readers that accept only one.
+
+A column of the later schema is found in the earlier one by its physical name where columns are mapped, else by its name. So a renamed column
+is the same column. One that is new in the later schema is null, one that was dropped is left out, and a narrower one is widened. The same
+holds inside structs, lists and maps.
+
+Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
+"""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cdfd.delta.types.datatypes import ByName
+from cdfd.delta.types.schema import (
+    PHYSICAL_NAME,
+    ArrayType,
+    ColumnMappingMode,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    TableSchema,
+    physical_name,
+)
+from cdfd.delta.types.schema_change import widens
+from cdfd.errors import SchemaChangedError
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.columns import change_schema
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReconciler:
+    """Brings batches into the schema `target`.
+
+    Attributes:
+        target: the schema of the table's columns.
+        schema: the target's columns, then the change columns.
+    """
+
+    target: TableSchema
+    schema: pa.Schema = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", change_schema(self.target.arrow))
+
+    def select(self, schema: TableSchema) -> TableSchema:
+        """The schema in which to read files of a version with `schema`: those columns of the target that this version has.
+
+        Raises:
+            SchemaChangedError: a column's type changed to one that cannot hold the old values.
+        """
+        if schema == self.target:
+            return schema
+        matching = _FieldMatching(schema.mapping, self.target.mapping)
+        matched = matching.matched(schema.struct, self.target.struct)
+        kept = tuple(matching.field(source, column, column.name) for source, column in matched if source is not None)
+        stored = set(schema.partition_columns)
+        partitions = tuple(column.name for source, column in matched if source is not None and source.name in stored)
+        return TableSchema(StructType(kept), partitions, matching.mode)
+
+    def reconcile(self, batch: ChangeBatch) -> pa.RecordBatch:
+        """A batch that was read in the schema from `select`, with all columns of the target."""
+        schema, rows = self.schema, batch.rows
+        if rows.schema.equals(schema):
+            return rows
+        positions = [rows.schema.get_field_index(field.name) for field in schema]
+        arrays = [
+            pa.nulls(rows.num_rows, field.type) if position < 0 else rows.column(position)
+            for field, position in zip(schema, positions, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldMatching:
+    """Matches the fields of an earlier schema with those of a later one."""
+
+    old: ColumnMappingMode
+    new: ColumnMappingMode
+
+    @property
+    def mode(self) -> ColumnMappingMode:
+        """How the fields from `field` are found in the earlier version's files."""
+        return ColumnMappingMode.ID if self.old is ColumnMappingMode.ID else ColumnMappingMode.NAME
+
+    def matched(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
+        """Each field of the later struct, with its counterpart in the earlier one, if any."""
+        # A table whose mapping is switched off rewrites its files, so only names are left to match by.
+        map_in_order = self.new is not ColumnMappingMode.NONE
+        find = ByName({physical_name(child, self.old) if map_in_order else child.name: child for child in old})
+        return [(next(iter(find(physical_name(child, self.new))), None), child) for child in new]
+
+    def field(self, old: StructField, new: StructField, column: str) -> StructField:
+        """The later field, with the physical name of the earlier one."""
+        metadata = {**old.metadata, PHYSICAL_NAME: physical_name(old, self.old)}
+        return StructField(new.name, self._type(old.type, new.type, column), new.nullable, metadata)
+
+    def _type(self, old: DataType, new: DataType, column: str) -> DataType:
+        match old, new:
+            case StructType(), StructType():
+                return StructType(
+                    tuple(
+                        self._null_field(child)
+                        if source is None
+                        else self.field(source, child, f"{column}.{child.name}")
+                        for source, child in self.matched(old, new)
+                    )
+                )
+            case ArrayType(), ArrayType():
+                return ArrayType(self._type(old.element, new.element, f"{column}.element"), new.contains_null)
+            case MapType(), MapType():
+                key = self._type(old.key, new.key, f"{column}.key")
+                return MapType(key, self._type(old.value, new.value, f"{column}.value"), new.value_contains_null)
+            case _ if old == new or widens(old, new):
+                return new
+        raise SchemaChangedError(
+            f"column {column} has type {old!s:.200} at this version and {new!s:.200} in the newest schema of the range",
+            hint="Read the versions before and after the change separately, or leave the column out with `columns`",
+        )
+
+    def _null_field(self, child: StructField) -> StructField:
+        """A field that the earlier version does not have. Structs of that version have it as nulls."""
+        # No column has this physical name: a new field must not read the values of an old field of the same name.
+        return StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})

@@ -1,0 +1,212 @@
+"""Plans the refinement of a version: which of its scans are matched, and by what. Pure; the log decides, no file is read.
+
+A version is refined if its rows come from data files and it removes rows and adds some, or if they come from change data files and there is a
+key. All other versions are what they were, so that appends cost nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cdfd.delta.actions import Add, Remove
+from cdfd.delta.commit import Commit
+from cdfd.delta.header import Header
+from cdfd.delta.protocol import row_tracking_enabled
+from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_change import compare
+from cdfd.errors import ConfigError, LogError
+from cdfd.model.plan import ChangePlan, FileScan, ImagePhase, LiveScans
+from cdfd.model.refinement import (
+    BUCKET_BYTES,
+    BUCKET_ORDINALS,
+    MOST_BUCKETS,
+    Bucket,
+    Refine,
+    Refinement,
+    RowIds,
+    RowTracking,
+)
+
+
+class _Fallback(Exception):
+    """Why a version cannot be refined."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def refined(
+    plan: ChangePlan,
+    commit: Commit,
+    header: Header,
+    previous: Header,
+    refine: Refine,
+    key: Sequence[str] = (),
+    *,
+    begun: bool = False,
+) -> ChangePlan:
+    """The plan with its true changes instead of the rows of its files. Versions without such changes keep their plan.
+
+    The images of change data files are paired by the key, if there is one. If the files are large, only neighbours are pairs.
+
+    Args:
+        plan: of the commit.
+        commit: the version's actions.
+        header: after the commit.
+        previous: before the commit.
+        refine: how to match rows.
+        key: columns that identify a row; `key` needs them, `rows` orders changes by them.
+        begun: whether parts of the version are delivered that are not refined. It stays so then.
+
+    Raises:
+        LogError: an added file has no row ids, although the table promises them.
+    """
+    if plan.origin == "cdc" and key and all(header.schema.find((name,)) is not None for name in key):
+        keyed = replace(plan, key=tuple(key))
+        return keyed if begun or plan.size > BUCKET_BYTES else with_images_paired(keyed)
+    if begun or refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
+        return plan
+    try:
+        return _refined(plan, commit, header, previous, refine, tuple(key))
+    except _Fallback as fallback:
+        return replace(plan, unrefined=fallback.reason)
+
+
+def with_images_paired(plan: ChangePlan) -> ChangePlan:
+    """The plan of change data files whose images are paired by the plan's key."""
+    sources = tuple(replace(scan, image_phase=None) for scan in plan.scans if scan.image_phase != "late")
+    refinement = Refinement(sources, plan.key, images=True)
+    return replace(plan, scans=_buckets(sources, phases=False), cross_partition=(), refinement=refinement)
+
+
+def check_key(key: Sequence[str], schema: TableSchema) -> None:
+    """Check that a schema has the columns of a key.
+
+    Raises:
+        ConfigError: it does not, or a column is there twice.
+    """
+    if key:
+        schema.select(key)
+
+
+def check_net(key: Sequence[str], columns: Sequence[str] | None, excluded: Sequence[str] = ()) -> None:
+    """Check what net changes need.
+
+    Raises:
+        ConfigError: there is no key, `columns` leaves a column of it out, or change types are excluded.
+    """
+    if excluded:
+        raise ConfigError("net changes need all change types", hint="Leave `exclude_change_types` out")
+    if not key:
+        raise ConfigError("net changes need a key", hint="Name the columns that identify a row: `key`")
+    chosen = {name.lower() for name in columns or key}
+    left = [name for name in key if name.lower() not in chosen]
+    if left:
+        raise ConfigError(f"`columns` leaves out {', '.join(left):.200} of the key", hint="Add the key to `columns`")
+
+
+def _replaces_rows(scans: Sequence[FileScan]) -> bool:
+    # Deletes come first, so the ends say whether there are both.
+    return bool(scans) and not isinstance(scans, LiveScans) and scans[0].change_type != scans[-1].change_type
+
+
+def _refined(
+    plan: ChangePlan, commit: Commit, header: Header, previous: Header, refine: Refine, key: tuple[str, ...]
+) -> ChangePlan:
+    by_rows = refine == "rows" or (refine == "auto" and row_tracking_enabled(header.metadata))
+    if not by_rows and not key:
+        return plan
+    try:
+        if by_rows:
+            _check_tracking(commit, header, previous)
+        tracking = RowTracking.of(header.metadata.configuration) if by_rows else None
+        scans = tuple(_with_ids(plan.scans, commit)) if by_rows else plan.scans
+    except (_Fallback, LogError) as error:
+        if refine != "auto":
+            raise
+        if not key:
+            # The default must not refuse a table whose deletes and inserts can be read.
+            raise error if isinstance(error, _Fallback) else _Fallback(error.what) from None
+        tracking, scans = None, plan.scans
+    known = tuple(name for name in key if header.schema.find((name,)) is not None)
+    if tracking is None and known != key:
+        missing = next(name for name in key if name not in known)
+        raise _Fallback(f"it has no column {missing!r:.100} of the key")
+    sources = tuple(_in_one_schema(scans, header.schema, previous.schema))
+    refinement = Refinement(sources, known if known == key else (), tracking)
+    return replace(plan, scans=_buckets(sources, phases=tracking is not None), refinement=refinement)
+
+
+def _check_tracking(commit: Commit, header: Header, previous: Header) -> None:
+    if not row_tracking_enabled(header.metadata):
+        raise _Fallback("row tracking is not enabled")
+    if not row_tracking_enabled(previous.metadata):
+        raise _Fallback("row tracking was enabled by this version")
+    if commit.info is not None and commit.info.rows_preserved is False:
+        raise _Fallback("its writer did not preserve row ids")
+
+
+def _with_ids(scans: Sequence[FileScan], commit: Commit) -> Iterator[FileScan]:
+    adds: Mapping[str, Add] = {add.path: add for add in commit.adds if add.data_change}
+    removes: Mapping[str, Remove] = {remove.path: remove for remove in commit.removes if remove.data_change}
+    for scan in scans:
+        remove, add = removes.get(scan.path), adds.get(scan.path)
+        # A file that only has another deletion vector is in both, and some writers leave the ids out of the remove.
+        actions = (remove, add) if scan.change_type == "delete" else (add, remove)
+        found = next((ids for action in actions if action is not None and (ids := _ids(action)) is not None), None)
+        if found is None and add is None:
+            raise _Fallback("it removes a file whose row ids the log does not repeat")
+        if found is None:
+            raise LogError(
+                "a file without row ids, although row tracking is enabled",
+                path=scan.path,
+                hint="Its writer does not support row tracking: set `refine: key` or `refine: off`",
+            )
+        yield replace(scan, row_ids=found)
+
+
+def _ids(action: Add | Remove) -> RowIds | None:
+    base, version = action.base_row_id, action.default_row_commit_version
+    if base is None or version is None:
+        return None
+    if base < 0 or version < 0:
+        raise LogError(
+            f"a file with the row id {base} and the commit version {version}, which no rows have",
+            path=action.path,
+            hint="Its writer is faulty: set `refine: key` or `refine: off`",
+        )
+    return RowIds(base, version)
+
+
+def _in_one_schema(scans: Sequence[FileScan], schema: TableSchema, before: TableSchema) -> Iterator[FileScan]:
+    """The scans in the schema of the version. Removed rows take part in it if no value of theirs is lost."""
+    if schema != before:
+        change = compare(before, schema)
+        narrower = any(not each.widening for each in change.type_changed)
+        if change.dropped or change.renamed or change.repartitioned or narrower or schema.mapping != before.mapping:
+            raise _Fallback("it replaces the schema")
+    return (replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
+
+
+def _buckets(sources: Sequence[FileScan], *, phases: bool) -> tuple[FileScan, ...]:
+    """The scans of a refined version. If there are several buckets, all deletes come before all inserts, in two phases.
+
+    Rows of one key are in the same bucket if rows are matched by the key. Then no phases are needed.
+    """
+    size = sum(max(0, scan.size) for scan in sources)
+    count = min(max(1, -(-size // BUCKET_BYTES)), MOST_BUCKETS)
+    pieces = [size * (number + 1) // count - size * number // count for number in range(count)]
+    path = sources[0].path
+    if count == 1 or not phases:
+        return tuple(
+            FileScan(path, None, {}, pieces[number], bucket=Bucket(number, count, number * BUCKET_ORDINALS))
+            for number in range(count)
+        )
+    found = []
+    phase_names: tuple[ImagePhase, ...] = ("early", "late")
+    for place, phase in enumerate(phase_names):
+        for number in range(count):
+            ordinal = (place * count + number) * BUCKET_ORDINALS
+            bucket = Bucket(number, count, ordinal)
+            found.append(FileScan(path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
+    return tuple(found)

@@ -1,0 +1,184 @@
+"""Which files of a re-snapshot are published, while the table changes. Pure.
+
+A re-snapshot publishes the files that are live at one version S, numbered in the order of their paths. The stream goes on meanwhile. Each
+file is read when the stream has reached a version at which the file is still live, exactly as it was at S:
+
+1. Files are published in the order of their numbers, between versions of the stream.
+2. Before a version is delivered that removes files, those of them that are not published yet are published first. A new deletion vector
+   removes a file, too.
+3. Before a version is delivered that brings a published file back (RESTORE), all files up to it are published, so that the first
+   number that is left is higher.
+
+So no row is left out: its file is published, or the version that brought its file is delivered by the stream. And no row is published twice.
+
+After a restart, the files that are not published are those from `next` on that are still live: by rule 2, a file that is gone was published.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, Remove
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import PackedFiles
+from cdfd.model.plan import FileScan, LiveScans
+
+CHUNK_BYTES, CHUNK_FILES = 32 << 20, 1000
+"""Limits of the files of one chunk, between which the stream delivers its versions. A larger file is a chunk of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The files of a re-snapshot that a version touches, by number, in order.
+
+    Attributes:
+        removed: files that it removes.
+        returned: files that it adds as they were.
+    """
+
+    removed: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+
+
+class NumberedFiles:
+    """The live files of a version, in the order of their paths. Immutable.
+
+    Args:
+        scans: the plan of the version's live rows.
+    """
+
+    def __init__(self, scans: LiveScans) -> None:
+        self.scans = scans
+        self._paths: pa.Array = _combined(scans.files.paths)
+
+    def __len__(self) -> int:
+        return len(self.scans)
+
+    def touched(self, commit: Commit) -> Touched:
+        """The files that a commit touches. Costs the commit's actions."""
+        removed = {number for action in commit.removes if (number := self._number(action)) is not None}
+        added = {number for action in commit.adds if (number := self._number(action)) is not None}
+        # A file that is both removed and added stays: the writer replaced the entry, not the file.
+        return Touched(tuple(sorted(removed - added)), tuple(sorted(added - removed)))
+
+    def live_in(self, files: PackedFiles[Add]) -> npt.NDArray[np.bool_]:
+        """For each file, whether it is among the live files of another version, as it was."""
+        found = np.zeros(len(self), np.bool_)
+        same = pc.is_in(files.table.column("path"), value_set=self._paths)
+        for add in PackedFiles(Add, files.table.filter(same)):
+            number = self._number(add)
+            if number is not None:
+                found[number] = True
+        return found
+
+    def _number(self, action: Add | Remove) -> int | None:
+        """The number of a file with the same path and deletion vector; None if there is none."""
+        place = bisect_left(_Paths(self._paths), action.path.encode("utf-8", "surrogatepass"))
+        if place == len(self._paths) or self._paths[place].as_py() != action.path:
+            return None
+        known = self.scans[place].without
+        return place if _unique_id(known) == _unique_id(action.deletion_vector) else None
+
+
+class _Paths(Sequence[bytes]):
+    """Paths as UTF-8, in whose order files are numbered."""
+
+    def __init__(self, paths: pa.Array) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._paths[place].as_py().encode("utf-8", "surrogatepass")
+
+
+class PendingFiles:
+    """The files of a re-snapshot that are not published yet.
+
+    Args:
+        files: all files.
+        selected: for each file, whether the re-snapshot publishes it.
+        live: for each file, whether it is live where the stream is.
+        next: files before this number are published.
+        chunk_bytes: limit of the files of a chunk.
+    """
+
+    def __init__(
+        self,
+        files: NumberedFiles,
+        selected: npt.NDArray[np.bool_],
+        live: npt.NDArray[np.bool_],
+        next: int,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._files = files
+        self._selected = selected
+        self._pending = selected & live
+        self._pending[:next] = False
+        self._next = next
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def selected(self) -> int:
+        """How many files the re-snapshot publishes."""
+        return int(np.count_nonzero(self._selected))
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._pending))
+
+    def in_order(self, until: int | None = None) -> list[int]:
+        """The next chunk: numbers of files, below `until`."""
+        return self._chunk(np.flatnonzero(self._pending[:until])[:CHUNK_FILES].tolist())
+
+    def before(self, touched: Touched) -> list[int]:
+        """The files that must be published before a version is delivered that removes them."""
+        return [number for number in touched.removed if self._pending[number]]
+
+    def until(self, touched: Touched) -> int:
+        """The number up to which files must be published in order before a version is delivered that brings published ones back."""
+        back = (each for each in touched.returned if self._selected[each] and not self._pending[each])
+        return max((each + 1 for each in back if each >= self._next), default=0)
+
+    def chunks(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Files in chunks."""
+        rest = list(numbers)
+        while rest:
+            chunk = self._chunk(rest[:CHUNK_FILES])
+            yield chunk
+            rest = rest[len(chunk) :]
+
+    def published(self, numbers: Sequence[int]) -> None:
+        """These files are published."""
+        self._pending[list(numbers)] = False
+
+    def advance(self, next: int) -> None:
+        """Files before this number are published."""
+        self._next = max(self._next, next)
+
+    def scans(self, numbers: Sequence[int]) -> tuple[FileScan, ...]:
+        """The scans of files."""
+        return tuple(self._files.scans[number] for number in numbers)
+
+    def _chunk(self, numbers: list[int]) -> list[int]:
+        size = 0
+        for count, number in enumerate(numbers):
+            size += self._files.scans[number].size
+            if count and size > self._chunk_bytes:
+                return numbers[:count]
+        return numbers
+
+
+def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
+    return None if vector is None else vector.unique_id
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else found.chunk(0)

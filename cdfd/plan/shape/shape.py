@@ -1,0 +1,199 @@
+"""The shape of published rows: which columns, by which names, with which masks; and which rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdfd.delta.types.datatypes import ByName, StructField, StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import ConfigError, MissingColumnError
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.compiler import check_filter, column_type
+from cdfd.plan.shape.masks import Mask
+from cdfd.plan.shape.predicate import Predicate
+
+_CHANGE_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A description of the change rows that readers get. A value; it pickles, with the keys of masks.
+
+    Attributes:
+        columns: the columns, in that order; None: all, by their own names.
+        where: which rows. An update that enters or leaves the filter becomes an insert or a delete.
+        masks: by column of the table.
+        excluded: change types of rows that are left out, after `where` has changed them.
+    """
+
+    columns: tuple[Chosen, ...] | None = None
+    where: Predicate | None = None
+    masks: tuple[tuple[str, Mask], ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and len({each.published.lower() for each in self.columns}) < len(self.columns):
+            raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
+        if self.columns is not None and (taken := _CHANGE_NAMES & {each.published for each in self.columns}):
+            raise ConfigError(f"a column cannot be published as {min(taken)}, the name of a change column")
+        if len({name.lower() for name, _ in self.masks}) < len(self.masks):
+            raise ConfigError("a column has two masks")
+        known = CHANGE_TYPES.to_pylist()
+        for each in self.excluded:
+            if each not in known:
+                raise ConfigError(f"there is no change type {each!r:.100}", hint=f"One of: {', '.join(known)}")
+        if set(self.excluded) == set(known):
+            raise ConfigError("all change types are excluded", hint="Leave one out of `exclude_change_types`")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows stay as they are, but for a choice of columns."""
+        return (
+            self.where is None
+            and not self.masks
+            and not self.excluded
+            and all(each.alias is None for each in self.columns or ())
+        )
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the columns to publish, in the table; None: all."""
+        return None if self.columns is None else tuple(each.name for each in self.columns)
+
+    def select(self, schema: TableSchema) -> TableSchema:
+        """The columns of a version to read: those to publish that it has, then those of the filter.
+
+        Raises:
+            MissingColumnError: the version has none of the columns to publish.
+        """
+        if self.names is None:
+            return schema
+        return self._with_filter(schema, schema.present(self.names) if self.names else _nothing(schema))
+
+    def target(self, schema: TableSchema) -> TableSchema:
+        """The columns to read of the schema that rows are brought into. All of them have to be there.
+
+        Raises:
+            ConfigError: a column is missing.
+        """
+        if self.names is None:
+            return schema
+        return self._with_filter(schema, schema.select(self.names) if self.names else _nothing(schema))
+
+    def _with_filter(self, schema: TableSchema, chosen: TableSchema) -> TableSchema:
+        if self.where is None:
+            return chosen
+        find, known = ByName({child.name: child for child in schema.struct}), set(chosen.names)
+        extra = [child.name for name in self.where.names for child in find(name)[:1] if child.name not in known]
+        return schema.select([*chosen.names, *dict.fromkeys(extra)]) if extra else chosen
+
+    def columns_of(self, schema: TableSchema) -> list[tuple[StructField, str, Mask | None]]:
+        """The columns to publish of rows that were read in a schema: with the published name and the mask of each."""
+        masks = dict(self.masks)
+        by_name = ByName(masks)
+        if self.columns is None:
+            return [(child, child.name, next(iter(by_name(child.name)), None)) for child in schema.struct]
+        find = ByName({child.name: child for child in schema.struct})
+        return [
+            (child, child.name if each.alias is None else each.alias, next(iter(by_name(child.name)), None))
+            for each in self.columns
+            for child in find(each.name)[:1]
+        ]
+
+    def published(self, schema: TableSchema) -> TableSchema:
+        """The schema of published rows that were read in a schema."""
+        if self.is_plain:
+            return schema
+        fields = [
+            replace(child if mask is None else mask.field(child), name=name)
+            for child, name, mask in self.columns_of(schema)
+        ]
+        return TableSchema(StructType(tuple(fields)))
+
+    def published_key(self, key: Sequence[str]) -> tuple[str, ...]:
+        """The published names of a key's columns."""
+        aliases = ByName({each.name: each.published for each in self.columns or ()})
+        return tuple(next(iter(aliases(name)), name) for name in key)
+
+    def check(self, schema: TableSchema, key: Sequence[str] = ()) -> None:
+        """Check that a table has all that is named, and that types fit.
+
+        Raises:
+            ConfigError: a column is missing, a filter does not fit, or a mask hides the key or a type that it cannot hide.
+        """
+        if self.names:
+            schema.select(self.names)
+        self.check_rows(schema, key)
+        twice = self.published(self.select(schema)).names
+        if len({name.lower() for name in twice}) < len(twice):
+            raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
+
+    def check_rows(self, schema: TableSchema, key: Sequence[str] = ()) -> None:
+        """Check the filter and the masks alone. Raises what `check` does."""
+        if self.where is not None:
+            check_filter(self.where, schema)
+        check_key_masks(dict(self.masks), key)
+        find = ByName({child.name: child for child in schema.struct})
+        for name, mask in self.masks:
+            found = find(name)
+            if not found:
+                self._missing_mask(name, schema)
+            mask.applied(found[0])
+
+    def _missing_mask(self, name: str, schema: TableSchema) -> None:
+        try:
+            schema.select([name])
+        except ConfigError as error:
+            raise ConfigError(f"{error.what}, which `mask` names", hint=error.hint) from None
+
+    def missing(self, schema: TableSchema) -> tuple[str, ...]:
+        """The columns of the filter and of masks that a version does not have: a later one may add them."""
+        names = [*(self.where.names if self.where is not None else ()), *(name for name, _ in self.masks)]
+        find = ByName({child.name: child for child in schema.struct})
+        return tuple(name for name in names if not find(name))
+
+    def check_change(self, before: TableSchema, after: TableSchema) -> None:
+        """Check that a version keeps the columns of the filter and of masks.
+
+        Raises:
+            MissingColumnError: it renames or drops one. Its rows would be filtered wrongly, or not masked.
+        """
+        gone = [name for name in self.missing(after) if name not in self.missing(before)]
+        if self.where is not None:
+            gone += [
+                ".".join(column.path)
+                for column in self.where.columns
+                if column_type(self.where, column, before) is not None
+                and column_type(self.where, column, after) is None
+            ]
+        if gone:
+            raise MissingColumnError(
+                f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",
+                hint="A writer renamed or dropped it; change `where` and `mask`. Everything before this version is delivered",
+            )
+
+
+def _nothing(schema: TableSchema) -> TableSchema:
+    """The schema without columns: readers may want the change columns alone."""
+    return replace(schema, struct=StructType(()), partition_columns=())
+
+
+AS_IT_IS = Shape()
+"""All rows and columns, unchanged."""
+
+
+def check_key_masks(masks: Mapping[str, Mask], key: Sequence[str]) -> None:
+    """Check that the values of a key stay different.
+
+    Raises:
+        ConfigError: a mask gives several rows the same key.
+    """
+    keys = {name.lower() for name in key}
+    for name, mask in masks.items():
+        if name.lower() in keys and mask.method != "hmac_sha256":
+            raise ConfigError(
+                f"the mask {mask.method} of column {name!r:.100} gives different rows the same key",
+                hint="Only hmac_sha256 can hide a column of the key",
+            )

@@ -1,1 +1,0 @@
-"""Ports with several implementations, to which other packages can add: see `registry`."""

@@ -1,0 +1,123 @@
+"""The kinds of each port by name: one line registers one of them, as `docs/extending.md` shows.
+
+Other packages register theirs as entry points of the port's group. No kind is imported before it is asked for. Installed packages are looked
+through only for a name that is none of cdfd's: it takes 10 ms of processor time for 150 packages.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from cdfd.errors import ConfigError
+
+
+class Registry:
+    """The kinds of one port.
+
+    Args:
+        group: of entry points of other packages.
+        own: names, and where each kind is: `module:attribute`.
+    """
+
+    def __init__(self, group: str, own: Mapping[str, str]) -> None:
+        self._group = group
+        self._own = own
+        self._loaded: dict[str, Any] = {}
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        return {each.name: each for each in entry_points(group=self._group)}
+
+    def names(self) -> list[str]:
+        """All names, those of other packages last."""
+        return list(dict.fromkeys([*self._own, *sorted(self._others), *self._loaded]))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self._own or name in self._loaded or name in self._others)
+
+    def load(self, name: str) -> Any:
+        """The implementation with a name, imported now.
+
+        Raises:
+            KeyError: nothing is.
+            ConfigError: another package's cannot be imported.
+        """
+        if name not in self._loaded:
+            own = self._own.get(name)
+            entry = self._others[name] if own is None else EntryPoint(name, own, self._group)
+            try:
+                self._loaded[name] = entry.load()
+            except (ImportError, AttributeError) as error:
+                if own is not None:
+                    raise
+                what = f"{name} of {self._group}, which is {entry.value}, cannot be imported: {error}"
+                raise ConfigError(what, hint="Repair or remove the package that registers it") from error
+        return self._loaded[name]
+
+    def add(self, name: str, found: Any) -> None:
+        """Register something in this process alone."""
+        self._loaded[name] = found
+
+
+SINKS = Registry(
+    "cdfd.sinks",
+    {
+        "kafka": "cdfd.sinks.kafka.settings:KafkaSettings",
+        "files": "cdfd.sinks.files.settings:FilesSettings",
+        "delta": "cdfd.sinks.delta.settings:DeltaSettings",
+    },
+)
+"""The `SinkSettings` of each `sink.kind`."""
+
+RECORD_FORMATS = Registry(
+    "cdfd.record_formats",
+    {
+        "flat": "cdfd.encode.formats:FLAT",
+        "debezium": "cdfd.encode.formats:DEBEZIUM",
+        "avro": "cdfd.encode.formats:AVRO",
+        "arrow": "cdfd.encode.formats:ARROW",
+        "cloudevents": "cdfd.encode.formats:CLOUDEVENTS",
+    },
+)
+"""The `cdfd.encode.formats.RecordFormat` of each `sink.format` of records."""
+
+FILE_FORMATS = Registry(
+    "cdfd.file_formats",
+    {
+        "jsonl": "cdfd.sinks.files.formats:JsonLines",
+        "parquet": "cdfd.sinks.files.formats:Parquet",
+        "trevni": "cdfd.sinks.files.trevni:Trevni",
+    },
+)
+"""The `cdfd.sinks.files.formats.RowsFormat` of each `sink.format` of files, a class that needs no arguments."""
+
+ENGINES = Registry(
+    "cdfd.engines",
+    {
+        "embedded": "cdfd.daemon.engines:Embedded",
+        "spark": "cdfd.daemon.engines:OnSpark",
+        "auto": "cdfd.daemon.engines:Auto",
+    },
+)
+"""The `cdfd.daemon.engines.Embedded`, or a subclass, of each `engine.kind`."""
+
+DATA_FILES = Registry(
+    "cdfd.data_files",
+    {
+        "parquet": "cdfd.scan.parquet.reader:opened",
+        "trv": "cdfd.trevni.files.data_file:opened",
+    },
+)
+"""Functions that open a table's data files as `cdfd.scan.data_files.DataFile`, by the end of their names."""
+
+STORES = Registry(
+    "cdfd.stores",
+    {
+        "file": "cdfd.storage.location:open_file",
+        "s3": "cdfd.storage.s3.storage:open_s3",
+        "s3a": "cdfd.storage.s3.storage:open_s3",
+        **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), "cdfd.storage.location:open_by_fsspec"),
+    },
+)
+"""Functions that open a `cdfd.storage.base.Storage`, by the scheme of its URI."""

@@ -1,0 +1,301 @@
+"""Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
+
+A batch never spans two versions, but a run may: small files of several versions are read together. The batches in flight bound the memory,
+whatever the size of a version or a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, groupby, repeat
+from typing import Any
+
+from cdfd.model.batch import ChangeBatch, ChangeRun, VersionRows
+from cdfd.model.column_selection import Select, all_columns
+from cdfd.model.columns import VersionColumns
+from cdfd.model.plan import ChangePlan, FileScan, in_phases
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime.ordered_pool import After, Inline, run_in_order
+from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
+from cdfd.scan.joined import JoinedRows, PlannedScan, groups_of
+from cdfd.scan.joined_images import image_orders, joined_images
+from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
+from cdfd.scan.read import BATCH_ROWS
+from cdfd.scan.scans import OnMissingFile, Scanned, ScanReader, Unpaired, is_small, raise_missing
+from cdfd.scan.shaping import RowShaper
+from cdfd.scan.table_files import TableFiles
+from cdfd.scan.updates.no_ops import where_matched_by_key, without_no_ops
+from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
+from cdfd.scan.updates.spill import SpillSpace, spill_space
+from cdfd.scan.updates.whole_pairs import filled, without_lone_images
+
+TINY_FILE_BYTES = 16 << 10
+"""Bytes of a file, below which it holds a few rows only."""
+
+
+_Task = Callable[[], Iterator[Scanned | JoinedRows]]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Executes plans.
+
+    Attributes:
+        files: the table's files.
+        select: from a version's schema, the columns to read.
+        workers: cores to use; None for as many as the process may use.
+        batch_rows: rows of a batch, at most. Smaller batches take less memory, larger ones less time.
+        on_missing: called if a file is gone.
+        whole: whether `select` chooses all columns. A remote store then prefetches files from their beginning, before their footers say
+            where each column is.
+        drop_unchanged: whether updates that change nothing are left out.
+        shape: of the rows. `select` chooses the columns that it needs.
+        space: local disk, for rows of refined versions.
+        keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
+            in a header. Otherwise it is a delete and an insert, which `shape` may exclude.
+        refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
+    """
+
+    files: TableFiles
+    select: Select = all_columns
+    workers: int | None = None
+    batch_rows: int = BATCH_ROWS
+    on_missing: OnMissingFile = raise_missing
+    whole: bool = False
+    drop_unchanged: bool = False
+    shape: Shape = AS_IT_IS
+    space: SpillSpace = field(default_factory=spill_space)
+    keeps_moves: bool = False
+    refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
+
+    @property
+    def threads(self) -> int:
+        """Cores to use."""
+        return cores() if self.workers is None else self.workers
+
+    def threads_for(self, plans: Sequence[ChangePlan]) -> int:
+        """Cores to use for processing the rows of `plans`. At the tip of a table rows are few, and one thread is faster than several."""
+        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and is_small(plans[0].size) else self.threads
+
+    def _parallel_scans(self) -> int:
+        """Files to read at a time. More of them than cores would take the processor's caches from each other."""
+        # A file of a remote store waits for requests, where another one may have been fetched.
+        return max(2, self.threads) if self.files.storage.remote else self.threads
+
+    def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
+        """The change rows of `plans`, in their shape. If the last rows of a version are left out, its last batch is empty.
+
+        Args:
+            plans: in order of version.
+            start: position in the first plan to begin at; None for its beginning.
+
+        Raises:
+            CdfdError: see `read`. It names table, version and file.
+        """
+        found = self._by_version(plans, start)
+        if self._is_plain:
+            return found
+        if not self.shape.is_plain:
+            found = RowShaper(self.shape).shaped(found)
+        if self.drop_unchanged:
+            found = without_no_ops(found)
+        elif self.shape.where is not None and self.shape.columns is not None:
+            # An update of a column that is read for the filter alone changes nothing that is published.
+            found = without_no_ops(found, where_matched_by_key)
+        return filled(found)
+
+    def runs(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeRun, None, None]:
+        """The same rows, in as few pieces as they are read: a run may have rows of several versions. See `batches`."""
+        if self._is_plain:
+            yield from self._runs(plans, start)
+        else:
+            yield from map(ChangeRun.of, self.batches(plans, start))
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.shape.is_plain and not self.drop_unchanged
+
+    def _by_version(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
+        for run in self._runs(plans, start):
+            yield from run.by_version()
+
+    def _runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
+        # The images of large change data files are not matched by the key: only neighbours are pairs.
+        for is_keyed, runs in groupby(self._read_runs(plans, start), lambda run: _has_key(run.versions[0].plan)):
+            if is_keyed:
+                batches = chain.from_iterable(run.by_version() for run in runs)
+                yield from map(ChangeRun.of, without_lone_images(batches))
+            else:
+                yield from runs
+
+    def _read_runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
+        version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
+        tasks = self._tasks(plans, 0 if start is None else start.part)
+        columns: VersionColumns | None = None
+        # Files differ in size and results come in order, so without another file cores would be idle.
+        for scanned in run_in_order(tasks, workers=self._parallel_scans(), ahead=1):
+            plan = scanned.plans[0][0] if isinstance(scanned, JoinedRows) else scanned.plan
+            if columns is None:
+                columns = VersionColumns(plan.version, plan.timestamp_ms)
+            elif plan.version != version:
+                columns = columns.following(plan.version, plan.timestamp_ms)
+            if plan.version != version:
+                version, ordinal = plan.version, 0
+            if isinstance(scanned, JoinedRows):
+                run = scanned.numbered(columns, ordinal)
+                plan, _, ordinal = run.versions[-1]
+                version, columns = plan.version, columns.following(plan.version, plan.timestamp_ms)
+                yield run
+                continue
+            first = max(ordinal + scanned.found.gap_before + scanned.found.skipped, scanned.least)
+            ordinal = first + scanned.found.batch.num_rows
+            rows = columns.complete(scanned.found.batch, first)
+            yield ChangeRun((VersionRows(plan, rows.num_rows, ordinal),), scanned.schema, rows)
+
+    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
+        if self.files.storage.remote:
+            plans = prefetch_plans(plans, first_part, self.files, self.whole)
+        planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
+        for joins, some in groupby(planned, lambda each: self._joins(each[0])):
+            if joins:
+                scans = (each for plan, part in some for each in self._prefetched(plan, plan.scans[part:]))
+                yield from self._tasks_of_files(scans)
+            else:
+                for plan, part in some:
+                    yield from self._tasks_of(plan, plan.scans[part:])
+
+    def _joins(self, plan: ChangePlan) -> bool:
+        """Whether small files of a plan are read together, and with those of the plans beside it."""
+        plain = plan.origin != "cdc" and plan.refinement is None
+        return plain and self.files.reads_whole and self.shape.where is None
+
+    def _prefetched(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
+        """The scans of a plan. A remote store prefetches those that come some files later."""
+        remote = self.files.storage.remote
+        ahead = files_ahead(plan) if remote else 0
+        for number, scan in enumerate(scans):
+            if remote:
+                prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+            yield PlannedScan(plan, scan)
+
+    @property
+    def _reader(self) -> ScanReader:
+        return ScanReader(
+            self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined, self.threads
+        )
+
+    def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
+        reader, remote, refinement = self._reader, self.files.storage.remote, plan.refinement
+        if refinement is not None and refinement.images and scans and not (remote and len(refinement.sources) > 1):
+            tasks = self._tasks_of_images(plan, refinement.sources)
+            yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
+            return
+        if refinement is not None:
+            version = self.refined.of(self._refined(plan))
+            yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
+            return
+        yield from self._tasks_of_scans(plan, scans, plan.cross_partition)
+
+    def _tasks_of_images(self, plan: ChangePlan, sources: Sequence[FileScan]) -> Iterator[_Task]:
+        """The tasks of change data files whose images may have to be matched by the key."""
+
+        def version() -> RefinedVersion:
+            return self.refined.of(self._refined(plan))
+
+        if len(sources) == 1:
+            yield partial(self._reader.read_images, plan, sources[0], version)
+        else:
+            yield from self._tasks_of_scans(plan, in_phases(sources), sources, version)
+
+    def _tasks_of_scans(
+        self,
+        plan: ChangePlan,
+        scans: Sequence[FileScan],
+        looked_at: Sequence[FileScan],
+        version: Callable[[], RefinedVersion] | None = None,
+    ) -> Iterator[_Task]:
+        """The tasks of scans that are read as they are.
+
+        Args:
+            plan: of the version.
+            scans: of the version.
+            looked_at: change data files whose pairs of images are looked for before any rows are read.
+            version: the refined version, for images that are not in pairs of one key. Without it, they are read as they are.
+        """
+        reader, remote = self._reader, self.files.storage.remote
+        # Without the late phasees among these scans, nothing would read what is buffered.
+        budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
+        buffers: dict[str, Future[ReorderBuffer]] = {}
+        joined = {} if remote else joined_images(plan, scans, self.files)
+        orders = image_orders(looked_at, joined)
+        for scan in looked_at:
+            if scan.path not in joined:
+                yield partial(reader.read_order, plan, scan, orders.of_files[scan.path])
+        for images in orders.joined:
+            yield images.find_pairs
+        handover: Future[Any] | None
+        for _, scan in self._prefetched(plan, scans):
+            is_early = scan.image_phase == "early"
+            if scan.path in joined:
+                images = joined[scan.path]
+                if scan.path != images.scans[0].path:
+                    continue
+                handover = images.early_read
+                task = partial(reader.read_phase_together, plan, images, scan, budget, orders)
+            elif scan.image_phase in ("early", "late"):
+                if is_early:
+                    buffers[scan.path] = Future()
+                handover = buffers.get(scan.path)
+                task = partial(reader.read_phase, plan, scan, budget, handover, orders)
+            else:
+                yield self._task_of(plan, scan)
+                continue
+            if version is not None:
+                unpaired = Unpaired(version if is_early and scan is scans[0] else None, handover if is_early else None)
+                task = partial(reader.read_if_paired, plan, task, orders, unpaired)
+            yield task if is_early or handover is None else After(handover, task)
+
+    def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
+        for group in groups_of(scans):
+            if len(group) > 1:
+                yield partial(self._reader.read_together, group)
+            else:
+                yield self._task_of(*group[0])
+
+    def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
+        task = partial(self._reader.read, plan, scan)
+        return Inline(task) if self._is_tiny(scan.size) else task
+
+    def _is_tiny(self, size: int) -> bool:
+        # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
+        return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
+
+    def _refined(self, plan: ChangePlan) -> RefinedVersion:
+        # Its files are read by one of the threads that read buckets.
+        workers = 1 if is_small(plan.size) else self._parallel_scans()
+        return RefinedVersion(
+            plan,
+            self.select(plan.schema),
+            self.files,
+            self.space,
+            workers,
+            self.batch_rows,
+            self.on_missing,
+            self.drop_unchanged,
+            self.keeps_moves,
+        )
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    # Linux reports the cores that a container may use, other systems all of the machine.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _has_key(plan: ChangePlan) -> bool:
+    return bool(plan.key) and plan.refinement is None

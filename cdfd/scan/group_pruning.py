@@ -1,0 +1,90 @@
+"""Skips row groups of a data file that have no row for a filter, by the statistics in the file's footer.
+
+The rows of a skipped group count: each later row has the number that it has without a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import TableSchema
+from cdfd.plan.shape.predicate import Predicate
+from cdfd.plan.shape.pruning import possible
+from cdfd.plan.skipping import Range
+from cdfd.scan.parquet.statistics import ChunkStatistics
+
+if TYPE_CHECKING:
+    from cdfd.scan.projection import Projection
+    from cdfd.scan.read import FileReader
+
+
+def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -> frozenset[int]:
+    """The row groups of a file without a row for the filter. None of a file whose format, or whose footer, has no statistics."""
+    found = getattr(reader.file, "statistics", None)
+    if found is None or not reader.file.metadata.num_row_groups:
+        return frozenset()
+    sources = reader.layout.projection.file_columns
+    groups = found({name for column in where.names if (name := sources.get(_spelled(column, schema))) is not None})
+    return frozenset(
+        number
+        for number, (known, decoders) in enumerate(groups)
+        if not possible(where, schema, lambda name: _range(name, reader, known, decoders))  # noqa: B023 # called at once
+    )
+
+
+def _spelled(column: str, schema: TableSchema) -> str:
+    child = schema.find((column,))
+    return column if child is None else child.name
+
+
+def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], decoders: Mapping[str, Any]) -> Range:
+    projection: Projection = reader.layout.projection
+    stored = projection.file_columns.get(name)
+    if stored is None:
+        constant = reader.partition_values.get(name)
+        value = values.as_python(constant)
+        # A column that the file does not have is null.
+        return Range() if constant is not None and constant.is_valid and value is None else Range.constant(value)
+    chunk = known.get(stored)
+    if chunk is None:
+        return Range()
+    if chunk.nulls is not None and chunk.nulls == chunk.values:
+        return Range(nulls=True, values=False)
+    decode = decoders.get(stored)
+    # Statistics leave NaN out. Without a bound, nothing is excluded anyway.
+    low, high = (None if decode is None or bound is None else decode(bound) for bound in (chunk.low, chunk.high))
+    nan = isinstance(low, float) or isinstance(high, float)
+    return Range.between(low, high, nulls=None if chunk.nulls is None else chunk.nulls > 0, nan=nan)
+
+
+def kept_batches(
+    reader: FileReader, excluded: frozenset[int], batch_rows: int, use_threads: bool
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of the other groups, each batch with the number of selected rows that were skipped before it. The last may be empty."""
+    skipped, run = 0, list[int]()
+    selection, metadata = reader.selection, reader.file.metadata
+
+    def batches() -> Iterator[tuple[pa.RecordBatch, int]]:
+        nonlocal skipped
+        for batch in reader.of_rows(replace(selection, groups=frozenset(run))).batches(batch_rows, use_threads):
+            yield batch, skipped
+            skipped = 0
+        run.clear()
+
+    for group, row, rows in selection.row_groups(metadata):
+        if group in excluded:
+            if run:
+                yield from batches()
+            skipped += selection.count_in(row, rows)
+        else:
+            run.append(group)
+    if run:
+        yield from batches()
+    if skipped:
+        empty = [pa.nulls(0, kind) for kind in reader.layout.schema.types]
+        yield pa.RecordBatch.from_arrays(empty, schema=reader.layout.schema), skipped

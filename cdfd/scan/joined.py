@@ -1,0 +1,226 @@
+"""Reads small data files together: consecutive files of one schema are decoded as if they were one (`cdfd.scan.parquet.together`).
+
+They may be of several versions: in catch-up, most versions have one small file. The rows are the same, in the same order, but a batch has
+rows of several files. Each file that does not fit, is gone or is damaged is read by itself, which gives its rows or the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError, DataError
+from cdfd.model.batch import ChangeRun, VersionRows
+from cdfd.model.columns import VersionColumns, types_of
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.data_files import is_parquet
+from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.read import BATCH_BYTES
+from cdfd.scan.table_files import TableFiles
+
+FEW = 4
+"""Files, at least, to read them together."""
+FILE_BYTES = 1 << 20
+"""Bytes of a file, at most, to join it with others. Opening a larger one is a small part of reading it."""
+JOINED_BYTES = 2 << 20
+"""Bytes of files that are joined, at most."""
+JOINED_FILES = 256
+"""Files that are joined, at most."""
+
+Types = Callable[[int, int], pa.Array]
+
+
+class PlannedScan(NamedTuple):
+    """A scan, and the plan that it belongs to."""
+
+    plan: ChangePlan
+    scan: FileScan
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema to read the file in."""
+        return self.scan.schema or self.plan.schema
+
+
+def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
+    """The scans in order: those of consecutive small files in one group, and each other scan by itself.
+
+    The error that ends `scans` is raised after all groups before it.
+    """
+    group, size = list[PlannedScan](), 0
+    try:
+        for each in scans:
+            fits = _is_joinable(each.scan)
+            if group and not (
+                fits and len(group) < JOINED_FILES and size + each.scan.size <= JOINED_BYTES and _agree(each, group[0])
+            ):
+                yield from _parts(group)
+                group, size = [], 0
+            if fits:
+                group.append(each)
+                size += each.scan.size
+            else:
+                yield (each,)
+    except CdfdError:
+        yield from _parts(group)
+        raise
+    yield from _parts(group)
+
+
+def _agree(one: PlannedScan, other: PlannedScan) -> bool:
+    images = one.scan.change_type is None, other.scan.change_type is None
+    return images[0] == images[1] and (one.schema is other.schema or one.schema == other.schema)
+
+
+def _parts(group: list[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
+    if len(group) >= FEW:
+        yield group
+    else:
+        yield from ((each,) for each in group)
+
+
+def _is_joinable(scan: FileScan) -> bool:
+    return (
+        (scan.change_type is not None or scan.image_phase == "early")
+        and 0 < scan.size <= FILE_BYTES
+        and scan.only is None
+        and scan.without is None
+        and scan.piece is None
+        and scan.row_ids is None
+        and scan.bucket is None
+        and is_parquet(scan.path)
+    )
+
+
+class JoinedRows(NamedTuple):
+    """Change rows of several scans.
+
+    Attributes:
+        schema: of the table's columns.
+        batch: the columns of the table, then `_change_type`.
+        plans: of the rows, in order, each with its number of rows.
+    """
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+    plans: Sequence[tuple[ChangePlan, int]]
+
+    def numbered(self, columns: VersionColumns, ordinal: int) -> ChangeRun:
+        """The rows with all change columns. `ordinal` is that of the first row; those of each later version begin with 0."""
+        ordinals = (ordinal, *repeat(0, len(self.plans) - 1))
+        numbered = [(plan, rows, first) for (plan, rows), first in zip(self.plans, ordinals, strict=True)]
+        numbers = [(plan.version, plan.timestamp_ms, rows, first) for plan, rows, first in numbered]
+        versions = [VersionRows(plan, rows, first + rows) for plan, rows, first in numbered]
+        return ChangeRun(versions, self.schema, columns.complete_several(self.batch, numbers))
+
+
+def read_joined(
+    group: Sequence[PlannedScan], schema: TableSchema, files: TableFiles, *, batch_rows: int
+) -> Iterator[JoinedRows]:
+    """The change rows of scans that `groups_of` put together, in order. Batches have the columns that `read` gives them.
+
+    Raises:
+        CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
+    """
+    found = JoinedFiles.of([each.scan for each in group], files)
+    rows, row = _Rows(group, found.together.rows), 0
+    for batch in found.batches(schema, files, batch_rows, rows.types):
+        yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
+        row += batch.num_rows
+
+
+class _Rows:
+    """Plans and change types of the rows of several files."""
+
+    def __init__(self, group: Sequence[PlannedScan], rows: Sequence[int]) -> None:
+        self._group = group
+        self._types = [str(each.scan.change_type) for each in group]
+        self._starts = [0, *accumulate(rows)]
+
+    def _counts(self, row: int, count: int) -> Any:
+        """How many of `count` rows from row `row` on each file has."""
+        return np.diff(np.clip(self._starts, row, row + count))
+
+    def types(self, row: int, count: int) -> pa.DictionaryArray:
+        """Their change types."""
+        return types_of(self._types, self._counts(row, count))
+
+    def plans(self, row: int, count: int) -> Sequence[tuple[ChangePlan, int]]:
+        """Their plans, each with its number of rows."""
+        found: list[tuple[ChangePlan, int]] = []
+        for each, rows in zip(self._group, self._counts(row, count).tolist(), strict=True):
+            if found and found[-1][0] is each.plan:
+                found[-1] = each.plan, found[-1][1] + rows
+            elif rows:
+                found.append((each.plan, rows))
+        return found
+
+
+class JoinedFiles(NamedTuple):
+    """Files that are joined.
+
+    Attributes:
+        together: the files.
+        scans: of these files.
+    """
+
+    together: FilesTogether
+    scans: Sequence[FileScan]
+
+    @classmethod
+    def of(cls, scans: Sequence[FileScan], files: TableFiles, dictionaries: Collection[str] = ()) -> JoinedFiles:
+        """The files of scans, with some columns as dictionaries. Raises what `read_joined` does."""
+        found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
+        if found is None:
+            raise DataError("the store does not read files together")
+        together = FilesTogether(found, dictionaries)
+        if any(scan.num_records not in (None, rows) for scan, rows in zip(scans, together.rows, strict=True)):
+            raise DataError("a file has other rows than the log says")
+        return cls(together, scans)
+
+    def batches(
+        self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
+    ) -> Iterator[pa.RecordBatch]:
+        """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
+        found, row = self.together, 0
+        total = sum(found.rows)
+        constants = Constants(self.scans, found.rows, schema)
+        most = max(1, min(batch_rows, BATCH_BYTES * total // max(found.size, 1)))
+        layout = files.layouts.of(schema, found.schema_arrow)
+        for batch in found.batches(list(layout.projection.columns), rows=most):
+            columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
+            columns = [*columns, types(row, batch.num_rows)]
+            yield pa.RecordBatch.from_arrays(columns, schema=layout.schema)
+            row += batch.num_rows
+
+
+class Constants:
+    """Partition values of the rows of several files."""
+
+    def __init__(self, scans: Sequence[FileScan], rows: Sequence[int], schema: TableSchema) -> None:
+        self._starts = [0, *accumulate(rows)]
+        first = scans[0].partition_values
+        several = any(scan.partition_values != first for scan in scans)
+        each = [values.parse_partition(scan.partition_values, schema) for scan in (scans if several else scans[:1])]
+        self._same: dict[str, Any] = {} if several else each[0]
+        self._each: dict[str, Any] = {}
+        for child in schema.partition_fields if several else ():
+            found = [values_of.get(child.name) for values_of in each]
+            known = [value for value in found if value is not None]
+            if known:
+                self._each[child.name] = array_of(found, known[0].type)
+
+    def of(self, row: int, count: int) -> dict[str, Any]:
+        """The values for `count` rows from row `row` on."""
+        if not self._each:
+            return self._same
+        ends = np.clip(self._starts, row, row + count)
+        numbers = array_of(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
+        return {name: column.take(numbers) for name, column in self._each.items()}

@@ -1,0 +1,289 @@
+"""Reads small change data files of a version together: they are joined, and each keeps its own order of images (`image_order`).
+
+The early rows of all files come before the late ones. These wait in memory, or are read once more. Files that cannot be read together are
+read one by one, which also finds the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError, DataError
+from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, types_as_written
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.scan.image_order import (
+    KEPT_CODES,
+    MOVED,
+    POST_IMAGE,
+    Codes,
+    ImageOrder,
+    MemoryBudget,
+    ReorderBuffer,
+    are_paired,
+    codes_with_keys,
+    divided,
+    late_rows,
+)
+from cdfd.scan.joined import Constants, JoinedFiles, PlannedScan, groups_of
+from cdfd.scan.read import BATCH_ROWS, RowBatch, check_change_type, read_image_order
+from cdfd.scan.table_files import READ_ERRORS, TableFiles
+
+
+def joined_images(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles) -> Mapping[str, JoinedImages]:
+    """By path, the change data files of a plan that are read together. Each of them has a scan for both phases among `scans`."""
+    early = [scan for scan in scans if scan.image_phase == "early"]
+    late = [scan.path for scan in scans if scan.image_phase == "late"]
+    if not late or late != [scan.path for scan in early]:
+        return {}
+    kept = MemoryBudget(KEPT_CODES)
+    groups = (
+        JoinedImages([each.scan for each in group], files, plan.key_schema, kept)
+        for group in groups_of(PlannedScan(plan, scan) for scan in early)
+        if len(group) > 1
+    )
+    return {scan.path: images for images in groups for scan in images.scans}
+
+
+@dataclass(frozen=True)
+class ImageOrders:
+    """The image orders of the change data files of a version, between which updates may have moved rows.
+
+    Attributes:
+        of_files: by path; None where a file cannot be read.
+        joined: files that are read together.
+    """
+
+    of_files: Mapping[str, Future[ImageOrder | None]]
+    joined: Sequence[JoinedImages]
+
+    @cached_property
+    def paired(self) -> bool:
+        """Whether the images of all files are in pairs. Waits for the orders of all of them."""
+        found = [order.result() for order in self.of_files.values()]
+        joined = [images.paired.result() for images in self.joined]
+        return all(joined) and all(order is None or order.paired for order in found)
+
+    @property
+    def by_key(self) -> bool:
+        """The same, and no pair changes the key."""
+        if not self.paired or any(images.moves for images in self.joined):
+            return False
+        orders = [order.result() for order in self.of_files.values()]
+        return all(order is None or order.by_key for order in orders)
+
+
+def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, JoinedImages]) -> ImageOrders:
+    """The orders of these files, which have not been read yet. Some of them are `joined`."""
+    of_files = {scan.path: Future[ImageOrder | None]() for scan in cross_partition if scan.path not in joined}
+    return ImageOrders(of_files, list(dict.fromkeys(joined.values())) if cross_partition else ())
+
+
+class _Files(NamedTuple):
+    """The order of a joined file's rows: which ones are late, and post-images that must not be paired with the row before them."""
+
+    late: npt.NDArray[np.bool_]
+    gaps: Sequence[int]
+    ends: Sequence[int]
+
+
+class JoinedImages:
+    """Small change data files that are read together, by several tasks: for their order, the early rows, and the late rows.
+
+    Attributes:
+        scans: of the files, for the early phase.
+        paired: whether the images of all files are in pairs. `find_pairs` sets it.
+        moves: whether a pair changes the key; known with `paired`.
+        early_read: set once the early rows were read: whether they were read together.
+        buffers: by path, the late rows of files that were read one by one.
+    """
+
+    def __init__(
+        self, scans: Sequence[FileScan], files: TableFiles, key: TableSchema | None, kept: MemoryBudget
+    ) -> None:
+        self.scans = scans
+        self.paired = Future[bool]()
+        self.moves = False
+        self.early_read = Future[bool]()
+        self.buffers: dict[str, Future[ReorderBuffer]] = {}
+        self._files = files
+        self._key = key
+        self._kept = kept
+        self._codes: Sequence[Codes] | None = None
+        self._late: list[tuple[RowBatch, int]] = []
+        self._reread_from: int | None = 0
+        self._pairs = True
+
+    def find_pairs(self) -> Iterator[NoReturn]:
+        """Set `paired`. A file that cannot be read counts as paired: the scan that reads its rows raises the error. Yields no rows."""
+        paired = True
+        try:
+            try:
+                codes = self._read_codes()
+                paired = all(map(are_paired, codes))
+                self.moves = any(bool((each == MOVED).any()) for each in codes)
+                if self._kept.reserve(sum(map(len, codes))):
+                    self._codes = codes
+            except READ_ERRORS:
+                paired = all(map(self._is_paired, self.scans))
+        finally:
+            self.paired.set_result(paired)
+        yield from ()
+
+    def _is_paired(self, scan: FileScan) -> bool:
+        try:
+            found = read_image_order(scan, self._files, self._key)
+        except CdfdError:
+            return True
+        self.moves = self.moves or found.moves
+        return found.paired
+
+    def early(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool) -> Iterator[RowBatch]:
+        """The early rows of all files. Late ones wait, as long as they fit into the budget.
+
+        Args:
+            schema: with the selected columns.
+            batch_rows: rows of a batch, at most.
+            budget: for late rows.
+            pairs: whether adjacent images count as pairs.
+
+        Raises:
+            CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
+        """
+        self._pairs, self._reread_from = pairs, None
+        codes, self._codes = self._codes, None
+        kept = sum(map(len, codes or ()))
+        try:
+            for row, early, late in self._blocks(schema, batch_rows, codes):
+                size = sum(found.batch.nbytes for found in late)
+                if late and self._reread_from is None:
+                    if budget.reserve(size):
+                        self._late += [(found, size if place == 0 else 0) for place, found in enumerate(late)]
+                    else:
+                        self._reread_from = row
+                yield from map(RowBatch, early)
+        except READ_ERRORS:
+            self._reread_from = 0
+            for _ in self._drained(budget):
+                pass
+            raise
+        finally:
+            self._kept.release(kept)
+
+    def late(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget) -> Iterator[RowBatch]:
+        """The late rows of all files, after `early`. Arguments and errors are those of `early`."""
+        yield from self._drained(budget)
+        if self._reread_from is None:
+            return
+        found = False
+        for row, _, late in self._blocks(schema, batch_rows, None):
+            found = found or row == self._reread_from
+            if found:
+                yield from late
+        if not found:
+            raise DataError("the files were read in other batches")
+
+    def _drained(self, budget: MemoryBudget) -> Iterator[RowBatch]:
+        while self._late:
+            found, size = self._late.pop(0)
+            budget.release(size)
+            yield found
+
+    def _blocks(
+        self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
+    ) -> Iterator[tuple[int, list[pa.RecordBatch], list[RowBatch]]]:
+        """For each batch the number of its first row, its early rows and its late rows."""
+        files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
+        found = self._codes_of(files) if codes is None else codes
+        order, row = self._order(found), 0
+        written = np.concatenate(found)
+        written[written == MOVED] = POST_IMAGE
+        types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
+        for batch in files.batches(schema, self._files, batch_rows, types.slice):
+            yield row, *_divided(batch, row, order)
+            row += batch.num_rows
+
+    def _order(self, codes: Sequence[Codes]) -> _Files:
+        starts = [0, *accumulate(map(len, codes))]
+        found = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes]
+        gaps = [start + gap for start, (_, gap) in zip(starts, found, strict=False) if gap is not None]
+        return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
+
+    def _read_codes(self) -> list[Codes]:
+        return self._codes_of(JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE]))
+
+    def _codes_of(self, files: JoinedFiles) -> list[Codes]:
+        """The codes of the change types of each file."""
+        rows = files.together.rows
+        if sum(rows) > KEPT_CODES:
+            raise DataError("the files have too many rows to be read together")
+        starts = [0, *accumulate(rows)]
+        codes = np.concatenate(list(self._read_types(files, starts)))
+        if len(codes) != starts[-1]:
+            raise DataError(f"{len(codes)} change types were read of {starts[-1]}")
+        return np.split(codes, starts[1:-1])
+
+    def _read_types(self, files: JoinedFiles, starts: Sequence[int]) -> Iterator[Codes]:
+        key, together = self._key, files.together
+        check_change_type(together)
+        if key is None:
+            for batch in together.batches([CHANGE_TYPE], rows=BATCH_ROWS):
+                yield to_numpy(_types(batch).indices)
+            return
+        layout = self._files.layouts.of(key, together.schema_arrow)
+        constants = Constants(files.scans, together.rows, key)
+
+        def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:
+            row = 0
+            for batch in together.batches(layout.names(None), rows=BATCH_ROWS):
+                for number, start, count in _files_of(row, batch.num_rows, starts):
+                    some = batch.slice(start - row, count)
+                    yield number, (_types(some), layout.projection.apply(some, constants.of(start, count)))
+                row += batch.num_rows
+
+        for _, found in groupby(columns(), key=lambda each: each[0]):
+            yield from codes_with_keys(each for _, each in found)
+
+
+def _types(batch: pa.RecordBatch) -> pa.DictionaryArray:
+    types = types_as_written(batch.column(CHANGE_TYPE))
+    if len(types.dictionary) != len(CHANGE_TYPES):
+        raise DataError("change types in the spelling of early writers")
+    return types
+
+
+def _files_of(row: int, count: int, starts: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+    """The files of rows: (number, first row, how many)."""
+    for number in range(max(0, int(np.searchsorted(starts, row, "right")) - 1), len(starts) - 1):
+        start, end = max(row, starts[number]), min(row + count, starts[number + 1])
+        if start >= end:
+            return
+        yield number, start, end - start
+
+
+def _divided(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.RecordBatch], list[RowBatch]]:
+    """The early rows and the late ones of a batch, whose first row is row `row`."""
+    count = batch.num_rows
+    mask = order.late[row : row + count]
+    late_count = int(mask.sum())
+    if not late_count:
+        return [batch], []
+    early, late = list[pa.RecordBatch](), list[RowBatch]()
+    for _, start, size in _files_of(row, count, [0, *order.ends]):
+        some, there = batch.slice(start - row, size), mask[start - row : start - row + size]
+        # Slices hold the memory of the whole batch while they wait.
+        before, after = divided(some, there, copied=2 * late_count < count)
+        early += before
+        gap = any(start <= each < start + size for each in order.gaps)
+        late += [RowBatch(found, gap and place == 0) for place, found in enumerate(after)]
+    return early, late

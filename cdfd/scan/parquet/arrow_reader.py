@@ -1,0 +1,60 @@
+"""Reads Parquet files by pyarrow, where `cdfd-native` is missing. It is slower, and a hostile file may take more memory than is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.scan.parquet.text import checked
+
+FOOTER_ITEMS = 200_000
+"""Items of a list in a footer, at most: row groups or columns."""
+FOOTER_BYTES = 32 << 20
+"""Bytes of a text in a footer, at most."""
+
+
+class ArrowReader:
+    """An open file, as `cdfd.scan.parquet.reader.ParquetReader`, but without statistics and dictionaries."""
+
+    def __init__(self, source: Any) -> None:
+        self.size: int = source.size()
+        self._file = pq.ParquetFile(
+            source,
+            buffer_size=1 << 20,
+            coerce_int96_timestamp_unit="us",
+            thrift_container_size_limit=FOOTER_ITEMS,
+            thrift_string_size_limit=FOOTER_BYTES,
+        )
+        self.metadata: pq.FileMetaData = self._file.metadata
+        self.schema_arrow: pa.Schema = self._file.schema_arrow
+
+    def __enter__(self) -> ArrowReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def batches(
+        self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """See `ParquetReader.batches`."""
+        wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
+        expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
+        found = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
+        return _counted(checked(found), expected)
+
+
+def _counted(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
+    """The batches. ValueError if they have other rows together: pyarrow ends early at a list column whose first page has no values."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        if rows > expected:
+            break
+        yield batch
+    if rows != expected:
+        more = "at least " if rows > expected else ""
+        raise ValueError(f"{more}{rows} rows were read of row groups that have {expected}")

@@ -1,0 +1,238 @@
+"""Reads Parquet files in batches of bounded memory, whatever the files say.
+
+`cdfd-native` decodes them, in safe Rust over arrow-rs. Where it is missing, `cdfd.scan.parquet.arrow_reader` does so, more slowly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.errors import DataError
+from cdfd.runtime import native
+from cdfd.scan.parquet import text
+from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
+
+if TYPE_CHECKING:
+    from cdfd_native.parquet import Failed, ParquetFile
+
+    from cdfd.scan.parquet.arrow_reader import ArrowReader
+
+THREADS = 2
+"""Threads that decode the columns of a file that is read alone."""
+HINT = "Rewrite the file with smaller values or pages, or remove its rows from the table"
+
+AnyReader: TypeAlias = "ParquetReader | ArrowReader"
+Statistics: TypeAlias = "list[tuple[Mapping[str, ChunkStatistics], Mapping[str, Decode | None]]]"
+
+
+@contextlib.contextmanager
+def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[AnyReader]:
+    """A file for reading. `dictionaries` are string columns to return as dictionaries.
+
+    Args:
+        source: a `pyarrow.NativeFile`.
+        dictionaries: names of top-level columns.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError: the file is damaged.
+        DataError: it requires too much memory.
+    """
+    if native.built:
+        yield ParquetReader(source, dictionaries)
+        return
+    from cdfd.scan.parquet import arrow_reader
+
+    with arrow_reader.ArrowReader(source) as reader:
+        yield reader
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Counts of a row group.
+
+    Attributes:
+        num_rows: its rows.
+        total_byte_size: bytes of its columns once decoded, as the footer says.
+    """
+
+    num_rows: int
+    total_byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """Counts of a file; see `cdfd.scan.data_files.Footer`."""
+
+    groups: Sequence[RowGroup]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return sum(group.num_rows for group in self.groups)
+
+    @property
+    def num_row_groups(self) -> int:
+        """How many there are."""
+        return len(self.groups)
+
+    def row_group(self, number: int) -> RowGroup:
+        """One of them."""
+        return self.groups[number]
+
+
+class ParquetReader:
+    """An open file.
+
+    Attributes:
+        size: bytes of the file.
+        metadata: counts of rows.
+        schema_arrow: the columns, with Parquet's field ids in the fields' metadata.
+    """
+
+    def __init__(self, source: Any, dictionaries: Collection[str] = ()) -> None:
+        self.size: int = source.size()
+        self._dictionaries = list(dictionaries)
+        self._file = native_file(source)
+        self.metadata = Footer([RowGroup(*counts) for counts in self._file.row_groups])
+        self.schema_arrow: pa.Schema = self._file.schema(self._dictionaries)
+
+    def batches(
+        self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in order: batches of at most `rows` rows and about 32 MiB, but at least one row.
+
+        Args:
+            columns: top-level columns, or dotted names of their children.
+            groups: row groups; None for all.
+            rows: of a batch, at most.
+            use_threads: decode columns in parallel.
+
+        Raises:
+            DataError: a row, page or dictionary that is too large.
+            ValueError: the file is damaged, or has other rows than its footer says.
+            OSError, StorageError: it cannot be read.
+        """
+        wanted = range(self.metadata.num_row_groups) if groups is None else groups
+        return read([(self._file, wanted)], columns, self._dictionaries, rows, THREADS if use_threads else 1)
+
+    def selected_batches(
+        self,
+        columns: Sequence[str],
+        groups: Sequence[int],
+        runs: npt.NDArray[np.uint64],
+        *,
+        rows: int,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Like `batches`, but only some rows: `runs` has how many rows are skipped, returned, skipped, and so on."""
+        return read([(self._file, groups)], columns, self._dictionaries, rows, THREADS if use_threads else 1, runs)
+
+    def ranges(self, columns: Sequence[str], groups: Collection[int] | None = None) -> list[tuple[int, int, int]]:
+        """Where columns are in the file: row group, start and end in bytes. `groups` are row groups, None all."""
+        return [each for each in self._file.ranges(list(columns)) if groups is None or each[0] in groups]
+
+    def statistics(self, columns: Collection[str]) -> Statistics:
+        """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.
+
+        None of a file whose statistics are damaged.
+        """
+        kinds = {path: kind for path, kind, repeated in self._file.leaves if path in columns and not repeated}
+        names = [name for name in kinds if name in self.schema_arrow.names]
+        try:
+            groups = self._file.statistics(names)
+        except ValueError:
+            return []
+        decoders = {
+            name: decoder(self.schema_arrow.field(name).type, kinds[name], self._file.created_by) for name in names
+        }
+        return [({name: ChunkStatistics(*each) for name, each in group.items()}, decoders) for group in groups]
+
+    def size_of(self, columns: Sequence[str]) -> int:
+        """Decoded bytes of these columns, about: of the file's, as much as they have of its stored bytes."""
+        stored = sum(end - start for _, start, end in self._file.ranges(list(columns)))
+        decoded = sum(group.total_byte_size for group in self.metadata.groups)
+        return decoded * stored // max(1, self._stored)
+
+    @cached_property
+    def _stored(self) -> int:
+        return sum(end - start for _, start, end in self._file.ranges(self.schema_arrow.names))
+
+
+class _Ranges:
+    """Bytes of a source for the native reader."""
+
+    def __init__(self, source: Any) -> None:
+        buffer_at = getattr(source, "buffer_at", None)
+        # `read_at` would take new memory from the C library, which the kernel has to clear.
+        self._read = buffer_at or (lambda count, most, at: source.get_stream(at, most).read_buffer(most))
+
+    def read_range(self, at: int, count: int, most: int) -> pa.UInt8Array:
+        """From `count` to `most` bytes from position `at` on."""
+        return octets(pa.py_buffer(self._read(count, most, at)))
+
+
+def octets(data: pa.Buffer) -> pa.UInt8Array:
+    """The bytes of a buffer as an array, without a copy."""
+    return pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
+
+
+def native_file(source: Any) -> ParquetFile:
+    """A file for the native reader. One that is in memory is not copied."""
+    from cdfd_native import parquet
+
+    size = source.size()
+    try:
+        if not isinstance(source, pa.BufferReader):
+            return parquet.ParquetFile(_Ranges(source), size)
+        source.seek(0)
+        return parquet.ParquetFile(octets(source.read_buffer()), size)
+    except parquet.TooLargeError as error:
+        raise DataError(str(error), hint=HINT) from None
+
+
+def read(
+    files: Sequence[tuple[ParquetFile, Sequence[int]]],
+    columns: Sequence[str],
+    dictionaries: Sequence[str],
+    rows: int,
+    threads: int = 1,
+    runs: npt.NDArray[np.uint64] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of files of one schema, each with the row groups to read. Arguments and errors are those of `ParquetReader.batches`."""
+    from cdfd_native import parquet
+
+    try:
+        batches, failed = parquet.read(
+            [file for file, _ in files],
+            [list(groups) for _, groups in files],
+            list(columns),
+            rows=rows,
+            dictionaries=list(dictionaries),
+            threads=threads,
+            selection=runs,
+        )
+        yield from _batches(batches, failed)
+    except parquet.NotTextError as error:
+        raise DataError(str(error), hint=text.HINT) from None
+    except parquet.TooLargeError as error:
+        raise DataError(str(error), hint=HINT) from None
+
+
+def _batches(reader: pa.RecordBatchReader, failed: Failed) -> Iterator[pa.RecordBatch]:
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError):
+            failed.raise_failure()
+            raise
+        yield batch

@@ -1,0 +1,332 @@
+"""Projects batches of a data file to batches of the table: finds the columns, orders them and converts their types.
+
+Everything is resolved once per file, from the schemas alone. A batch then only costs its conversions, and nothing if the file has the table's
+types. Rules: specification, "Column Mapping", and "Requirements for Writers" on columns that files lack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.types.arrow_types import arrow_type, is_any_list
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
+from cdfd.errors import DataError, LogError
+from cdfd.runtime.arrays import scalar_of
+from cdfd.scan import variant
+from cdfd.scan.conversion import Convert, conversion, identity
+
+Array: TypeAlias = "pa.Array[Any]"
+PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.Array[Any]]"
+"""Partition values by name of the column: a value for all rows, or one for each row."""
+
+FIELD_ID = b"PARQUET:field_id"
+"""Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Projects batches of one file to batches of the table.
+
+    Attributes:
+        schema: of the columns from `apply`.
+        columns: names of the file's top-level columns that are needed, in the file's order; `apply` ignores others.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    _sources: tuple[_Source, ...]
+    _known: list[tuple[pa.Schema, Sequence[int]]] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    @classmethod
+    def plan(
+        cls,
+        schema: TableSchema,
+        file_schema: pa.Schema,
+        columns: Sequence[str] | None = None,
+        variant_to_json: Convert = variant.to_json,
+    ) -> Projection:
+        """Find the table's columns in a file.
+
+        A column that the file does not have is null, at any depth. Columns that only the file has are ignored. Partition columns in the file
+        are ignored too, because the log has their values.
+
+        Args:
+            schema: of the table, at the version that the file is read for.
+            file_schema: of the file, with Parquet's field ids in the fields' metadata (`pq.ParquetFile.schema_arrow`).
+            columns: which of the table's columns, in that order; None for all.
+            variant_to_json: converts stored variants to text.
+
+        Raises:
+            ConfigError: `columns` names a column that the table does not have.
+            DataError: the values of a column cannot be converted to the table's type, a name or an id fits two columns of the file, or a file
+                has no ids although the table maps columns by id.
+            LogError: a column has no id, and the table maps columns by id.
+        """
+        wanted = schema if columns is None else schema.select(columns)
+        if wanted.mapping is ColumnMappingMode.ID and wanted.data_fields and not _has_ids(file_schema):
+            raise DataError(
+                "the file has no field ids, and the table finds its columns by id",
+                hint="Its writer does not support column mapping: rewrite the file",
+            )
+        resolver = _Resolver(wanted.mapping, variant_to_json)
+        fields = list(file_schema)
+        index = _FieldIndex.of(fields, wanted.mapping)
+        partitions = set(wanted.partition_columns)
+        sources = []
+        for child in wanted.struct:
+            position = None if child.name in partitions else index.find(child, (child.name,))
+            field = None if position is None else fields[position]
+            convert = identity if field is None else resolver.convert(child.type, field.type, (child.name,))
+            sources.append(_Source(child.name, arrow_type(child.type), field, convert))
+        needed = {source.field.name for source in sources if source.field is not None}
+        return cls(wanted.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
+
+    @property
+    def file_columns(self) -> dict[str, str]:
+        """The name of each column in the file, for those that the file has."""
+        return {source.name: source.field.name for source in self._sources if source.field is not None}
+
+    def apply(self, batch: pa.RecordBatch, partition_values: PartitionScalars) -> list[Array]:
+        """The columns of `schema` for the rows of a batch.
+
+        Nulls in a column that must not be null are passed on as they are in the file.
+
+        Args:
+            batch: rows of the file, with at least `columns`.
+            partition_values: by name of the column; a missing value is null.
+
+        Raises:
+            DataError: a value that the table's type cannot hold, or a batch of another file.
+        """
+        positions = self._positions(batch.schema)
+        return [
+            source.column(batch, position, partition_values.get(source.name))
+            for source, position in zip(self._sources, positions, strict=True)
+        ]
+
+    def _positions(self, schema: pa.Schema) -> Sequence[int]:
+        """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
+        for known, positions in self._known:
+            if schema.equals(known):
+                return positions
+        positions = [source.position(schema) for source in self._sources]
+        self._known[:] = [(schema, positions)]
+        return positions
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The source of one column: a field of the file, or (`field` is None) a constant."""
+
+    name: str
+    type: pa.DataType
+    field: pa.Field[Any] | None
+    convert: Convert
+
+    def position(self, schema: pa.Schema) -> int:
+        if self.field is None:
+            return -1
+        position: int = schema.get_field_index(self.field.name)
+        if position < 0 or schema.field(position).type != self.field.type:
+            raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
+        return position
+
+    def column(self, batch: pa.RecordBatch, position: int, constant: pa.Scalar[Any] | Array | None) -> Array:
+        if position < 0:
+            if isinstance(constant, pa.Array):
+                return constant
+            if constant is None or not constant.is_valid:
+                return pa.nulls(batch.num_rows, self.type)
+            return pa.repeat(constant, batch.num_rows)
+        if self.convert is identity:
+            return batch.column(position)
+        try:
+            return self.convert(batch.column(position))
+        except pa.ArrowException as error:
+            raise DataError(
+                f"column {self.name!r:.200} has a value that the table's type cannot hold: {error}",
+                hint="the file does not match the table's schema",
+            ) from error
+
+
+Path: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldIndex:
+    """The fields of one struct of the file, by id or by name."""
+
+    mode: ColumnMappingMode
+    exact: Mapping[str | int, list[int]]
+    folded: Mapping[str, list[int]]
+
+    @classmethod
+    def of(cls, fields: Sequence[pa.Field[Any]], mode: ColumnMappingMode) -> _FieldIndex:
+        exact: dict[str | int, list[int]] = {}
+        folded: dict[str, list[int]] = {}
+        for position, field in enumerate(fields):
+            if mode is ColumnMappingMode.ID:
+                if (number := _field_id(field)) is not None:
+                    exact.setdefault(number, []).append(position)
+            else:
+                exact.setdefault(field.name, []).append(position)
+                folded.setdefault(field.name.lower(), []).append(position)
+        return cls(mode, exact, folded)
+
+    def find(self, child: StructField, path: Path) -> int | None:
+        """Position in the file of a field of the table; None if the file does not have it.
+
+        An exact name wins; else case is ignored, as in Spark.
+        """
+        if self.mode is ColumnMappingMode.ID:
+            key: str | int | None = column_id(child)
+            if key is None:
+                raise LogError(f"column {_dotted(path)} has no id, and the table finds its columns by id")
+            found = self.exact.get(key, [])
+        else:
+            key = physical_name(child, self.mode)
+            found = self.exact.get(key) or self.folded.get(key.lower(), [])
+        if len(found) > 1:
+            raise DataError(f"column {_dotted(path)} fits {len(found)} columns of the file", hint="each must fit one")
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Builds the conversion of a column, through all of its levels."""
+
+    mode: ColumnMappingMode
+    variant_to_json: Convert
+
+    def convert(self, kind: DataType, source: Any, path: Path) -> Convert:
+        if pa.types.is_dictionary(source):
+            return _after(lambda array: array.dictionary_decode(), self.convert(kind, source.value_type, path))
+        if isinstance(source, pa.BaseExtensionType):
+            return _after(lambda array: array.storage, self.convert(kind, source.storage_type, path))
+        convert: Convert | None = None
+        if isinstance(kind, StructType):
+            convert = self._struct(kind, source, path) if pa.types.is_struct(source) else None
+        elif isinstance(kind, ArrayType):
+            convert = self._array(kind, source, path) if is_any_list(source) else None
+        elif isinstance(kind, MapType):
+            convert = self._map(kind, source, path) if pa.types.is_map(source) else None
+        elif kind == Primitive("variant"):
+            convert = self._variant if pa.types.is_struct(source) else None
+        else:
+            convert = conversion(source, kind)
+        if convert is None and pa.types.is_null(source):
+            target = arrow_type(kind)
+            return lambda array: pa.nulls(len(array), target)
+        if convert is None:
+            raise DataError(
+                f"column {_dotted(path)}: file has {source!s:.200}, table says {kind!s:.200}",
+                hint="the file does not match the table's schema",
+            )
+        return convert
+
+    def _variant(self, array: Array) -> Array:
+        text = self.variant_to_json(array)
+        return text if text.type == pa.json_() else pa.ExtensionArray.from_storage(pa.json_(), text)
+
+    def _struct(self, kind: StructType, source: Any, path: Path) -> Convert:
+        fields = [source.field(position) for position in range(source.num_fields)]
+        index = _FieldIndex.of(fields, self.mode)
+        steps: list[tuple[int | None, Convert]] = []
+        for child in kind:
+            position = index.find(child, (*path, child.name))
+            step = (
+                identity if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
+            )
+            steps.append((position, step))
+        target: Any = arrow_type(kind)
+        if source == target and steps == [(position, identity) for position in range(len(steps))]:
+            return identity
+        wanted = [target.field(position) for position in range(target.num_fields)]
+
+        def rebuild(array: Any) -> Array:
+            children = [
+                pa.nulls(len(array), field.type) if position is None else step(array.field(position))
+                for field, (position, step) in zip(wanted, steps, strict=True)
+            ]
+            # Without children, the mask is the only source for the number of rows.
+            mask = array.is_null() if array.null_count or not children else None
+            return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
+
+        return rebuild
+
+    def _array(self, kind: ArrayType, source: Any, path: Path) -> Convert:
+        inner = self.convert(kind.element, source.value_type, (*path, "element"))
+        target: Any = arrow_type(kind)
+        if source == target and inner is identity:
+            return identity
+        plain = pa.list_(source.value_field)
+
+        def rebuild(array: Any) -> Array:
+            if not len(array):
+                return pa.nulls(0, target)
+            array = array if pa.types.is_list(source) else array.cast(plain)
+            offsets, start, count = _window(array)
+            elements = inner(array.values.slice(start, count))
+            return pa.ListArray.from_arrays(offsets, elements, type=target, mask=_null_mask(array))
+
+        return rebuild
+
+    def _map(self, kind: MapType, source: Any, path: Path) -> Convert:
+        of_keys = self.convert(kind.key, source.key_type, (*path, "key"))
+        of_values = self.convert(kind.value, source.item_type, (*path, "value"))
+        target: Any = arrow_type(kind)
+        if source == target and of_keys is identity and of_values is identity:
+            return identity
+
+        def rebuild(array: Any) -> Array:
+            if not len(array):
+                return pa.nulls(0, target)
+            offsets, start, count = _window(array)
+            keys, items = of_keys(array.keys.slice(start, count)), of_values(array.items.slice(start, count))
+            return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_null_mask(array))
+
+        return rebuild
+
+
+def _window(array: Any) -> tuple[Array, int, int]:
+    """Offsets that begin at 0, and the range of elements that they refer to (start and count).
+
+    A batch is often a slice of a larger one, and only its own elements are converted.
+    """
+    offsets = array.offsets
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    if start or array.offset:
+        offsets = pc.subtract(offsets, scalar_of(start, offsets.type))
+    return offsets, start, end - start
+
+
+def _null_mask(array: Array) -> Any:
+    return array.is_null() if array.null_count else None
+
+
+def _after(first: Convert, then: Convert) -> Convert:
+    return first if then is identity else lambda array: then(first(array))
+
+
+def _field_id(field: pa.Field[Any]) -> int | None:
+    text = (field.metadata or {}).get(FIELD_ID, b"")
+    return int(text) if text.removeprefix(b"-").isdigit() and len(text) < 12 else None
+
+
+def _has_ids(fields: Iterable[pa.Field[Any]]) -> bool:
+    return any(_field_id(field) is not None or _has_ids(_children(field.type)) for field in fields)
+
+
+def _children(kind: Any) -> list[pa.Field[Any]]:
+    return [kind.field(position) for position in range(kind.num_fields)] if kind.num_fields else []
+
+
+def _dotted(path: Path) -> str:
+    return f"{'.'.join(path)!r:.200}"

@@ -1,0 +1,332 @@
+"""One file scan -> record batches. Threads of the daemon and Spark executors both call this.
+
+Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, before its first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import DataError
+from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
+from cdfd.model.plan import FileScan, ImagePhase
+from cdfd.plan.shape.predicate import Predicate
+from cdfd.scan.column_prefetch import may_skip_groups, prefetch_columns
+from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_column_sizes, opened, skips_rows
+from cdfd.scan.group_pruning import excluded_groups, kept_batches
+from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
+from cdfd.scan.layout import Layout
+from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
+from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.updates.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
+
+BATCH_BYTES = 8 << 20
+"""Uncompressed bytes of a batch, about: so a batch takes the same memory for rows of any width."""
+BATCH_ROWS = 65_536
+"""Rows of a batch, at most. With so many rows, the fixed cost of a batch is negligible."""
+
+
+def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageOrder:
+    """The image order of a change data file by itself. `key` is the schema of the key, if there is one. Raises what `read` does."""
+    with (
+        naming_file(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
+    ):
+        return ImageOrder.of(lambda: _types(file, scan, files, key))
+
+
+def count_rows(scan: FileScan, files: TableFiles) -> int:
+    """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
+    with naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
+        return selection_of(scan, files, file.metadata).count(file.metadata)
+
+
+def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageCounts:
+    """How many rows of each change type a change data file has. `key` is the schema of the key. Raises what `read` does."""
+    with (
+        naming_file(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
+    ):
+        return ImageCounts.of(_types(file, scan, files, key))
+
+
+def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema | None) -> Iterator[Codes]:
+    """The codes of the change types of a change data file."""
+    check_change_type(file)
+    if key is None:
+        return codes_of(batch.column(0) for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS))
+    layout = files.layouts.of(key, file.schema_arrow)
+    constants = values.parse_partition(scan.partition_values, key)
+    return codes_with_keys(
+        (batch.column(CHANGE_TYPE), layout.projection.apply(batch, constants))
+        for batch in file.batches(layout.names(None), rows=BATCH_ROWS)
+    )
+
+
+def check_change_type(file: DataFile | FilesTogether) -> None:
+    """DataError unless a change data file has one column of change types."""
+    found = file.schema_arrow.names.count(CHANGE_TYPE)
+    if found != 1:
+        raise DataError(f"the change data file has {found} _change_type columns instead of one")
+
+
+class RowBatch(NamedTuple):
+    """Change rows of one scan.
+
+    Attributes:
+        batch: the columns of the table, then `_change_type`.
+        gap_before: whether an ordinal is skipped before the first row, a post-image that does not belong to the row before it.
+        skipped: rows before these that the filter excludes, and that are not read. They have ordinals.
+    """
+
+    batch: pa.RecordBatch
+    gap_before: bool = False
+    skipped: int = 0
+
+
+def read(
+    scan: FileScan,
+    schema: TableSchema,
+    files: TableFiles,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    use_threads: bool = False,
+    reorder_buffer: ReorderBuffer | None = None,
+    key: TableSchema | None = None,
+    where: Predicate | None = None,
+) -> Iterator[RowBatch]:
+    """The change rows of one scan, in the order of the file. Early rows of a change data file precede late ones (see `image_order`).
+
+    Args:
+        scan: what to read.
+        schema: the schema to read it in, with the selected columns.
+        files: the table's files.
+        batch_rows: rows of a batch, at most.
+        use_threads: decode columns in parallel.
+        reorder_buffer: keeps a change data file's late rows from the scan of the early phase to that of the late phase.
+        key: the schema of the key, by which images are ordered; None if there is no key.
+        where: the filter of a data file's rows: parts of the file without a row for it are not read.
+
+    Raises:
+        MissingFileError: the data file or deletion vector is gone.
+        DataError: the file is truncated, corrupt, or does not match the schema.
+        LogError: a partition value does not parse.
+        PathError: the file lies outside the table.
+    """
+    if scan.image_phase == "late" and reorder_buffer is not None and reorder_buffer.reread_from is None:
+        yield from _with_gap_first(reorder_buffer, reorder_buffer.drain())
+        return
+    with (
+        naming_file(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
+    ):
+        skips = may_skip_groups(scan, where)
+        if not skips:
+            prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
+        reader = FileReader.prepare(file, schema, scan, files)
+        excluded = frozenset[int]()
+        if where is not None and scan.change_type is not None:
+            excluded = excluded_groups(reader, schema, where)
+        if skips:
+            wanted = {group for _, groups in reader.row_groups() for group in groups}
+            prefetch_columns(source, file, reader.names, wanted - excluded)
+        if scan.change_type is None and scan.image_phase != "as_written":
+            buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
+            if buffer.order is None:
+                buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
+            if buffer.needs_pairs and not buffer.order.by_key:
+                return
+            yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
+        elif excluded:
+            for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
+                yield RowBatch(batch, skipped=skipped)
+        else:
+            yield from map(RowBatch, reader.batches(batch_rows, use_threads))
+
+
+def _reordered(
+    reader: FileReader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
+) -> Iterator[RowBatch]:
+    """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
+    order = buffer.order
+    assert order is not None
+    if not order.late or (order.in_order and image_phase is None):
+        buffer.reread_from = None
+        if image_phase != "late":
+            yield from _split_at(reader.batches(*options), order.late.min() if order.late_starts_with_post else None)
+        return
+    if image_phase != "late":
+        yield from map(RowBatch, _early_rows(reader, order.late, buffer, options))
+    if image_phase != "early":
+        yield from _with_gap_first(buffer, _late_rows(reader, order.late, buffer, options))
+
+
+def _early_rows(
+    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
+) -> Iterator[pa.RecordBatch]:
+    count = reader.file.metadata.num_rows
+    if len(late) == count:
+        return
+    yield from buffer.split(reader.batches(*options), late)
+    if buffer.reread_from is not None:
+        rest = reader.of_rows(RowSelection(RowSet.of(range(buffer.reread_from, count)), late))
+        yield from rest.batches(*options)
+
+
+def _late_rows(
+    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
+) -> Iterator[pa.RecordBatch]:
+    yield from buffer.drain()
+    if buffer.reread_from is not None:
+        rest = late.difference(RowSet.of(range(buffer.reread_from)))
+        yield from reader.of_rows(RowSelection(rest)).batches(*options)
+
+
+def _with_gap_first(buffer: ReorderBuffer, batches: Iterator[pa.RecordBatch]) -> Iterator[RowBatch]:
+    gap = buffer.order is not None and buffer.order.late_starts_with_post
+    for batch in batches:
+        yield RowBatch(batch, gap)
+        gap = False
+
+
+def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[RowBatch]:
+    """The batches, split before that row of the file, with a gap before it. None for no split."""
+    first = 0
+    for batch in batches:
+        last = first + batch.num_rows
+        if row is None or not first <= row < last:
+            yield RowBatch(batch)
+        else:
+            if row > first:
+                yield RowBatch(batch.slice(0, row - first))
+            yield RowBatch(batch.slice(row - first), gap_before=True)
+        first = last
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """An open file, with columns, partition values and selected rows resolved.
+
+    Attributes:
+        file: the file.
+        layout: of its columns.
+        partition_values: by name of the column.
+        change_type: of all rows; None if a column has it.
+        selection: the rows to read.
+        row_ids: where row ids are; None if they are not read. With them, rows have `ROW_ID_FIELDS` instead of a change type.
+    """
+
+    file: DataFile
+    layout: Layout
+    partition_values: Mapping[str, pa.Scalar]
+    change_type: str | None
+    selection: RowSelection
+    row_ids: FileRowIds | None = None
+
+    @classmethod
+    def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> FileReader:
+        """Resolve a scan. Raises what `read` does."""
+        if scan.change_type is None:
+            check_change_type(file)
+        selection = selection_of(scan, files, file.metadata)
+        partition_values = values.parse_partition(scan.partition_values, schema)
+        return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
+
+    def of_rows(self, selection: RowSelection) -> FileReader:
+        """The same reader for other rows of the file."""
+        return replace(self, selection=selection)
+
+    def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        """The selected rows, in order."""
+        names = self.names
+        for first_row, groups in self.row_groups():
+            runs = self._runs(first_row, groups)
+            if runs is not None:
+                size = self._batch_rows(batch_rows)
+                batches = cast(SkipsRows, self.file).selected_batches(
+                    names, groups, runs, rows=size, use_threads=use_threads
+                )
+                yield from map(self._logical, batches)
+                continue
+            row = first_row
+            for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
+                if self.row_ids is not None:
+                    batch = self.row_ids.extended(batch, row)
+                if self.layout.views:
+                    # pyarrow cannot filter views, but can filter the columns that are made from them.
+                    rows = self.selection.filter(self._logical(batch), row)
+                else:
+                    rows = self._logical(self.selection.filter(batch, row))
+                row += batch.num_rows
+                if rows.num_rows:
+                    yield rows
+
+    def _runs(self, first_row: int, groups: Sequence[int]) -> npt.NDArray[np.uint64] | None:
+        """The rows of consecutive row groups to decode, if not all of them are."""
+        if self.row_ids is not None or not skips_rows(self.file.__class__):
+            return None
+        count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
+        return self.selection.runs(first_row, count)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns of the file to read."""
+        names = self.layout.names(self.change_type)
+        return names if self.row_ids is None else [*names, *self.row_ids.names]
+
+    def row_groups(self) -> Iterator[tuple[int, list[int]]]:
+        """Runs of consecutive row groups to read, each with the number of its first row. Groups without a selected row are skipped."""
+        start, run = 0, list[int]()
+        for group, row, _ in self.selection.row_groups(self.file.metadata):
+            if run and run[-1] != group - 1:
+                yield start, run
+                run = []
+            start = start if run else row
+            run.append(group)
+        if run:
+            yield start, run
+
+    def _batch_rows(self, most: int) -> int:
+        metadata = self.file.metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        if size > BATCH_BYTES and has_column_sizes(self.file.__class__):
+            size = cast(ColumnSizes, self.file).size_of(self.names)
+        # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
+        return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+
+    def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.row_ids is not None:
+            columns = self.layout.projection.apply(batch, self.partition_values)
+            ids = batch.column(ROW_ID), batch.column(ROW_VERSION)
+            schema = pa.schema([*self.layout.projection.schema, *ROW_ID_FIELDS])
+            return pa.RecordBatch.from_arrays([*columns, *ids], schema=schema)
+        if self.change_type is None:
+            types = types_as_written(batch.column(CHANGE_TYPE))
+        else:
+            types = constant_type(self.change_type, batch.num_rows)
+        columns = self.layout.projection.apply(batch, self.partition_values)
+        return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
+
+
+def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
+    """The rows of a file that a scan reads. Raises what `read` does."""
+    check_row_counts(metadata)
+    rows = metadata.num_rows
+    if scan.num_records not in (None, rows):
+        raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)
+    selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
+    selection.check(rows)
+    return selection.reduced()

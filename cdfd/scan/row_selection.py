@@ -1,0 +1,124 @@
+"""Row selection: which rows of a data file a scan reads, from deletion vectors and, for a part of a large file, its row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.delta.roaring import RowSet
+from cdfd.errors import DataError
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.data_files import Footer
+
+DAMAGED_HINT = "The file is truncated or damaged: restore it, or rewrite it"
+_MOST_ROWS = 1 << 24
+_MOST_RUNS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """The rows of one file that a scan reads; see `FileScan`.
+
+    Attributes:
+        only: rows to read; None for all.
+        without: rows to leave out; None for none.
+        piece: (number, of how many) of the piece of the file to read; None for all of it.
+        groups: row groups to read; None for all.
+    """
+
+    only: RowSet | None = None
+    without: RowSet | None = None
+    piece: tuple[int, int] | None = None
+    groups: frozenset[int] | None = None
+
+    def check(self, rows: int) -> None:
+        """Raise DataError if a deletion vector names a row that a file of so many rows does not have."""
+        for found in (self.only, self.without):
+            last = None if found is None else found.max()
+            if last is not None and last >= rows:
+                raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
+
+    def reduced(self) -> RowSelection:
+        """The same rows. Where two vectors leave none of a row group, it is not read."""
+        if self.only is None or self.without is None:
+            return self
+        return RowSelection(self.only.difference(self.without), None, self.piece)
+
+    def row_groups(self, metadata: Footer) -> Iterator[tuple[int, int, int]]:
+        """Row groups with at least one selected row: number, first row, number of rows."""
+        row = 0
+        groups = range(metadata.num_row_groups)
+        mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
+        for group in groups:
+            rows = metadata.row_group(group).num_rows
+            if group in mine and (self.groups is None or group in self.groups) and self._any(row, rows):
+                yield group, row, rows
+            row += rows
+
+    def _any(self, row: int, rows: int) -> bool:
+        if self.without is not None and self.without.contains_range(row, rows):
+            return False
+        return self.only is None or self.only.count(row, rows) > 0
+
+    def count(self, metadata: Footer) -> int:
+        """How many rows of a file are selected."""
+        return sum(self.count_in(row, rows) for _, row, rows in self.row_groups(metadata))
+
+    def count_in(self, row: int, rows: int) -> int:
+        """How many of `rows` rows from row `row` on are selected."""
+        if self.only is not None:
+            return (self.only if self.without is None else self.only.difference(self.without)).count(row, rows)
+        return rows - (0 if self.without is None else self.without.count(row, rows))
+
+    def mask(self, first_row: int, count: int) -> npt.NDArray[np.bool_] | None:
+        """For each of `count` rows from row `first_row` of the file on, whether it is selected. None: all."""
+        if self.only is None and self.without is None:
+            return None
+        keep = np.ones(count, dtype=bool) if self.only is None else self.only.mask(first_row, count)
+        if self.without is not None:
+            keep &= ~self.without.mask(first_row, count)
+        return keep
+
+    def runs(self, first_row: int, count: int) -> npt.NDArray[np.uint64] | None:
+        """Of `count` rows from row `first_row` of the file on, how many are skipped, selected, skipped, and so on.
+
+        None if all are selected, or if the runs are so many that filtering takes less time.
+        """
+        mask = self.mask(first_row, count) if count <= _MOST_ROWS else None
+        if mask is None:
+            return None
+        bounds = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        if len(bounds) > min(count // 5, _MOST_RUNS):
+            return None
+        starts = [] if count and not mask[0] else [0]  # a first run of no rows is skipped
+        return np.diff(np.concatenate([[0], starts, bounds, [count]])).astype(np.uint64)
+
+    def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The selected rows of a batch whose first row is row `first_row` of the file."""
+        keep = self.mask(first_row, batch.num_rows)
+        return batch if keep is None or keep.all() else batch.filter(array_of(keep))
+
+
+def check_row_counts(metadata: Footer) -> None:
+    """Raise DataError if the row groups do not add up to the rows of the file.
+
+    Deletion vectors name rows by their number in the file, which is counted over row groups.
+    """
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise DataError(
+            f"the file's footer says {metadata.num_rows} rows, its row groups say {sum(counts)}", hint=DAMAGED_HINT
+        )
+
+
+def _of_piece(metadata: Footer, number: int, pieces: int) -> set[int]:
+    """Row groups of one piece of a file: those whose middle, by uncompressed bytes, lies in it."""
+    sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]
+    whole = max(2 * sum(sizes), 1)
+    places = [(2 * end - size) * pieces // whole for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    return {group for group, place in enumerate(places) if min(place, pieces - 1) == number}

@@ -1,0 +1,266 @@
+"""Reads the files of one scan: alone, in phases, or joined with other files. Errors name table, version and file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError, MissingFileError
+from cdfd.model.column_selection import Select
+from cdfd.model.columns import check_names
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.plan.shape.predicate import Predicate
+from cdfd.runtime.ordered_pool import runs_beside_others
+from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer
+from cdfd.scan.joined import JoinedRows, PlannedScan, read_joined
+from cdfd.scan.joined_images import ImageOrders, JoinedImages
+from cdfd.scan.read import RowBatch, read_image_order
+from cdfd.scan.read import read as rows_of
+from cdfd.scan.table_files import LIVE_HINT, READ_ERRORS, TableFiles
+from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
+
+SMALL_PLAN_BYTES = 256 << 10
+"""Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
+
+OnMissingFile = Callable[[MissingFileError], None]
+"""Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
+
+
+def is_small(size: int) -> bool:
+    """Whether one thread reads files of so many bytes faster than several. A size of 0 is unknown: the log does not say it."""
+    return 0 < size <= SMALL_PLAN_BYTES
+
+
+def raise_missing(error: MissingFileError) -> None:
+    """The default for a file that is gone: reading ends with the error."""
+    raise error
+
+
+class Scanned(NamedTuple):
+    """Rows of a scan.
+
+    Attributes:
+        plan: of their version.
+        schema: of what was read.
+        found: the rows.
+        least: ordinal of the first one, at least.
+    """
+
+    plan: ChangePlan
+    schema: TableSchema
+    found: RowBatch
+    least: int = 0
+
+
+class Unpaired(NamedTuple):
+    """The alternative to a task that reads change data files, if their images have to be matched by the key.
+
+    Attributes:
+        version: of the first task: the refined version, whose rows replace those of all tasks.
+        handover: of an early task: what the late one waits for.
+    """
+
+    version: Callable[[], RefinedVersion] | None
+    handover: Future[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReader:
+    """Reads scans.
+
+    Attributes:
+        files: the table's files.
+        select: from a version's schema, the columns to read.
+        batch_rows: rows of a batch, at most.
+        on_missing: called if a file is gone.
+        where: the rows that are wanted; None for all.
+        refined: the refined version that was read last.
+        threads: cores to use.
+    """
+
+    files: TableFiles
+    select: Select
+    batch_rows: int
+    on_missing: OnMissingFile
+    where: Predicate | None
+    refined: RefinedVersions
+    threads: int
+
+    def read(self, plan: ChangePlan, scan: FileScan, buffer: ReorderBuffer | None = None) -> Iterator[Scanned]:
+        """The rows of a scan. `buffer` keeps those of the other phase.
+
+        Raises:
+            CdfdError: the file cannot be read. If it is gone, `on_missing` is called.
+        """
+        try:
+            schema = self._selected(plan, scan)
+            for found in rows_of(
+                scan,
+                schema,
+                self.files,
+                batch_rows=self.batch_rows,
+                use_threads=self._uses_threads(scan),
+                reorder_buffer=buffer,
+                key=plan.key_schema if plan.key else None,
+                where=self.where,
+            ):
+                yield Scanned(plan, schema, found)
+        except MissingFileError as error:
+            if plan.origin == "snapshot":
+                error.hint = LIVE_HINT
+            self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
+        except CdfdError as error:
+            raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+    def read_images(self, plan: ChangePlan, scan: FileScan, version: Callable[[], RefinedVersion]) -> Iterator[Scanned]:
+        """The rows of a version with one change data file. Raises what `read` does.
+
+        Args:
+            plan: of the version.
+            scan: of the file.
+            version: the refined version, for images that are not in pairs of one key.
+        """
+        buffer = ReorderBuffer(needs_pairs=True)
+        yield from self.read(plan, scan, buffer)
+        if buffer.order is not None and not buffer.order.by_key:
+            yield from self.read_bucket(plan, plan.scans[0], version())
+
+    def read_if_paired(
+        self, plan: ChangePlan, task: Callable[[], Iterator[Scanned]], orders: ImageOrders, unpaired: Unpaired
+    ) -> Iterator[Scanned]:
+        """The rows of a task of a version with several change data files, if all images are in pairs of one key.
+
+        Args:
+            plan: of the version.
+            task: reads rows of one or more files in one phase.
+            orders: of all files of the version.
+            unpaired: the alternative.
+        """
+        if orders.by_key:
+            yield from task()
+            return
+        if unpaired.handover is not None:
+            unpaired.handover.set_result(None)
+        if unpaired.version is not None:
+            yield from self.read_bucket(plan, plan.scans[0], unpaired.version())
+
+    def read_bucket(self, plan: ChangePlan, scan: FileScan, version: RefinedVersion) -> Iterator[Scanned]:
+        """Rows of a refined version in one of its buckets. Errors name their file already."""
+        bucket = scan.bucket
+        assert bucket is not None
+        try:
+            for found in version.batches(scan):
+                yield Scanned(plan, version.schema, found, bucket.ordinal)
+        except CdfdError as error:
+            raise error.within(table=self.files.storage.uri, version=plan.version) from None
+        if bucket.number == bucket.of - 1 and scan.image_phase != "early":
+            self.refined.forget(version)
+
+    def read_order(self, plan: ChangePlan, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[Scanned]:
+        """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""
+        found = None
+        try:
+            found = read_image_order(scan, self.files, plan.key_schema)
+        except CdfdError:
+            # The scan that reads the rows raises the same error, after the rows before it.
+            return
+        finally:
+            result.set_result(found)
+        yield from ()
+
+    def read_phase(
+        self,
+        plan: ChangePlan,
+        scan: FileScan,
+        budget: MemoryBudget,
+        handover: Future[ReorderBuffer] | None,
+        orders: ImageOrders,
+    ) -> Iterator[Scanned]:
+        """Rows of a change data file in one phase. `handover` passes the buffer from the early phase to the late one.
+
+        The futures come from tasks that were started earlier. Their results are taken first, so waiting for them cannot deadlock.
+        """
+        if scan.image_phase == "late" and handover is not None:
+            yield from self.read(plan, scan, handover.result())
+            return
+        pairs = scan.pairs and orders.paired
+        order = orders.of_files[scan.path].result() if scan.path in orders.of_files else None
+        # Without pairs, the order of a file is another one if its own images are all in pairs.
+        buffer = ReorderBuffer(budget, order if order is not None and order.paired == pairs else None, pairs)
+        try:
+            yield from self.read(plan, scan, buffer)
+        finally:
+            if buffer.order is None:
+                # The file is gone, and `on_missing` was called for it: the late phase must not report it again.
+                buffer.reread_from = None
+            if handover is not None:
+                handover.set_result(buffer)
+
+    def read_phase_together(
+        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
+    ) -> Iterator[Scanned]:
+        """Rows of joined change data files in the phase of `first`. After any error, the rows that are left come from each file by itself."""
+        is_early, done, together = first.image_phase == "early", 0, False
+        try:
+            try:
+                if is_early or images.early_read.result():
+                    schema = self._selected(plan, first)
+                    options = schema, self.batch_rows, budget
+                    pairs = first.pairs and orders.paired
+                    for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
+                        yield Scanned(plan, schema, found)
+                        done += found.batch.num_rows
+                    together = True
+            except READ_ERRORS:
+                pass
+            if not together:
+                yield from _without_first(done, self._one_by_one(plan, images, first, budget, orders))
+        finally:
+            if is_early:
+                images.early_read.set_result(together)
+
+    def read_together(self, group: Sequence[PlannedScan]) -> Iterator[Scanned | JoinedRows]:
+        """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
+        done = 0
+        try:
+            schema = self._selected(*group[0])
+            for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
+                yield found if len(found.plans) > 1 else Scanned(found.plans[0][0], schema, RowBatch(found.batch))
+                done += found.batch.num_rows
+        except READ_ERRORS:
+            pass
+        else:
+            return
+        yield from _without_first(done, (found for plan, scan in group for found in self.read(plan, scan)))
+
+    def _one_by_one(
+        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
+    ) -> Iterator[Scanned]:
+        for early in images.scans:
+            scan = replace(early, image_phase=first.image_phase)
+            is_early = scan.image_phase == "early"
+            handover = Future[ReorderBuffer]() if is_early else images.buffers.get(scan.path)
+            yield from self.read_phase(plan, scan, budget, handover, orders)
+            if is_early and handover is not None:
+                images.buffers[scan.path] = handover
+
+    def _uses_threads(self, scan: FileScan) -> bool:
+        """Whether columns are decoded in parallel: files side by side take a fifth less time than columns side by side."""
+        return self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
+
+    def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
+        schema = self.select(scan.schema or plan.schema)
+        check_names(child.name for child in schema.struct)
+        return schema
+
+
+def _without_first(count: int, found: Iterable[Scanned]) -> Iterator[Scanned]:
+    """The rows without the first `count` rows."""
+    for scanned in found:
+        batch = scanned.found.batch
+        if count < batch.num_rows:
+            yield scanned if not count else scanned._replace(found=RowBatch(batch.slice(count)))
+        count = max(0, count - batch.num_rows)

@@ -1,0 +1,118 @@
+"""Applies a shape to change rows, batch by batch.
+
+| update's images           | becomes                  |
+|---------------------------|--------------------------|
+| both satisfy the filter   | the update               |
+| only the pre-image does   | a delete                 |
+| only the post-image does  | an insert                |
+| neither                   | nothing                  |
+| apart from each other     | a delete, or an insert   |
+
+Rows keep their ordinals, so numbers are missing, and readers with another filter agree about the numbers of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.plan.shape.compiler import Filter, compiled
+from cdfd.plan.shape.masks import Apply
+from cdfd.plan.shape.shape import Shape
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.image_order import POST_IMAGE, PRE_IMAGE
+from cdfd.scan.updates.whole_pairs import codes_in_pairs, codes_of_rows, pairs_of, whole_pairs, with_codes
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The published columns of rows of one schema: their positions in the rows, and their masks."""
+
+    source: pa.Schema
+    filter: Filter | None
+    published: TableSchema
+    schema: pa.Schema
+    columns: tuple[tuple[int, Apply | None], ...]
+
+    @classmethod
+    def of(cls, shape: Shape, schema: TableSchema, rows: pa.Schema) -> _Columns:
+        found, fields, published = [], [], shape.published(schema)
+        for (child, name, mask), column in zip(shape.columns_of(schema), published.arrow, strict=True):
+            found.append((rows.get_field_index(child.name), None if mask is None else mask.applied(child)))
+            assert name == column.name
+            fields.append(column)
+        first = len(rows) - len(CHANGE_COLUMNS)
+        found += [(position, None) for position in range(first, len(rows))]
+        where = None if shape.where is None else compiled(shape.where, schema)
+        return cls(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(found))
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            rows.column(place) if mask is None else mask(rows.column(place)).cast(field.type)
+            for (place, mask), field in zip(self.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+@dataclass(slots=True)
+class RowShaper:
+    """Applies a shape. It keeps what it found out about the last schema.
+
+    Attributes:
+        shape: the shape.
+    """
+
+    shape: Shape
+    _known: list[tuple[TableSchema, _Columns]] = field(default_factory=list)
+
+    def shaped(self, batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
+        """The batches in that shape. A batch may be empty then.
+
+        Raises:
+            CdfdError: the filter or a mask does not fit a version's columns; it names the version.
+        """
+        filters = self.shape.where is not None
+        for found in whole_pairs(batches) if filters else batches:
+            try:
+                yield self.batch(found)
+            except CdfdError as error:
+                raise error.within(version=found.plan.version) from None
+
+    def batch(self, found: ChangeBatch) -> ChangeBatch:
+        """A batch whose updates are whole, in that shape."""
+        columns = self._columns(found.schema, found.rows.schema)
+        rows = found.rows
+        if rows.num_rows and columns.filter is not None:
+            rows = _filtered(rows, columns.filter)
+        if rows.num_rows and self.shape.excluded:
+            codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
+            rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
+        return replace(found, schema=columns.published, rows=columns(rows))
+
+    def _columns(self, schema: TableSchema, rows: pa.Schema) -> _Columns:
+        for known, columns in self._known:
+            if (known is schema or known == schema) and columns.source.equals(rows):
+                return columns
+        columns = _Columns.of(self.shape, schema, rows)
+        self._known = [(schema, columns), *self._known][:2]
+        return columns
+
+
+def _filtered(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
+    """The rows that satisfy a filter, with the change types that they have for a reader who sees no others."""
+    mask, codes = where.mask(rows), codes_of_rows(rows)
+    if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
+        return rows if mask.all() else rows.filter(array_of(mask))
+    before = pairs_of(rows, codes)
+    whole = before[mask[before] & mask[before + 1]]
+    found = codes_in_pairs(codes, whole)
+    if not (found == codes).all():
+        rows = with_codes(rows, found)
+    return rows if mask.all() else rows.filter(array_of(mask))

@@ -1,0 +1,253 @@
+"""How a version is cut: into slices that can be read anywhere, and into deliveries of whole scans. The same cut at any time. Pure.
+
+    slices = cut(plan, 128 << 20)
+    if not all(each.is_placed for each in slices):
+        slices = placed(plan, slices, [measure(each, execution) for each in slices])
+
+`cut` says what each slice reads, from the log alone. Each but the first begins with a row whose number in the version is not known yet: where
+that is asked for, slices are measured (see `cdfd.deliver.slices`) and then `placed`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.position import Position
+from cdfd.runtime.arrays import to_numpy
+from cdfd.scan.image_order import ImageCounts
+
+FILE_BYTES = 128 << 10
+"""Added to the bytes of each file: about as much is decoded while a file is opened."""
+
+MOST_BYTES = 1 << 40
+"""Upper bound of a file's weight, if the log claims more."""
+
+MOST_PIECES = 1024
+"""Of one file; opening it in each costs more than reading it, from there on. Numbers of deliveries depend on it: see `Assignment`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some scans of a version. A value; it pickles as what it holds, not as what it was cut from.
+
+    Attributes:
+        plan: the version's, with the scans of this slice alone.
+        part: scans of the version before this slice, those that are cut in pieces among them.
+        ordinal: `_change_ordinal` of its first row; None where it is not known.
+        following: `_change_ordinal` of the row after its last one; None where it is not known.
+        looks: change data files whose types are counted where this slice is measured. Each file is looked at once.
+        wanted: whether a reader asked for its rows. Other slices are measured too, because the ordinals after them depend on it.
+    """
+
+    plan: ChangePlan
+    part: int
+    ordinal: int | None = None
+    following: int | None = None
+    looks: tuple[FileScan, ...] = ()
+    wanted: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return self.plan.size
+
+    @property
+    def count(self) -> int:
+        """Number of its scans."""
+        return len(self.plan.scans)
+
+    @property
+    def weight(self) -> int:
+        """Bytes of its files, and `FILE_BYTES` for each."""
+        return self.size + FILE_BYTES * self.count
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is known where its rows stand in the version."""
+        return self.ordinal is not None
+
+
+Part = tuple[int, Slice]
+"""A slice, and the number under which it is delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The contents of a slice.
+
+    Attributes:
+        rows: of its scans of data files.
+        images: by path, of the change data files that it looks at.
+    """
+
+    rows: int = 0
+    images: Mapping[str, ImageCounts] = field(default_factory=dict)
+
+
+def cut(
+    plan: ChangePlan,
+    limit: int,
+    *,
+    start: Position | None = None,
+    end: int | None = None,
+    ordered: bool = True,
+    kept: npt.NDArray[np.bool_] | None = None,
+) -> list[Slice]:
+    """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
+
+    Args:
+        plan: of a version.
+        limit: bytes of files; each file weighs `FILE_BYTES` besides.
+        start: where to begin, with the ordinal of the first row; None for the beginning.
+        end: the number of the scan to end before; None for the end.
+        ordered: False if neither the order of rows nor their ordinals are needed. No change data file is read twice then.
+        kept: for each scan of the plan, whether its rows are needed; None for all. Scans without needed rows get slices of their own.
+    """
+    part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
+    stop = len(plan.scans) if end is None else min(end, len(plan.scans))
+    scans = plan.scans[part:stop]
+    kept = None if kept is None else kept[part:stop]
+    if not ordered and len(scans) == len(plan.scans):
+        # Early halves come first, and a file is wanted in both or in none.
+        scans = _as_written(scans)
+        kept = None if kept is None else kept[: len(scans)]
+    slices, seen = list[Slice](), set[str]()
+    for first, some in _cut(scans, limit, kept):
+        known = not slices
+        if some[0].bucket is not None:
+            slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
+            continue
+        looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
+        wanted = kept is None or bool(kept[first])
+        slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
+    return slices
+
+
+def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
+    """The change data files among these that are not `seen` yet."""
+    if isinstance(scans, LiveScans) or scans[0].change_type is not None:
+        return ()
+    found = {scan.path: scan for scan in scans if scan.path not in seen}
+    seen.update(found)
+    return tuple(found.values())
+
+
+def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
+    """Change data files whole, and not in halves. Other scans are as they are."""
+    if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None or scans[0].bucket is not None:
+        return scans
+    return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
+
+
+def _cut(
+    scans: Sequence[FileScan], limit: int, kept: npt.NDArray[np.bool_] | None
+) -> Iterator[tuple[int, Sequence[FileScan]]]:
+    """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
+    breaks = None if kept is None else np.flatnonzero(np.diff(kept)) + 1
+    ends = np.cumsum(shares(scans) + FILE_BYTES)
+    start = 0
+    while start < len(scans):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
+        if breaks is not None and (run := int(np.searchsorted(breaks, start, "right"))) < len(breaks):
+            end = min(end, int(breaks[run]))
+        pieces = _pieces(scans[start], limit) if end == start + 1 else 1
+        if pieces > 1:
+            for number in range(pieces):
+                yield start, (replace(scans[start], piece=(number, pieces)),)
+        else:
+            yield start, scans[start:end]
+        start = end
+
+
+def _pieces(scan: FileScan, limit: int) -> int:
+    """In how many to read a file. An image phase is not a place in a file."""
+    if scan.image_phase in ("early", "late") or (scan.change_type is None and scan.image_phase is None):
+        return 1
+    return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
+
+
+def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
+    """Bytes of the files of each scan, at most `MOST_BYTES`."""
+    if isinstance(scans, LiveScans):
+        # A million files are no million objects.
+        sizes = to_numpy(scans.files.table.column("size").fill_null(0))
+        return np.clip(np.asarray(sizes, dtype=np.int64), 0, MOST_BYTES)
+    return np.fromiter((max(0, min(scan.share, MOST_BYTES)) for scan in scans), np.int64, len(scans))
+
+
+def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measured]) -> list[Slice]:
+    """The slices with the ordinals of their rows; executors need not look at other files than their own any more.
+
+    Args:
+        plan: what was cut, in order of its rows.
+        slices: all that `cut` gave, in order.
+        measured: what `measure` says of each of them.
+    """
+    images = {path: counts for each in measured for path, counts in each.images.items()}
+    pairs = not plan.cross_partition or all(counts.paired for counts in images.values())
+    ordinal = (slices[0].ordinal or 0) if slices else 0
+    found = []
+    for each, held in zip(slices, measured, strict=True):
+        following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
+        scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
+        there = replace(each.plan, scans=scans, cross_partition=())
+        found.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=()))
+        ordinal = following
+    return found
+
+
+def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int:
+    """Ordinals that a scan of a change data file takes up."""
+    if scan.change_type is not None:
+        return 0
+    counts = images[scan.path]
+    late = counts.late(pairs=pairs) + counts.gap(pairs=pairs)
+    if scan.image_phase == "late":
+        return late
+    return counts.rows - counts.late(pairs=pairs) + (0 if scan.image_phase == "early" else late)
+
+
+def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:
+    """Parts that may be delivered side by side, and after all those of the stage before.
+
+    Within a version a key may be deleted and inserted again. All deletes come before all inserts. A consumer that keeps the last change of
+    each key has the right one: also where one part of a version arrives before another.
+    """
+    for _, some in groupby(enumerate(slices), lambda item: _kinds(item[1])):
+        yield list(some)
+
+
+def _kinds(part: Slice) -> frozenset[str | None]:
+    return frozenset(scan.image_phase if scan.change_type is None else scan.change_type for scan in part.plan.scans)
+
+
+def digest(slices: Sequence[Slice]) -> str:
+    """A hash that identifies a cut of a version: the ordinals and the files at both ends of each slice."""
+    summed = hashlib.sha256()
+    for part in slices:
+        plan = part.plan
+        ends = [(scan.path, scan.change_type, scan.image_phase, scan.piece) for scan in (plan.scans[0], plan.scans[-1])]
+        told = (plan.version, plan.timestamp_ms, part.part, len(plan.scans), part.ordinal, part.following, ends)
+        summed.update(repr(told).encode())
+    return summed.hexdigest()[:16]
+
+
+def ranges(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of scans, `[start, end)`, from scan number `first` on, each of at most `limit` bytes or a single scan.
+
+    A version without scans is one empty range: it is delivered too, so that the position moves on. Where a range ends depends on the scans
+    from its start on only, so resuming at a range's start gives the ranges that were not delivered.
+    """
+    start, size = first, 0
+    for index, scan in enumerate(plan.scans[first:], first):
+        if index > start and size + scan.share > limit:
+            yield start, index
+            start, size = index, 0
+        size += scan.share
+    yield start, len(plan.scans)

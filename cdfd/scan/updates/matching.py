@@ -1,0 +1,206 @@
+"""Matches the rows that a version removes with those that it adds: what only moved, what was updated, and the rest. Pure.
+
+    removed  (1, a) (2, b) (3, c)
+    added    (1, a) (2, x) (4, d)      by key:  1 moved, 2 is an update, 3 a delete, 4 an insert
+
+Keys may repeat. Then rows are multisets: equal rows leave and come back in pairs, and what is left over is paired in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.updates.equality import Integers, Mask, codes, same
+
+COMPARED_ROWS = 1 << 16
+"""Pairs of rows whose values are compared at once: copies of so many rows are in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Rows by what happened to them, as positions among the removed and the added rows. Each in ascending order.
+
+    Attributes:
+        deleted: of the removed rows.
+        before, after: the images of updates, of the removed and the added rows. Pairs are in the order of `after`.
+        inserted: of the added rows.
+    """
+
+    deleted: Integers
+    before: Integers
+    after: Integers
+    inserted: Integers
+
+    @classmethod
+    def of(cls, removed: int, added: int, gone: Mask, come: Mask, before: Integers, after: Integers) -> Matched:
+        """From the rows that are left: `gone` and `come` are the removed and the added rows that did not only move."""
+        deleted, inserted = gone.copy(), come.copy()
+        deleted[before] = False
+        inserted[after] = False
+        order = np.argsort(after, kind="stable")
+        return cls(np.flatnonzero(deleted), before[order], after[order], np.flatnonzero(inserted))
+
+
+def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Integers, Integers]:
+    """Positions of equal codes in both: the first of `left` with the first of `right`, the second with the second.
+
+    Args:
+        left, right: codes, from 0 on and dense.
+        unique: whether it is known that no code is there twice on one side.
+    """
+    if not len(left) or not len(right):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    most = int(max(left.max(), right.max())) + 1
+    if unique or not (_repeats(left, most) or _repeats(right, most)):
+        places = np.full(most, -1, np.int64)
+        places[right] = np.arange(len(right))
+        found = places[left]
+        kept = np.flatnonzero(found >= 0)
+        return kept, found[kept]
+    left_order, right_order = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
+    left_sorted, right_sorted = left[left_order], right[right_order]
+    # The n-th of its code on the left goes with the n-th of that code on the right, if there is one.
+    rank = np.arange(len(left)) - np.searchsorted(left_sorted, left_sorted)
+    place = np.searchsorted(right_sorted, left_sorted) + rank
+    there = place < len(right)
+    there[there] = right_sorted[place[there]] == left_sorted[there]
+    return left_order[there], right_order[place[there]]
+
+
+def _repeats(found: Integers, most: int) -> bool:
+    return bool(np.bincount(found, minlength=most).max() > 1)
+
+
+def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
+    """Match by the columns `key`, and compare all columns. Without a key, rows are equal or not, and there are no updates.
+
+    Args:
+        removed, added: rows in the same schema.
+        key: columns of that schema.
+    """
+    count = removed.num_rows
+    both = pa.concat_tables([removed, added])
+    keys = codes([both.column(name) for name in key], both.num_rows, key=True)
+    gone, come = np.ones(count, np.bool_), np.ones(added.num_rows, np.bool_)
+    several = _in_groups(keys[:count], keys[count:]) if key else np.ones(both.num_rows, np.bool_)
+    if several.any():
+        rows = np.flatnonzero(several)
+        chosen = both.take(array_of(rows))
+        found = codes(chosen.columns, len(rows))
+        first = int(np.searchsorted(rows, count))
+        moved, arrived = match(found[:first], found[first:])
+        gone[rows[:first][moved]] = False
+        come[rows[first:][arrived] - count] = False
+    if not key:
+        nothing = np.zeros(0, np.int64)
+        return Matched.of(count, len(come), gone, come, nothing, nothing)
+    left, right = np.flatnonzero(gone), np.flatnonzero(come)
+    before, after = match(keys[:count][left], keys[count:][right])
+    before, after = left[before], right[after]
+    unchanged = equal_rows(removed, before, added, after)
+    gone[before[unchanged]] = False
+    come[after[unchanged]] = False
+    return Matched.of(count, len(come), gone, come, before[~unchanged], after[~unchanged])
+
+
+def _in_groups(left: Integers, right: Integers) -> Mask:
+    """For each row, the left ones first, whether another row of its side has the same code."""
+    most = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
+    several = (np.bincount(left, minlength=most) > 1) | (np.bincount(right, minlength=most) > 1)
+    if not several.any():
+        return np.zeros(len(left) + len(right), np.bool_)
+    return np.concatenate([several[left], several[right]])
+
+
+def by_row_id(
+    removed: Integers, added: Integers, removed_versions: Integers, added_versions: Integers
+) -> tuple[Mask, Mask, Integers, Integers]:
+    """Match by row ids, which are unique on each side.
+
+    Args:
+        removed, added: row ids as dense numbers.
+        removed_versions, added_versions: the commit version of each row: the last version that changed it.
+
+    Returns:
+        Which of the removed and the added rows did not only move, and the positions of both images of updates.
+    """
+    before, after = match(removed, added, unique=True)
+    moved = removed_versions[before] == added_versions[after]
+    gone, come = np.ones(len(removed), np.bool_), np.ones(len(added), np.bool_)
+    gone[before[moved]] = False
+    come[after[moved]] = False
+    return gone, come, before[~moved], after[~moved]
+
+
+class KeyedImages(NamedTuple):
+    """Images of updates by key, as positions among the removed and the added rows. The images that are left are deletes and inserts.
+
+    Attributes:
+        before, after: images of one key, in pairs, in ascending order of `after`.
+        left, came: images of updates that move a row to another key, in pairs. No key is both left and reached.
+    """
+
+    before: Integers
+    after: Integers
+    left: Integers
+    came: Integers
+
+
+def images_by_key(
+    removed: Integers, added: Integers, before: Integers, after: Integers, lone: tuple[Integers, Integers]
+) -> KeyedImages:
+    """Pair the images of updates by their keys.
+
+    A consumer that keeps the last change of each key sees a chain of moved rows, such as 1 to 2 and 2 to 3, as a deleted row 1, an updated
+    row 2 and an inserted row 3.
+
+    Args:
+        removed, added: codes of the keys of all rows of each side; equal for equal keys.
+        before, after: pre-images and post-images that are known to belong to one update each.
+        lone: other pre-images and post-images.
+    """
+    stays = removed[before] == added[after]
+    old, new = np.concatenate([before[~stays], lone[0]]), np.concatenate([after[~stays], lone[1]])
+    most = int(max(removed[old].max(initial=-1), added[new].max(initial=-1))) + 1
+    # Keys that repeat are not unique: nothing says which of their images belong together.
+    leaving, coming = np.bincount(removed[old], minlength=most), np.bincount(added[new], minlength=most)
+    once = (leaving == 1) & (coming == 1)
+    mine, theirs = old[once[removed[old]]], new[once[added[new]]]
+    mine, theirs = mine[np.argsort(removed[mine])], theirs[np.argsort(added[theirs])]
+    paired_before, paired_after = np.concatenate([before[stays], mine]), np.concatenate([after[stays], theirs])
+    order = np.argsort(paired_after, kind="stable")
+    left, came = before[~stays], after[~stays]
+    both = (leaving > 0) & (coming > 0)
+    apart = both[removed[left]] | both[added[came]]
+    return KeyedImages(paired_before[order], paired_after[order], left[~apart], came[~apart])
+
+
+def equal_rows(
+    left: pa.Table, left_rows: Integers, right: pa.Table, right_rows: Integers, names: Sequence[str] | None = None
+) -> Mask:
+    """For each pair of rows, whether they are equal in the columns `names` (None: all)."""
+    columns = left.column_names if names is None else list(names)
+    left, right = left.select(columns), right.select(columns)
+    found = [
+        _all_equal(left.take(array_of(mine)), right.take(array_of(theirs)))
+        for mine, theirs in _blocks(left_rows, right_rows)
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.bool_)
+
+
+def _blocks(left: Integers, right: Integers) -> Iterator[tuple[Integers, Integers]]:
+    for start in range(0, len(left), COMPARED_ROWS):
+        yield left[start : start + COMPARED_ROWS], right[start : start + COMPARED_ROWS]
+
+
+def _all_equal(left: pa.Table, right: pa.Table) -> Mask:
+    equal = np.ones(left.num_rows, np.bool_)
+    for mine, theirs in zip(left.columns, right.columns, strict=True):
+        equal &= same(mine, theirs)
+    return equal

@@ -1,0 +1,402 @@
+"""A refined version -> its change rows: reads the rows that its files remove and add, and matches them bucket by bucket.
+
+By row ids, the ids are read first, and alone: they are a small part of a file, and often stored nowhere. They say which rows only moved. Only
+the others are read with all their columns. By a key, all columns of all rows are compared. Change data files say what changed: their rows are
+only put in order.
+
+| rows, in this order                       | change type                       |
+|-------------------------------------------|-----------------------------------|
+| deletes, and pre-images that are apart    | `delete`                          |
+| both images of a row that changes its key | `delete`, `insert`                |
+| both images of one key                    | `update_preimage`, `_postimage`   |
+| inserts, and post-images that are apart   | `insert`                          |
+
+So each key loses its old row before it gets a new one. If no key changes, deletes and updates of change data files are in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64, FrozenBitMap64
+
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.types.schema import StructType, TableSchema
+from cdfd.errors import CdfdError, DataError, MissingFileError
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.refinement import Refinement, RowTracking
+from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.runtime.ordered_pool import run_in_order
+from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
+from cdfd.scan.read import BATCH_ROWS, RowBatch, read
+from cdfd.scan.table_files import TableFiles
+from cdfd.scan.updates.equality import Integers, Mask, codes, dense, hashes
+from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
+from cdfd.scan.updates.read_row_ids import read_row_ids, read_with_ids
+from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
+from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
+from cdfd.scan.updates.spill import Buckets, SpillSpace
+
+UPDATE, MOVE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
+"""Change types of the images of an update, and of a row that changes its key."""
+
+PAIR = "_cdfd_pair"
+"""Name of the column of rows of change data files that numbers pairs of images."""
+
+
+@dataclass(slots=True)
+class RefinedVersion:
+    """The true changes of one version. Threads may share it: the first one that needs rows reads the files.
+
+    Attributes:
+        plan: of the version, with a refinement.
+        schema: the columns to deliver.
+        files: the table's files.
+        space: local disk, for rows that do not fit into memory.
+        workers: files to read at a time.
+        batch_rows: rows of a batch, at most.
+        on_missing: called if a file is gone; the version is then refined without its rows.
+        drop_unchanged: whether updates without a change are left out.
+        keeps_moves: whether an update that changes the key stays an update. Otherwise it is a delete and an insert.
+    """
+
+    plan: ChangePlan
+    schema: TableSchema
+    files: TableFiles
+    space: SpillSpace
+    workers: int
+    batch_rows: int
+    on_missing: Callable[[MissingFileError], None]
+    drop_unchanged: bool = False
+    keeps_moves: bool = False
+    _lock: Lock = field(default_factory=Lock)
+    _sides: tuple[Buckets, Buckets] | None = None
+
+    @property
+    def refinement(self) -> Refinement:
+        """How the changes are found."""
+        assert self.plan.refinement is not None
+        return self.plan.refinement
+
+    def is_like(self, other: RefinedVersion) -> bool:
+        """Whether the other one has the same changes: plans may differ by the scans that they have."""
+        mine, theirs = self.plan, other.plan
+        return (
+            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.keeps_moves, self.files.storage.uri)
+            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.keeps_moves, other.files.storage.uri)
+            and (self.schema, mine.schema) == (other.schema, theirs.schema)
+            and mine.refinement == theirs.refinement
+        )
+
+    def batches(self, scan: FileScan) -> Iterator[RowBatch]:
+        """The change rows of one of the plan's scans: deletes, updates, inserts.
+
+        Raises:
+            CdfdError: as `read` says; it names table, version and file.
+            DataError: row ids that repeat.
+            StorageError: the rows do not fit on the disk.
+        """
+        assert scan.bucket is not None
+        with self._lock:
+            if self._sides is None:
+                self._sides = self._read()
+        removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
+        changes = self._matched(removed, added, whole=scan.image_phase is None)
+        rows = pa.concat_tables([removed, added])
+        if scan.image_phase != "late":
+            yield from self._batches(rows, *self._early(changes, removed.num_rows))
+        if scan.image_phase != "early":
+            inserted = changes.inserted + removed.num_rows
+            yield from self._batches(rows, inserted, np.full(len(inserted), INSERT))
+
+    def _early(self, changes: _Changes, first_added: int) -> tuple[Integers, Integers]:
+        """Deletes and updates, as positions in the rows of both sides, and their change types."""
+        count, moves = len(changes.deleted), len(changes.left)
+        olds = np.concatenate([changes.deleted, changes.left, changes.before])
+        news = np.concatenate([np.full(count, -1), changes.came + first_added, changes.after + first_added])
+        types = np.repeat(
+            [MOVE, UPDATE if self.keeps_moves else MOVE, UPDATE], [count, moves, len(changes.before)], axis=0
+        )
+        rows = np.stack([olds, news], axis=1)
+        if self.refinement.images and not moves:
+            # As they are read from large files, where nothing waits.
+            order = np.argsort(olds, kind="stable")
+            rows, types = rows[order], types[order]
+        there = rows >= 0
+        return rows[there], types[there]
+
+    def _batches(self, rows: pa.Table, chosen: Integers, types: Integers) -> Iterator[RowBatch]:
+        schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
+        rows = rows.select(self.schema.names)
+        for start in range(0, len(chosen), self.batch_rows):
+            some = slice(start, start + self.batch_rows)
+            columns = rows.take(array_of(chosen[some])).combine_chunks().to_batches()[0].columns
+            column = pa.DictionaryArray.from_arrays(array_of(types[some].astype(np.int8)), CHANGE_TYPES)
+            yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema))
+
+    def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
+        """The changes of a bucket; `whole` says whether it is the only one."""
+        key = self._key_names()
+        if self.refinement.images:
+            return self._paired(removed, added, key)
+        if self.refinement.tracking is None:
+            return _Changes.of(by_key(removed, added, key))
+        names = self._read_schema().names
+        count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
+        ids = dense(within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
+        versions = (_integers(side, ROW_VERSION) for side in (removed, added))
+        gone, come, before, after = by_row_id(ids[: removed.num_rows], ids[removed.num_rows :], *versions)
+        if self.drop_unchanged:
+            equal = equal_rows(removed, before, added, after, names)
+            gone[before[equal]] = False
+            come[after[equal]] = False
+            before, after = before[~equal], after[~equal]
+        if not key:
+            return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before, after))
+        if whole:
+            return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after))
+        # A row may get a key that another bucket frees: all deletes come first.
+        stays = equal_rows(removed, before, added, after, key)
+        return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before[stays], after[stays]))
+
+    def _paired(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
+        """The changes of change data files."""
+        pairs = [np.asarray(to_numpy(side.column(side.num_columns - 1))) for side in (removed, added)]
+        sources = self.refinement.sources
+        apart = any(LONE_IMAGE in side for side in pairs)
+        if apart and any(scan.partition_values != sources[0].partition_values for scan in sources):
+            # An update may have moved rows between the files, so that neighbours belong to different rows.
+            pairs = [np.where(side >= 0, LONE_IMAGE, side) for side in pairs]
+        before, after = (np.flatnonzero(side >= 0) for side in pairs)
+        lone = np.flatnonzero(pairs[0] == LONE_IMAGE), np.flatnonzero(pairs[1] == LONE_IMAGE)
+        if len(lone[0]) == len(lone[1]) == 1:
+            # An update has both. So the only ones belong together, wherever the writer put them.
+            before, after = np.concatenate([before, lone[0]]), np.concatenate([after, lone[1]])
+            lone = lone[0][:0], lone[1][:0]
+        gone, come = (np.ones(len(side), np.bool_) for side in pairs)
+        return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
+
+    def _key_names(self) -> tuple[str, ...]:
+        found = (self._read_schema().find((name,)) for name in self.refinement.key)
+        return tuple(column.name for column in found if column is not None)
+
+    def _read_schema(self) -> TableSchema:
+        """The columns to read: those to deliver, then those of the key that are not among them."""
+        missing = [name for name in self.refinement.key if self.schema.find((name,)) is None]
+        if not missing:
+            return self.schema
+        extra = self.plan.schema.select(missing)
+        struct = StructType((*self.schema.struct, *extra.struct))
+        return TableSchema(struct, (*self.schema.partition_columns, *extra.partition_columns), self.schema.mapping)
+
+    def _read(self) -> tuple[Buckets, Buckets]:
+        if self.refinement.images:
+            return self._read_images()
+        tracking = self.refinement.tracking
+        return self._read_all() if tracking is None else self._read_changed(tracking)
+
+    def _sides_of(self, schema: pa.Schema, *, compressed: bool = True) -> tuple[Buckets, Buckets]:
+        bucket = self.plan.scans[0].bucket
+        assert bucket is not None
+        removed, added = (Buckets(self.space, bucket.of, schema, compressed=compressed) for _ in range(2))
+        return removed, added
+
+    def _read_all(self) -> tuple[Buckets, Buckets]:
+        """All rows of both sides, in buckets by the hash of the key."""
+        schema, key = self._read_schema(), self._key_names()
+        sides = self._sides_of(schema.arrow)
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
+                batch = pa.RecordBatch.from_arrays(found.batch.columns[:-1], schema=schema.arrow)
+                columns = [batch.column(name) for name in key]
+                yield number, batch, _by_hash(columns, batch.num_rows, sides[0].count)
+
+        return self._filled(sides, rows)
+
+    def _read_changed(self, tracking: RowTracking) -> tuple[Buckets, Buckets]:
+        """The rows of both sides that did not only move, in buckets by row id."""
+        schema, left = self._read_schema(), self._left(tracking)
+        sides = self._sides_of(pa.schema([*schema.arrow, *ROW_ID_FIELDS]))
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            if left[number]:
+                for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
+                    yield number, batch, bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
+
+        return self._filled(sides, rows)
+
+    def _read_images(self) -> tuple[Buckets, Buckets]:
+        """All rows of change data files, with the number of the pair that they belong to."""
+        schema = self._read_schema()
+        rows_schema = pa.schema([*schema.arrow, pa.field(PAIR, pa.int64(), nullable=False)])
+        sides = self._sides_of(rows_schema)
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            written = replace(scan, image_phase="as_written")
+            batches = [found.batch for found in read(written, schema, self.files, batch_rows=BATCH_ROWS)]
+            types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
+            pairs, start = pair_numbers(types, number << 32), 0
+            for batch in batches:
+                some = slice(start, start + batch.num_rows)
+                start += batch.num_rows
+                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array_of(pairs[some])], schema=rows_schema)
+                is_added = (types[some] == INSERT) | (types[some] == POST_IMAGE)
+                yield number, whole, is_added.astype(np.int64)
+
+        for _, batch, is_added in self._read_sources(rows):
+            for place, side in enumerate(sides):
+                side.add(batch.filter(array_of(is_added == place)))
+        return sides
+
+    def _left(self, tracking: RowTracking) -> list[RowSet]:
+        """For each source, its rows that did not only move."""
+
+        def runs(number: int, scan: FileScan) -> Iterator[_Found]:
+            for found in read_row_ids(scan, self.files, tracking):
+                batch = runs_of(number, found.rows, found.ids, found.versions)
+                yield number, batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
+
+        sides = self._sides_of(RUNS, compressed=False)
+        removed, added = self._filled(sides, runs)
+        left = [BitMap64() for _ in self.refinement.sources]
+        for number in range(removed.count):
+            try:
+                for found in not_moved(removed.rows(number), added.rows(number), removed.count):
+                    add_rows(left, found)
+            except RepeatedRowId as error:
+                raise self._repeated(error) from None
+        removed.close()
+        added.close()
+        return [RowSet(FrozenBitMap64(rows)) for rows in left]
+
+    def _repeated(self, found: RepeatedRowId) -> DataError:
+        return DataError(
+            f"row id {found.row_id} is there twice",
+            table=self.files.storage.uri,
+            version=self.plan.version,
+            path=self.refinement.sources[found.source].path,
+            hint=HINT,
+        )
+
+    def _filled(
+        self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
+    ) -> tuple[Buckets, Buckets]:
+        """Both sides, with the rows of all sources, in their order."""
+        for number, batch, buckets in self._read_sources(read_source):
+            sides[self.refinement.sources[number].change_type == "insert"].add(batch, buckets)
+        return sides
+
+    def _read_sources(self, read_source: Callable[[int, FileScan], Iterator[_Found]]) -> Iterator[_Found]:
+        """The rows of all sources, in their order."""
+        tasks = (
+            partial(self._guarded, read_source, number, scan) for number, scan in enumerate(self.refinement.sources)
+        )
+        return run_in_order(tasks, workers=self.workers, ahead=1)
+
+    def _guarded(
+        self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
+    ) -> Iterator[_Found]:
+        uri, version = self.files.storage.uri, self.plan.version
+        try:
+            yield from read_source(number, scan)
+        except MissingFileError as error:
+            self.on_missing(error.within(table=uri, version=version))
+        except CdfdError as error:
+            raise error.within(table=uri, version=version, path=scan.path) from None
+
+
+_Found = tuple[int, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
+"""Rows of a source: its number, the rows, and the bucket of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The changes of a bucket, as positions in the rows of both sides.
+
+    Attributes:
+        deleted, inserted: rows that are gone, and new rows.
+        before, after: images of updates, in pairs.
+        left, came: images of updates that move a row to another key, in pairs.
+    """
+
+    deleted: Integers
+    inserted: Integers
+    before: Integers
+    after: Integers
+    left: Integers
+    came: Integers
+
+    @classmethod
+    def of(cls, matched: Matched) -> _Changes:
+        """From matched rows."""
+        nothing = np.zeros(0, np.int64)
+        return cls(matched.deleted, matched.inserted, matched.before, matched.after, nothing, nothing)
+
+    @classmethod
+    def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> _Changes:
+        """From the rows of both sides that did not only move, and the images of updates among them."""
+        before, after, left, came = images
+        gone[before] = gone[left] = False
+        come[after] = come[came] = False
+        return cls(np.flatnonzero(gone), np.flatnonzero(come), before, after, left, came)
+
+
+def _images_by_key(
+    removed: pa.Table,
+    added: pa.Table,
+    key: Sequence[str],
+    before: Integers,
+    after: Integers,
+    lone: tuple[Integers, Integers] | None = None,
+) -> KeyedImages:
+    nothing = np.zeros(0, np.int64)
+    if lone is None or not any(map(len, lone)):
+        if equal_rows(removed, before, added, after, key).all():
+            return KeyedImages(before, after, nothing, nothing)
+        lone = nothing, nothing
+    both = pa.concat_tables([removed.select(key), added.select(key)])
+    keys = codes(both.columns, both.num_rows, key=True)
+    return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
+
+
+def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[np.int64] | None:
+    return None if count == 1 else (hashes(columns, rows) % np.uint64(count)).astype(np.int64)
+
+
+def _integers(rows: pa.Table, name: str) -> Integers:
+    return np.asarray(to_numpy(rows.column(name)))
+
+
+@lru_cache(maxsize=64)
+def refined_versions(*place: str) -> RefinedVersions:
+    """The refined version of a table that this process has read last, by the names of the place."""
+    return RefinedVersions()
+
+
+class RefinedVersions:
+    """Keeps the version that was refined last, because its parts may be delivered one at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: RefinedVersion | None = None
+
+    def of(self, version: RefinedVersion) -> RefinedVersion:
+        """The version that was refined already, if it is this one; else this one, which is kept."""
+        with self._lock:
+            if self._last is None or not self._last.is_like(version):
+                self._last = version
+            return self._last
+
+    def forget(self, version: RefinedVersion) -> None:
+        """Let go of a version that is read to its end."""
+        with self._lock:
+            if self._last is version:
+                self._last = None

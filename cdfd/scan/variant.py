@@ -1,0 +1,307 @@
+"""Variant columns -> JSON text.
+
+Parquet stores a variant as a struct of binaries, `metadata` and `value`. A shredded one also has a `typed_value` (VariantEncoding.md and
+VariantShredding.md of the Parquet format). No Arrow kernel decodes them, so values are decoded one by one here and nowhere else. Equal
+variants of a batch that are not shredded are decoded once.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.errors import DataError
+from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.scan import variant_text as texts
+from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed
+
+_MAX_BATCH_BYTES = (1 << 31) - 1
+_HINT = "Read smaller batches"
+_NULL = b"\x00"
+_NAMES_KEPT = 1024
+
+
+def to_json(array: pa.Array) -> pa.Array:
+    """JSON text of each variant of a column, as it was read from Parquet.
+
+    Objects and arrays stay as they are, numbers and decimals become numbers, dates and times ISO 8601 text, and binary base64. NaN and the
+    infinities, which JSON does not have, become text. A null variant is the text `null`.
+
+    Args:
+        array: struct of `metadata`, `value` and `typed_value`, by name; one of the last two may be missing.
+
+    Returns:
+        A string array, null where the struct is null.
+
+    Raises:
+        DataError: a value is not a variant.
+    """
+    array = _plain(array)
+    if not pa.types.is_struct(array.type):
+        raise malformed(f"a column of type {array.type!s:.200}")
+    present = array.drop_null()
+    columns = _columns(present)
+    metadata = columns.get("metadata")
+    if metadata is None or metadata.null_count:
+        raise malformed("no metadata")
+    try:
+        found = _shredded(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
+        text = found.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DataError(f"variants do not fit into one batch: {error}", hint=_HINT) from error
+    if not array.null_count:
+        return text
+    valid = to_numpy(array.is_valid())
+    return text.take(array_of(np.cumsum(valid) - 1, mask=~valid))
+
+
+def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
+    """Texts of variants that are not shredded. Each distinct pair of metadata and value is decoded once."""
+    if value is None:
+        raise malformed("no value")
+    names = _binary(metadata).dictionary_encode()
+    values = _binary(value).fill_null(_NULL).dictionary_encode()
+    pairs = to_numpy(names.indices).astype(np.int64) * max(len(values.dictionary), 1) + to_numpy(values.indices)
+    different, which = np.unique(pairs, return_inverse=True)
+    dictionaries = [Names(data) for data in names.dictionary.to_pylist()]
+    encoded = values.dictionary.to_pylist()
+    decoded = _Texts()
+    for pair in different.tolist():
+        name, number = divmod(pair, len(encoded))
+        writer = VariantWriter(dictionaries[name])
+        writer.value(encoded[number], (0, len(encoded[number])), 0)
+        decoded.add(writer)
+    return decoded.spread(which)
+
+
+def _shredded(array: pa.Array, metadata: pa.Array) -> pa.Array:
+    """Texts of shredded variants ("Reconstructing a Shredded Variant")."""
+    group = _group(array, 0)
+    names = functools.lru_cache(_NAMES_KEPT)(Names)
+    decoded = _Texts()
+    for row, data in enumerate(_binary(metadata).to_pylist()):
+        writer = VariantWriter(names(data))
+        if not group.write(writer, row, 0):
+            writer.pieces.append(b"null")
+        decoded.add(writer)
+    return decoded.spread(np.arange(len(metadata)))
+
+
+class _Texts:
+    """The texts of a batch. `DataError` if they do not fit into one array of strings."""
+
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+        self._length = 0
+
+    def add(self, writer: VariantWriter) -> None:
+        """Add the text of one variant."""
+        self._texts.append(writer.text())
+        self._bound(self._length + len(self._texts[-1]))
+
+    def spread(self, which: npt.NDArray[np.int64]) -> pa.Array:
+        """The text of each row; `which` has the number of each row's text."""
+        lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
+        self._bound(int(lengths[which].sum()))
+        return array_of(self._texts, pa.large_binary()).take(array_of(which))
+
+    def _bound(self, length: int) -> None:
+        self._length = length
+        if length > _MAX_BATCH_BYTES:
+            raise DataError(f"variants of a batch with more than {_MAX_BATCH_BYTES} bytes of JSON", hint=_HINT)
+
+
+class _Typed(Protocol):
+    """A `typed_value`."""
+
+    def has(self, row: int) -> bool:
+        """Whether it has a value in that row."""
+
+    def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
+        """Write the value of that row; `value` is the `value` field of the same row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A `value` and a `typed_value` that together form at most one variant per row."""
+
+    values: list[bytes | None] | None
+    typed: _Typed | None
+
+    def write(self, writer: VariantWriter, row: int, depth: int) -> bool:
+        """Write that row's variant; False if it has none."""
+        value = None if self.values is None else self.values[row]
+        if self.typed is not None and self.typed.has(row):
+            self.typed.write(writer, row, value, depth)
+            return True
+        if value is None:
+            return False
+        writer.value(value, (0, len(value)), depth)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Primitives:
+    """A `typed_value` of a primitive type: its texts."""
+
+    texts: list[bytes | None]
+
+    def has(self, row: int) -> bool:
+        return self.texts[row] is not None
+
+    def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
+        if value is not None:
+            raise malformed("both value and typed_value")
+        writer.pieces.append(self.texts[row] or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A `typed_value` that is a list ("Arrays"): row `n` has the elements from `bounds[n]` to `bounds[n + 1]`."""
+
+    present: list[bool]
+    bounds: list[int]
+    elements: _Group
+
+    def has(self, row: int) -> bool:
+        return self.present[row]
+
+    def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
+        if value is not None:
+            raise malformed("both value and typed_value")
+        separator = b"["
+        for element in range(self.bounds[row], self.bounds[row + 1]):
+            writer.pieces.append(separator)
+            separator = b","
+            if not self.elements.write(writer, element, depth + 1):
+                writer.pieces.append(b"null")
+        writer.pieces.append(b"[]" if separator == b"[" else b"]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A `typed_value` that is a struct ("Objects"): the shredded fields of an object. `value`, also an object, may have more fields.
+
+    Fields are in the order of their names, as in objects that are not shredded.
+    """
+
+    present: list[bool]
+    fields: dict[bytes, tuple[Name, _Group]]
+
+    def has(self, row: int) -> bool:
+        return self.present[row]
+
+    def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
+        others = {}
+        order: Iterable[bytes] = self.fields
+        if value is not None:
+            if not is_object(value):
+                raise malformed("a value that is no object beside the fields of one")
+            others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
+            order = sorted(self.fields.keys() | others.keys())
+        opening = len(writer.pieces)
+        # A field must not be in both places. If it is, the column wins.
+        for raw in order:
+            before = len(writer.pieces)
+            writer.pieces.append(b"{" if before == opening else b",")
+            if raw not in self.fields:
+                name, span = others[raw]
+                writer.name(name)
+                writer.value(value or b"", span, depth + 1)
+                continue
+            name, group = self.fields[raw]
+            writer.name(name)
+            if not group.write(writer, row, depth + 1):
+                del writer.pieces[before:]
+        writer.pieces.append(b"{}" if len(writer.pieces) == opening else b"}")
+
+
+def _group(array: pa.Array, depth: int) -> _Group:
+    """The group of a struct of `value` and `typed_value`. Rows in which the struct is null have neither."""
+    if depth > MAX_DEPTH:
+        raise malformed(f"shredded deeper than {MAX_DEPTH} levels")
+    if not pa.types.is_struct(array.type):
+        raise malformed(f"shredded into {array.type!s:.200} where a group was expected")
+    columns = _columns(array)
+    value, typed = columns.get("value"), columns.get("typed_value")
+    return _Group(
+        None if value is None else _binary(value).to_pylist(),
+        None if typed is None else _typed(_plain(typed), depth),
+    )
+
+
+def _typed(array: pa.Array, depth: int) -> _Typed:
+    kind = array.type
+    present = array.is_valid()
+    if pa.types.is_struct(kind):
+        columns = _columns(array)
+        names = sorted(name.encode() for name in columns)
+        fields = {name: (Name.of(name), _group(columns[name.decode()], depth + 1)) for name in names}
+        return _Fields(present.to_pylist(), fields)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = to_numpy(array.value_lengths().fill_null(0))
+        bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
+        return _Items(present.to_pylist(), bounds, _group(_plain(array.flatten()), depth + 1))
+    numbers, text = _primitives(array)
+    return _Primitives([None if number is None else text(number) for number in numbers.to_pylist()])
+
+
+def _primitives(array: pa.Array) -> tuple[pa.Array, Callable[[Any], bytes]]:
+    """Values of a primitive column, and the function that formats one ("Shredded Value Types")."""
+    kind: Any = array.type
+    plain: list[tuple[Callable[[Any], bool], Callable[[Any], bytes]]] = [
+        (pa.types.is_boolean, lambda flag: b"true" if flag else b"false"),
+        (pa.types.is_signed_integer, lambda number: str(number).encode()),
+        (pa.types.is_float32, texts.float_text),
+        (pa.types.is_float64, texts.double_text),
+    ]
+    for is_kind, text in plain:
+        if is_kind(kind):
+            return array, text
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return array.cast(pa.large_binary()), texts.string_text
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return array, texts.binary_text
+    if kind == pa.binary(16):
+        return array, texts.uuid_text
+    if pa.types.is_date32(kind):
+        return array.cast(pa.int32()), texts.date_text
+    if kind == pa.time64("us"):
+        return array.cast(pa.int64()), texts.time_text
+    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ns"):
+        digits, zone = 6 if kind.unit == "us" else 9, "" if kind.tz is None else "Z"
+        return array.cast(pa.int64()), lambda ticks: texts.timestamp_text(ticks, digits, zone)
+    if pa.types.is_decimal(kind) and kind.scale >= 0:
+        return array, lambda number: texts.decimal_text(int(format(number, "f").replace(".", "")), kind.scale)
+    raise malformed(f"shredded into {kind!s:.200}, which no variant is")
+
+
+def _columns(array: pa.Array) -> dict[str, pa.Array]:
+    """Columns of a struct by name; null where the struct is null."""
+    kind: Any = array.type
+    names = [kind.field(number).name for number in range(kind.num_fields)]
+    if len(set(names)) < len(names):
+        raise malformed("shredded into two columns of one name")
+    return dict(zip(names, array.flatten(), strict=True))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The array in plain Arrow types: the storage of extension types, the values of dictionaries."""
+    while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
+    return array
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    array = _plain(array)
+    kind = array.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_binary_view(kind):
+        return pc.cast(array, pa.large_binary())
+    raise malformed(f"a column of type {kind!s:.200} where binary was expected")

@@ -1,0 +1,116 @@
+"""Where a table resumes after a restart, from the positions in the sink and in the ledger. Pure.
+
+The sink's position was written with the rows, so it is authoritative. The ledger lags behind it and is updated. If the ledger is ahead, the
+sink has lost its newest records, and they are delivered again. If only the ledger has a position (a new cluster, a deleted topic), the table
+stops with an error: only you can know whether consumers still have the lost rows.
+"""
+
+from dataclasses import dataclass
+
+from cdfd.errors import SinkError, TableChangedError
+from cdfd.model.position import Position
+from cdfd.sinks.ledger.ledger import LedgerEntry
+
+FLAG = "--recover-from-ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The names of sink and ledger in messages."""
+
+    sink: str = "the sink"
+    ledger: str = "the ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a table.
+
+    Attributes:
+        position: the next position to deliver; None if there is no position, and the table starts as configured.
+        record: the version to record in the ledger; None if the ledger is up to date.
+        reason: for the log.
+        warning: whether to log the reason as a warning.
+    """
+
+    position: Position | None
+    record: int | None
+    reason: str
+    warning: bool = False
+
+
+def decide(
+    sink: Position | None, entry: LedgerEntry | None, table_id: str, recover: bool, places: Places | None = None
+) -> Start:
+    """Decide where a table resumes.
+
+    Args:
+        sink: the sink's position; None if there is none.
+        entry: the ledger's entry; None if there is none.
+        table_id: `metaData.id` of the current table. If a position has a digest, the log entry decides instead: see `Tailer.resume`.
+        recover: whether to resume at the ledger's position if the sink has none: with `--recover-from-ledger`, and always for sinks without
+            positions.
+        places: their names.
+
+    Raises:
+        TableChangedError: the ledger's position is authoritative, has no digest, and is of another table.
+        SinkError: only the ledger has a position, and `recover` is not set.
+    """
+    places = places or Places()
+    if sink is not None:
+        return _from_sink(sink, entry, places)
+    if entry is None:
+        return Start(None, None, f"neither {places.sink} nor {places.ledger} has a position")
+    if entry.table_id is not None and entry.digest is None:
+        _check_table(entry.table_id, table_id, places.ledger)
+    if not recover:
+        raise SinkError(
+            f"{places.sink} has no position, but {places.ledger} says that version {entry.version} was delivered",
+            version=entry.version,
+            hint=f"If the sink is new or was emptied, start once with {FLAG} to resume at version {entry.version + 1}, "
+            "or run `cdfd progress reset` to start over",
+        )
+    position = Position(entry.table_id or table_id, entry.version + 1, digest=entry.digest)
+    return Start(position, None, f"resuming at version {position.version}, the position in {places.ledger}")
+
+
+def delivered(position: Position) -> int | None:
+    """The last delivered version, if `position` is the next one to deliver; None if there is none.
+
+    There is none during a snapshot: no version before it was delivered, and its own version is incomplete.
+    """
+    return position.version - 1 if position.phase == "stream" and position.version > 0 else None
+
+
+def digest_of(position: Position, version: int) -> str | None:
+    """The hash of the log entry of `version`, if `position` has it."""
+    return position.digest if position.basis == version else None
+
+
+def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
+    whole = delivered(sink)
+    resuming = f"resuming at version {sink.version}, the position in {places.sink}"
+    if whole is None:
+        return Start(sink, None, resuming)
+    if entry is None:
+        return Start(sink, whole, f"{resuming}; {places.ledger} has nothing yet")
+    if entry.table_id not in (None, sink.table_id):
+        return Start(sink, whole, f"{resuming}; {places.ledger} is of another table, {entry.table_id}", warning=True)
+    if entry.version < whole:
+        return Start(sink, whole, f"{resuming}; {places.ledger} lags at version {entry.version}")
+    if entry.version > whole:
+        reason = (
+            f"{resuming}, although {places.ledger} says that version {entry.version} was delivered: "
+            "the sink has lost its newest records, or was reset"
+        )
+        return Start(sink, whole, reason, warning=True)
+    same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
+    return Start(sink, None if same else whole, resuming)
+
+
+def _check_table(known: str, found: str, place: str) -> None:
+    if known != found:
+        raise TableChangedError(
+            f"the table was deleted and created again, or replaced: {place} has a position of {known}, and the table is {found}",
+            hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
+        )

@@ -1,0 +1,62 @@
+"""The common part of both ledgers: transaction identifiers in a Delta log."""
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from cdfd.errors import StorageError, Within
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.ledger.ledger import LedgerEntry
+from cdfd.sinks.ledger.txn_log import TxnLog
+from cdfd.sinks.ledger.txn_state import TxnState
+from cdfd.storage.base import Storage
+
+
+class TxnLedger(ABC):
+    """The `Ledger` port over a Delta log, except for writes.
+
+    Args:
+        storage: the table's root.
+        clock: the source of time.
+        jitter: see `TxnLog`.
+    """
+
+    def __init__(self, storage: Storage, clock: Clock, *, jitter: Callable[[], float] = random.random) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._log = TxnLog(storage, clock, jitter=jitter)
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def uri(self) -> str:
+        """The URI of the table."""
+        return self._storage.uri
+
+    async def position(self, app_id: str) -> LedgerEntry | None:
+        """See the port.
+
+        Raises:
+            CdfdError: the table cannot be used as a ledger.
+        """
+        async with self._lock:
+            state = await self._log.state()
+            if state is None:
+                return None
+            with Within(self.uri):
+                return self._entry(state, app_id)
+
+    async def close(self) -> None:
+        """See the port."""
+        self._closed = True
+        async with self._lock:
+            return
+
+    @abstractmethod
+    def _entry(self, state: TxnState, app_id: str) -> LedgerEntry | None:
+        """The entry of an appId. Raises a `CdfdError` if the table cannot be used as a ledger."""
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StorageError("the ledger is closed", table=self.uri)

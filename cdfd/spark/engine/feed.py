@@ -1,0 +1,221 @@
+"""`engine.kind: spark`: a table's loop that starts, watches and restarts a Spark query, which does the work.
+
+The position is in the query's checkpoint. If a restarted query repeats a part, executors find the part's record and skip it. So neither the
+sink nor the ledger has a position of these tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdfd.config import folder_of, settings
+from cdfd.config.settings import Settings
+from cdfd.deliver.monitor import Monitor
+from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, UnsupportedError
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.base import connector
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from cdfd.spark.engine.queries import Batch
+    from cdfd.spark.engine.sessions import Sessions
+
+logger = logging.getLogger("cdfd.feed")
+
+POLL_SECONDS = 0.5
+"""How often to read a query's progress."""
+
+Open = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager["SparkFeed"]]
+
+
+@asynccontextmanager
+async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Open]:
+    """A function that opens a table's loop. The loops share Spark sessions, which are closed at the end of the block.
+
+    Args:
+        config: all settings.
+        path: the configuration file, which Spark's driver reads.
+        clock: the source of time.
+
+    Raises:
+        ConfigError: PySpark is not installed.
+    """
+    # Importing PySpark is slow, and most daemons do not use it.
+    from cdfd.spark.engine.sessions import Sessions
+
+    sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
+    with copied_document(config, path) as document:
+        try:
+            yield partial(_opened, config, document, sessions, clock)
+        finally:
+            await asyncio.to_thread(sessions.drop)
+
+
+def check(config: Settings) -> None:
+    """Check that Spark can run these tables.
+
+    Raises:
+        UnsupportedError: not with this sink, or with patterns of folders.
+        ConfigError: not with the settings of a table.
+    """
+    if not connector(config).takes_queries:
+        raise UnsupportedError(
+            "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`",
+            hint="Use `engine.kind: embedded`, or `auto` with a Delta sink",
+        )
+    if config.discoveries:
+        raise UnsupportedError(
+            "`engine.kind: spark` does not support `discover`", hint="Name each table with `uri`, or use another engine"
+        )
+    for table in config.listed:
+        if table.on_missing_file == "resnapshot":
+            raise ConfigError(
+                "`engine.kind: spark` does not support `on_missing_file: resnapshot`",
+                table=table.uri,
+                hint="Use `skip`, or another engine",
+            )
+
+
+@contextmanager
+def copied_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
+    """Copy the configuration file, so that it does not change while Spark reads it for each micro-batch. A remote driver uses its own file.
+
+    The copy may hold secrets. So it is in memory, readable by processes of the same user, and disappears with this process.
+
+    Returns:
+        The options of `format("cdfd-kafka")` that name the copy.
+    """
+    if config.engine.spark.remote is not None:
+        yield {"config": str(path)}
+        return
+    with _copied(path) as copy:
+        yield {"config": copy, "folder": folder_of(path)}
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[str]:
+    if not hasattr(os, "memfd_create"):  # only Linux has it
+        with tempfile.TemporaryDirectory(prefix="cdfd-", ignore_cleanup_errors=True) as folder:
+            yield shutil.copy(path, os.path.join(folder, "cdfd.yaml"))
+        return
+    with open(os.memfd_create("cdfd.yaml"), "wb") as copy:
+        copy.write(path.read_bytes())
+        copy.flush()
+        yield f"/proc/{os.getpid()}/fd/{copy.fileno()}"
+
+
+@asynccontextmanager
+async def _opened(
+    config: Settings,
+    document: Mapping[str, str],
+    sessions: Sessions,
+    clock: Clock,
+    table: settings.Table,
+    stop: asyncio.Event,
+    monitor: Monitor,
+) -> AsyncIterator[SparkFeed]:
+    yield SparkFeed(config, table, document, sessions, stop, monitor, clock)
+
+
+@dataclass(slots=True)
+class SparkFeed:
+    """Delivers one table's changes with a Spark query until `stop` is set.
+
+    Attributes:
+        config: all settings.
+        table: one of its tables.
+        document: the options that name a file with the same settings.
+        sessions: provides the Spark session.
+        stop: set it to stop.
+        monitor: receives positions and row counts, without change types.
+        clock: the source of time.
+    """
+
+    config: Settings
+    table: settings.Table
+    document: Mapping[str, str]
+    sessions: Sessions
+    stop: asyncio.Event
+    monitor: Monitor
+    clock: Clock
+
+    async def run(self) -> None:
+        """Deliver until stopped. A schema change ends the query; a new query continues with the new schema.
+
+        Raises:
+            CdfdError: the query failed.
+        """
+        delivered = True
+        while not self.stop.is_set():
+            try:
+                delivered = False
+                async for _ in self._batches():
+                    delivered = True
+            except SchemaChangedError as error:
+                if self.table.on_schema_change == "stop" or not delivered:
+                    raise
+                logger.info("%s: restarting the query", error.what, extra={"table": self.table.uri})
+
+    async def _batches(self) -> AsyncIterator[Batch]:
+        """The micro-batches that a query has delivered, until stopped."""
+        from cdfd.spark.engine import queries
+
+        session = await asyncio.to_thread(self.sessions.get)
+        try:
+            query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.document)
+        except CdfdError as error:
+            await asyncio.to_thread(self.sessions.check, session, error)
+            raise
+        logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
+        try:
+            async for batch in self._watched(query):
+                yield batch
+        except CdfdError as error:
+            await asyncio.to_thread(self.sessions.check, session, error)
+            raise
+        finally:
+            await asyncio.to_thread(_stop, query)
+
+    async def _watched(self, query: StreamingQuery) -> AsyncIterator[Batch]:
+        from cdfd.spark.engine import queries
+
+        known = -1
+        while not self.stop.is_set():
+            error = await asyncio.to_thread(queries.error_of, query, self.table)
+            batch = await asyncio.to_thread(queries.last_batch, query, self.table)
+            if batch is not None and batch.number > known:
+                self._report_batch(batch, first=known < 0)
+                known = batch.number
+                yield batch
+            if error is not None:
+                raise error
+            if await asyncio.to_thread(queries.is_idle, query, self.table):
+                self.monitor.at_tip()
+            await self.clock.wait(self.stop, POLL_SECONDS)
+
+    def _report_batch(self, batch: Batch, *, first: bool) -> None:
+        if first:
+            self.monitor.started(batch.following)
+        if batch.newest is not None:
+            self.monitor.found_version(batch.newest)
+        self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
+
+
+def _stop(query: StreamingQuery) -> None:
+    from cdfd.spark.engine.sessions import FAILURES
+
+    try:
+        query.stop()
+    except FAILURES as error:
+        logger.info("a query did not stop cleanly: %s", str(error)[:200])

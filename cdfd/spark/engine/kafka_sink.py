@@ -1,0 +1,302 @@
+"""`format("cdfd-kafka")`: writes change rows of a stream or a batch job to a topic, encoded and delivered as by the daemon.
+
+Each partition of a micro-batch is delivered in its own transaction, with a record of the query, the batch and the number of rows. A repeated
+partition finds this record and is not sent again. A partition is repeated if a task failed or ran twice, or if the driver crashed between
+the commits of the executors and Spark's own.
+
+This requires that a repeated batch has the same partitions, as with Spark's own sources and `format("cdfd")`. If the rows of a delivered
+partition differ from the repeated ones, the query ends with an error, so that no row is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from cdfd.deliver.configured import open_table
+from cdfd.delta.types.datatypes import StructType as Columns
+from cdfd.delta.types.schema import TableSchema, from_arrow
+from cdfd.encode.formats import record_format
+from cdfd.encode.keys import KeyColumns
+from cdfd.encode.side import RowCounts
+from cdfd.errors import ConfigError, SinkError
+from cdfd.log.stream import Version
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.columns import CHANGE_COLUMNS, COMMIT_VERSION, change_schema
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.scan.shaping import RowShaper
+from cdfd.sinks.base import Counts, Delivery
+from cdfd.sinks.kafka.destination import Destination
+from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.source.change_rows import ChangeRows
+from cdfd.spark.source.packed import rows_schema, unpack
+
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties with which Spark passes query and micro-batch to tasks."""
+
+
+class CdfdKafka(DataSource):
+    """The format; register it with `spark.dataSource.register(CdfdKafka)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "cdfd-kafka"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The writer for `writeStream`. `overwrite` is the output mode `complete`, which change rows do not support.
+
+        Raises:
+            ConfigError, UnsupportedError: as in `SinkOptions.parse` and `ChangeRows.plan`.
+            CdfdError: the table cannot be read.
+        """
+        _refuse(overwrite)
+        out = _task_sink(self.options, schema)
+        checkpoint = dict(self.options).get("checkpointlocation")
+        if (
+            out.options.snapshot is None
+            and checkpoint is not None
+            and record_format(out.options.sink.format).tells_snapshots
+        ):
+            snapshot = snapshot_version(checkpoint, out.options.config.storage.options(checkpoint))
+            out = replace(out, options=replace(out.options, snapshot=snapshot))
+        return StreamWriter(out)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer for `write`. Raises the errors of `streamWriter`."""
+        _refuse(overwrite)
+        out = _task_sink(self.options, schema)
+        return BatchWriter(out, out.options.job or str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSink:
+    """The sink as tasks receive it.
+
+    Attributes:
+        options: of the sink.
+        rows: converts Spark's rows to change rows. Packed ones are such rows.
+        table_id: of the table.
+        schema: of the rows, but for the change columns.
+        shape: of the records' rows; those of Spark are brought into it.
+        packed: whether Spark's rows are packed; see `cdfd.spark.source.packed`.
+    """
+
+    options: SinkOptions
+    rows: ChangeRows
+    table_id: str
+    schema: TableSchema
+    shape: Shape = AS_IT_IS
+    packed: bool = False
+
+    def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
+        """Deliver one partition's rows, unless they are delivered; their number.
+
+        Args:
+            batches: Spark's batches.
+            query, batch: of the rows. A query delivers one batch after the other.
+            number: of the partition.
+
+        Raises:
+            CdfdError: the partition cannot be delivered. Spark then retries.
+        """
+        rows = self._shaped(self._change_rows(some for some in batches if some.num_rows))
+        first = next(rows, None)
+        if first is None:
+            return 0
+        part = _Part(self, query, batch, number, itertools.chain((first,), rows))
+        return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+
+    def _change_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not self.packed:
+            return map(self.rows, batches)
+        return (some.select(self.rows.schema.names) for some in unpack(batches))
+
+    def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.shape.is_plain:
+            return batches
+        # Rows of all versions: images of one update are of the same one.
+        plan = ChangePlan(-1, 0, self.schema, (), "files")
+        shaped = RowShaper(self.shape).shaped(ChangeBatch(plan, self.schema, rows) for rows in batches)
+        return (found.rows for found in shaped if found.rows.num_rows)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query."""
+
+    def __init__(self, out: TaskSink) -> None:
+        self._out = out
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Deliver a partition. Raises what `TaskSink.deliver` does."""
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise ConfigError("this version of Spark does not pass the micro-batch to tasks", hint="Use PySpark 4.1")
+        self._out.deliver(iterator, query, int(batch), context.partitionId())
+        return WriterCommitMessage()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes the rows of a batch job."""
+
+    def __init__(self, out: TaskSink, job: str) -> None:
+        self._out = out
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Deliver a partition. Raises what `TaskSink.deliver` does."""
+        self._out.deliver(iterator, self._job, 0, _context().partitionId())
+        return WriterCommitMessage()
+
+
+class _Part:
+    """The delivery of one partition.
+
+    Args:
+        out: the sink.
+        query, batch: of the rows.
+        number: of the partition.
+        rows: not empty; can be read once.
+    """
+
+    def __init__(self, out: TaskSink, query: str, batch: int, number: int, rows: Iterator[pa.RecordBatch]) -> None:
+        self._out, self._query, self._batch, self._number = out, query, batch, number
+        self._rows = rows
+        self._counts = RowCounts()
+        self._begun = False
+
+    async def deliver(self, version: int) -> int:
+        """Deliver the partition; its number of rows. `version` is the version of the first row."""
+        place = _place(self._out.options, self._number)
+        position = Position(self._out.table_id, version)
+        job = f"{self._query}/{self._batch}"
+        delivered = await parts.deliver(place, lambda: self._opened(place, version), job, position, self._write)
+        for rows in self._rows:
+            self._counts.add(rows)
+        counts = _some(self._counts.by_type())
+        if counts != _some(dict(delivered)):
+            raise self._other_rows(f"{sum(delivered.values())} rows", f"{sum(counts.values())}")
+        return sum(counts.values())
+
+    async def _write(self, delivery: Delivery) -> Counts:
+        if self._begun:
+            raise SinkError(
+                "another attempt took over and did not deliver the rows, which cannot be read twice",
+                hint="Spark retries the task",
+                retriable=True,
+            )
+        self._begun = True
+        snapshot: bool | None = None
+        for rows in self._rows:
+            for some in _by_origin(rows, self._out.options.snapshot):
+                version = some[COMMIT_VERSION][0].as_py()
+                live = version == self._out.options.snapshot
+                if live != snapshot:
+                    snapshot = live
+                    await delivery.start_version(_version(version, self._out.table_id, snapshot=live))
+                self._counts.add(some)
+                await delivery.write(some)
+        return self._counts.by_type()
+
+    @asynccontextmanager
+    async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
+        options = self._out.options
+        async with options.sink.connector(options.config).opened_at(place, options.table) as sink:
+            self._check(sink.progress, version)
+            yield sink
+
+    def _check(self, progress: Progress | None, version: int) -> None:
+        """Refuse a batch that is older than the last delivered one, or has other partitions."""
+        query, _, batch = str({} if progress is None else progress.job.get("id", "")).rpartition("/")
+        if progress is None or query != self._query or not batch.isdigit():
+            return
+        if int(batch) > self._batch:
+            raise SinkError(
+                f"batch {self._batch} of query {query} is over: batch {batch} is delivered",
+                hint="This attempt was abandoned, or the query resumed from an older checkpoint",
+            )
+        if int(batch) == self._batch and progress.position.version != version + 1:
+            raise self._other_rows(f"rows from version {progress.position.version - 1} on", f"version {version}")
+
+    def _other_rows(self, then: str, now: str) -> SinkError:
+        return SinkError(
+            f"partition {self._number} of batch {self._batch} was delivered with {then}, and now it is {now}",
+            hint="A repeated batch must have the same partitions: check for a `repartition` that depends on the cluster",
+        )
+
+
+def _refuse(overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError("a topic cannot be overwritten", hint='Write with mode "append"')
+
+
+def _task_sink(given: object, schema: StructType) -> TaskSink:
+    options = SinkOptions.parse(dict(given))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
+    table = open_table(options.config, options.table)
+    header = asyncio.run(table.log.header())
+    shape, known = options.table.shape, header.schema
+    if options.table.key:
+        KeyColumns(options.table.key)(change_schema(known.arrow))
+    if options.shaped:
+        known = shape.published(shape.select(known))
+        shape = AS_IT_IS
+    wanted = None if shape.columns is None else shape.select(known).names
+    packed = rows_schema(schema)
+    rows = ChangeRows.plan((packed or schema).json(), known.arrow, wanted)
+    columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
+    shape.check_rows(columns, options.table.key)
+    return TaskSink(options, rows, header.metadata.id, columns, shape, packed is not None)
+
+
+def _place(options: SinkOptions, number: int) -> Destination:
+    return options.sink.connector(options.config).destination(options.table, parts.role(number))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def _some(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.RecordBatch]:
+    """Split rows into runs of only live rows or only changes, in order."""
+    if snapshot is None:
+        yield rows
+        return
+    live = pc.equal(rows[COMMIT_VERSION], snapshot).to_numpy(zero_copy_only=False)
+    edges = [0, *(np.flatnonzero(np.diff(live)) + 1).tolist(), len(live)]
+    for start, end in itertools.pairwise(edges):
+        yield rows.slice(start, end - start)
+
+
+def _version(number: int, table_id: str, *, snapshot: bool) -> Version:
+    """A version with only the fields that a delivery needs."""
+    plan = ChangePlan(number, 0, TableSchema(Columns(()), ()), (), "snapshot" if snapshot else "files")
+    return Version(plan, table_id)

@@ -1,0 +1,55 @@
+"""Delivery in executors, with the daemon's own sink, in parts that are delivered once."""
+
+import asyncio
+import base64
+import json
+import pickle
+import zlib
+
+from cdfd.deliver.assignment import Assignment
+from cdfd.scan.splits import Measured, Part
+from cdfd.sinks.base import Delivered
+
+_WORKERS = 1
+"""Threads that read: Spark gives each task one core."""
+
+
+def packed(part: Part) -> bytes:
+    """Serialize a part."""
+    return zlib.compress(pickle.dumps(part), 1)
+
+
+def deliver(assignment: Assignment, item: bytes) -> bytes:
+    """Deliver a part that was `packed`; the result is for `delivered_of`. Runs in an executor.
+
+    Raises:
+        CdfdError: as in `Assignment.deliver`.
+    """
+    number, part = _unpacked(item)
+    delivered = asyncio.run(assignment.deliver(number, part, _WORKERS))
+    return json.dumps([[found.counts, base64.b64encode(found.receipt).decode()] for found in delivered]).encode()
+
+
+def delivered_of(result: bytes) -> list[Delivered]:
+    """The deliveries of the part."""
+    return [Delivered(counts, base64.b64decode(receipt)) for counts, receipt in json.loads(result)]
+
+
+def measure(assignment: Assignment, item: bytes) -> bytes:
+    """Measure a `packed` part; the result is for `measured_of`. Runs in an executor.
+
+    Raises:
+        CdfdError: as in `measure`.
+    """
+    return pickle.dumps(assignment.measured(_unpacked(item)[1], _WORKERS))
+
+
+def measured_of(result: bytes) -> Measured:
+    """The measured content of a slice."""
+    found: Measured = pickle.loads(result)
+    return found
+
+
+def _unpacked(item: bytes) -> Part:
+    found: Part = pickle.loads(zlib.decompress(item))
+    return found

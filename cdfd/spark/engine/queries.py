@@ -1,0 +1,178 @@
+"""`engine.kind: spark`: a table's feed as a query of Structured Streaming, from `format("cdfd")` to `format("cdfd-kafka")`."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import cdfd.spark
+from cdfd import errors
+from cdfd.config import Settings, Table
+from cdfd.config.shapes import mask_as_json
+from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
+from cdfd.model.position import Position
+from cdfd.spark.engine.sessions import FAILURES, first_line
+from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.options import MASK, STORAGE
+
+_OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
+_LONGEST: Final = 2000
+_PERMANENT: Final = (errors.LogError, errors.UnsupportedError, errors.DataError, errors.PathError, ConfigError)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A delivered micro-batch.
+
+    Attributes:
+        number: its number in the query; -1: none.
+        rows: number of rows.
+        following: the next position.
+        newest: the newest known version; None if unknown.
+    """
+
+    number: int
+    rows: int
+    following: Position
+    newest: int | None
+
+
+def location(config: Settings, table: Table) -> str:
+    """The checkpoint location of a table's query."""
+    assert config.engine.spark.checkpoint is not None
+    return f"{config.engine.spark.checkpoint.rstrip('/')}/{config.pipeline}/{table.name}"
+
+
+def start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
+    """Start the query of a table. It resumes from its checkpoint, if there is one.
+
+    Args:
+        spark: the session.
+        config: all settings.
+        table: one of them.
+        document: the options of `format("cdfd-kafka")` that name a file with the same settings, which Spark's driver reads.
+
+    Raises:
+        CdfdError: the query cannot be started.
+    """
+    settings = config.engine.spark
+    try:
+        cdfd.spark.register(spark)
+        rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
+        if table.key and settings.order == "key":
+            # Several files may have changes of one key. Only one task keeps their order.
+            rows = rows.coalesce(1)
+        written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
+        written = written.option("checkpointLocation", location(config, table))
+        written = written.queryName(f"{config.pipeline}.{table.name}")
+        return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
+    except FAILURES as error:
+        raise failure(error, table) from error
+
+
+def source_options(config: Settings, table: Table) -> dict[str, str]:
+    """The options of `format("cdfd")` for a table. They include secrets of its store, and keys of masks."""
+    options = {
+        "changes": table.changes,
+        "refine": table.refine,
+        "dropUnchanged": str(table.drop_unchanged).lower(),
+        "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
+        "maxBytesPerTrigger": str(config.engine.spark.batch_size),
+        "snapshotPlanning": config.engine.spark.snapshot_planning,
+        "packed": "true",
+        "maxLogLine": str(table.max_log_line),
+    }
+    if table.start.timestamp_ms is not None:
+        options["startingTimestamp"] = str(table.start)
+    else:
+        options["startingVersion"] = str(table.start)
+    if table.key:
+        options |= {"key": ",".join(table.key), "keepKeyNames": "true"}
+    if table.columns is not None:
+        options["columns"] = ",".join(map(str, table.columns))
+    shape = table.shape
+    if shape.where is not None:
+        options["where"] = shape.where.text
+    if shape.excluded:
+        options["excludeChangeTypes"] = ",".join(shape.excluded)
+    options |= {f"{MASK}{name}": mask_as_json(mask) for name, mask in shape.masks}
+    if table.allowed_roots:
+        options["allowedRoots"] = ",".join(table.allowed_roots)
+    if table.path_prefixes:
+        options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
+    return options | {f"{STORAGE}{name}": _text(value) for name, value in config.storage.options(table.uri).items()}
+
+
+def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
+    """The last micro-batch that a query has delivered; None if there is none yet.
+
+    Raises:
+        CdfdError: Spark does not answer.
+    """
+    try:
+        progress = query.lastProgress
+        if progress is None:
+            return None
+        # From the JSON: the object's own offsets are the Python text of dictionaries.
+        found = json.loads(progress.json)
+        source = found["sources"][0]
+        following = _position(source["endOffset"])
+        newest = _position(source["latestOffset"])
+        if following is None:
+            return None
+        seen = None if newest is None else newest.version - (0 if newest.part else 1)
+        return Batch(found["batchId"], found["numInputRows"], following, seen)
+    except FAILURES as error:
+        raise failure(error, table) from error
+
+
+def is_idle(query: StreamingQuery, table: Table) -> bool:
+    """Whether a query is idle. Raises `CdfdError` if Spark does not answer."""
+    try:
+        status = query.status
+    except FAILURES as error:
+        raise failure(error, table) from error
+    return not status["isDataAvailable"] and not status["isTriggerActive"]
+
+
+def error_of(query: StreamingQuery, table: Table) -> CdfdError | None:
+    """The error that ended a query; None while it runs."""
+    try:
+        if query.isActive:
+            return None
+        error = query.exception()
+    except FAILURES as broken:
+        return failure(broken, table)
+    if error is None:
+        return SinkError("the query was stopped", table=table.uri, hint="Another program stopped it", retriable=True)
+    return failure(error, table)
+
+
+def failure(error: BaseException, table: Table) -> CdfdError:
+    """Translate Spark's error. If a Python process of Spark ended with an error of ours, it is that error."""
+    text = str(error)
+    said = list(_OURS.finditer(text))
+    if not said:
+        return StorageError(f"Spark: {first_line(error)}", table=table.uri, retriable=True)
+    found = said[-1]
+    what = found[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
+    kind = getattr(errors, found[1], ConfigError if found[1] == "ConfigProblems" else CdfdError)
+    # Any error that is not known to be permanent is retriable.
+    made: CdfdError = (kind if issubclass(kind, CdfdError) else CdfdError)(what)
+    made.retriable = not isinstance(
+        made, (*_PERMANENT, SchemaChangedError, errors.TableChangedError, errors.FencedError)
+    )
+    return made
+
+
+def _position(offset: Any) -> Position | None:
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return Offset.from_json(found).position if isinstance(found, Mapping) else None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,183 @@
+"""The requested rows: their columns, as of one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.types import StructType
+
+from cdfd.delta.header import Header
+from cdfd.delta.types import datatypes
+from cdfd.delta.types.datatypes import DataType, without_void
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import ConfigError
+from cdfd.log.start import check_version_exists, state_version
+from cdfd.log.table import Table
+from cdfd.model.columns import CHANGE_ORDINAL
+from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.plan.refining import check_key
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.spark.source.columns import CHANGE_FIELDS, SparkBatches, chosen_names, spark_schema
+from cdfd.spark.source.options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The columns of the rows.
+
+    Attributes:
+        version: the version of the schema.
+        schema: the table's columns to read.
+        names: of all columns in order, in the spelling of the published rows and of change rows.
+        spark_names: the same names in Spark's spelling.
+        whole: whether all columns of the table are requested.
+        shape: of the rows.
+    """
+
+    version: int
+    schema: TableSchema
+    names: tuple[str, ...]
+    spark_names: tuple[str, ...]
+    whole: bool = True
+    shape: Shape = AS_IT_IS
+
+    @classmethod
+    def of(
+        cls,
+        schema: TableSchema,
+        version: int,
+        columns: tuple[Chosen, ...] | None = None,
+        given: StructType | None = None,
+        shape: Shape = AS_IT_IS,
+    ) -> Target:
+        """The target for all or some columns of a table.
+
+        Args:
+            schema: of the table.
+            version: of the schema.
+            columns: the requested columns; None: all. Without a change column among them, all change columns are added.
+            given: a schema that the user gives instead; None: none.
+            shape: of the rows, but for their columns.
+
+        Raises:
+            ConfigError: a column is missing, is named twice, or has another type than in the given schema.
+        """
+        _check_names(schema)
+        # As delta-spark does: few sinks of Spark take columns without a type.
+        typed = {child.name for child in without_void(schema.struct)}
+        schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
+        chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
+        if given is not None:
+            every = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+            names = chosen_names(every.published(every.target(schema)), given)
+            chosen = tuple(_named(name, chosen) for name in names)
+            spark_names = tuple(given.names)
+        else:
+            if not any(each.name in CHANGE_FIELDS for each in chosen):
+                chosen = (*chosen, *map(Chosen, CHANGE_FIELDS))
+            names = spark_names = tuple(each.published for each in chosen)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"column {twice!r:.200} is requested twice")
+        made = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+        made.check(schema)
+        whole = given is None and columns is None
+        return cls(version, made.target(schema), names, spark_names, whole, made)
+
+    @property
+    def published(self) -> TableSchema:
+        """The columns of the rows, but for the change columns."""
+        return self.shape.published(self.schema)
+
+    def key_paths(self, key: Sequence[str]) -> tuple[str, ...]:
+        """The columns of a key by the names that rows have, and the fields of structs in them, such as `id` and `place.x`."""
+        names = {each.name.lower(): each.published for each in self.shape.columns or ()}
+        chosen = {names.get(name.lower()) for name in key}
+        return tuple(
+            path for child in self.published.struct if child.name in chosen for path in _paths(child.name, child.type)
+        )
+
+    @property
+    def pushable(self) -> dict[str, str]:
+        """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
+        masked = {name.lower() for name, _ in self.shape.masks}
+        found = {each.published: each.name for each in self.shape.columns or () if each.name.lower() not in masked}
+        found |= {name: name for name in CHANGE_FIELDS}
+        return {spark: found[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in found}
+
+    @property
+    def ordered(self) -> bool:
+        """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
+        return CHANGE_ORDINAL in self.names or self.shape.where is not None
+
+    @property
+    def spark_schema(self) -> StructType:
+        """The schema in Spark's types."""
+        return spark_schema(self.published, self.names)
+
+    def spark_batches(self, reconciler: SchemaReconciler) -> SparkBatches:
+        """Makes Spark's batches of conformed ones."""
+        return SparkBatches.plan(reconciler.schema, self.names, self.spark_names)
+
+
+def _named(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
+    """The column that is published by a name, which may be that of a change column."""
+    return next((each for each in chosen if each.published == published), Chosen(published))
+
+
+def _spelled(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
+    """Columns with the table's spelling of their names. They are not case-sensitive."""
+    found = []
+    for column in columns:
+        if column.name.lower() not in CHANGE_FIELDS:
+            found.append(Chosen(schema.select([column.name]).names[0], column.alias))
+        elif column.alias is None:
+            found.append(Chosen(column.name.lower()))
+        else:
+            raise ConfigError(f"the change column {column.name} cannot be renamed", hint="Rename it in Spark")
+    return tuple(found)
+
+
+def _paths(path: str, type: DataType) -> Iterator[str]:
+    """A column, and the fields within it, by their paths."""
+    yield path
+    match type:
+        case datatypes.StructType():
+            for child in type:
+                yield from _paths(f"{path}.{child.name}", child.type)
+        case datatypes.ArrayType():
+            yield from _paths(f"{path}.element", type.element)
+        case datatypes.MapType():
+            yield from _paths(f"{path}.key", type.key)
+            yield from _paths(f"{path}.value", type.value)
+
+
+def _check_names(schema: TableSchema) -> None:
+    taken = [name for name in schema.names if name.lower() in CHANGE_FIELDS]
+    if taken:
+        raise ConfigError(
+            f"the table has a column {taken[0]!r:.200}, which is also the name of a change column",
+            hint="Rename it in the table",
+        )
+
+
+async def resolve_target(table: Table, options: SourceOptions, given: StructType | None = None) -> Target:
+    """The columns as of the last version to read.
+
+    Raises:
+        ConfigError: there is no such version, or as in `Target.of`.
+        CdfdError: as in `DeltaLog.header`.
+    """
+    header = await _ending(table, options)
+    check_key(options.key, header.schema)
+    return Target.of(header.schema, header.version, options.columns, given, options.shape)
+
+
+async def _ending(table: Table, options: SourceOptions) -> Header:
+    newest = await table.log.header()
+    last = newest.version if options.end is None else await state_version(table.log, options.end)
+    assert last is not None
+    await check_version_exists(table.log, last, newest.version)
+    return newest if last == newest.version else await table.log.header(last)

@@ -1,0 +1,1 @@
+"""The data source `cdfd` of Spark: batches and streams of change rows."""

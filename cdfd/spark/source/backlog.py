@@ -1,0 +1,90 @@
+"""The backlog of a stream: the part of a table that a micro-batch leaves to later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cdfd.delta.actions import Add, Cdc, Remove
+from cdfd.delta.commit import Commit
+from cdfd.errors import CdfdError
+from cdfd.log.log import DeltaLog
+from cdfd.model.plan import Changes
+
+MOST_COUNTED = 1000
+"""Versions whose bytes one micro-batch counts. Each version is counted once, so a larger backlog is known some micro-batches later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The versions that are left to read after a position, as of the planning of the micro-batch that ends there.
+
+    Attributes:
+        newest: the newest version.
+        since_ms: when the first of the versions was committed that are not read completely, in ms since the Unix epoch.
+        bytes: of the files to read; None if they are not counted.
+    """
+
+    newest: int
+    since_ms: int
+    bytes: int | None = None
+
+    def to_json(self) -> dict[str, int]:
+        """For an offset, without what is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, found: object) -> Backlog | None:
+        """From an offset; None if it has none, or another release's."""
+        if not isinstance(found, Mapping):
+            return None
+        counts: list[Any] = [found.get(name) for name in ("newest", "since_ms", "bytes")]
+        known = counts if counts[2] is not None else counts[:2]
+        if any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in known):
+            return None
+        return cls(*counts)
+
+
+@dataclass(slots=True)
+class PendingBytes:
+    """Counts the bytes of the files of pending versions, from their log entries.
+
+    Attributes:
+        log: of the table. No other reader may share it, because it is read far ahead of the position.
+        changes: the source of change rows.
+    """
+
+    log: DeltaLog
+    changes: Changes
+    _known: dict[int, int] = field(default_factory=dict)
+
+    async def between(self, first: int, last: int, most: int = MOST_COUNTED) -> int | None:
+        """Bytes of the versions from `first` to `last`; None if more than `most` of them are not counted yet, or one cannot be read."""
+        for version in [version for version in self._known if version < first]:
+            del self._known[version]
+        for version in range(first, last + 1):
+            if version in self._known:
+                continue
+            if not most:
+                return None
+            try:
+                entry = await self.log.entry(version)
+            except CdfdError:
+                return None  # planning the version raises it again
+            self._known[version] = file_bytes(entry.commit, self.changes)
+            most -= 1
+        return sum(self._known[version] for version in range(first, last + 1))
+
+
+def file_bytes(commit: Commit, changes: Changes) -> int:
+    """Bytes of the files that have the changes of a commit."""
+    if commit.cdcs and changes != "files":
+        return _total(commit.cdcs)
+    return _total(add for add in commit.adds if add.data_change) + _total(
+        remove for remove in commit.removes if remove.data_change
+    )
+
+
+def _total(files: Iterable[Add | Remove | Cdc]) -> int:
+    return sum(max(0, each.size or 0) for each in files)

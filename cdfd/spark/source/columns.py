@@ -1,0 +1,206 @@
+"""Columns for Spark: Spark's types for a table's types, and Arrow arrays that Spark's readers accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as spark
+
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, Foreign, MapType, StructType
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import ConfigError
+from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+
+CHANGE_FIELDS: Final = {
+    CHANGE_TYPE: spark.StringType(),
+    COMMIT_VERSION: spark.LongType(),
+    COMMIT_TIMESTAMP: spark.TimestampType(),
+    CHANGE_ORDINAL: spark.LongType(),
+}
+"""The change columns of a row, in addition to the table's columns."""
+
+_PRIMITIVES: Final = {
+    "string": spark.StringType(),
+    "long": spark.LongType(),
+    "integer": spark.IntegerType(),
+    "short": spark.ShortType(),
+    "byte": spark.ByteType(),
+    "float": spark.FloatType(),
+    "double": spark.DoubleType(),
+    "boolean": spark.BooleanType(),
+    "binary": spark.BinaryType(),
+    "date": spark.DateType(),
+    "timestamp": spark.TimestampType(),
+    "timestamp_ntz": spark.TimestampNTZType(),
+    # As text, as everywhere in cdfd. `parse_json` converts it to a variant.
+    "variant": spark.StringType(),
+    "void": spark.NullType(),
+}
+
+_FOREIGN: Final = {
+    pa.int32(): spark.IntegerType(),
+    pa.int64(): spark.LongType(),
+    pa.binary(): spark.BinaryType(),
+    pa.timestamp("ns", "UTC"): spark.TimestampType(),
+}
+
+Convert = Callable[[Any], Any]
+
+
+def spark_schema(schema: TableSchema, names: Sequence[str]) -> spark.StructType:
+    """The named columns of the table or of change rows. All are nullable, because rows of older versions lack newer columns."""
+    fields = []
+    for name in names:
+        kind: spark.DataType | None = CHANGE_FIELDS.get(name)
+        found = schema.find((name,))
+        if kind is None:
+            assert found is not None
+            kind = _spark_type(found.type)
+        comment = None if found is None else found.metadata.get("comment")
+        metadata = {"comment": comment} if isinstance(comment, str) else None
+        fields.append(spark.StructField(name, kind, True, metadata))
+    return spark.StructType(fields)
+
+
+def _spark_type(kind: DataType) -> spark.DataType:
+    match kind:
+        case Decimal(precision, scale):
+            return spark.DecimalType(precision, scale)
+        case StructType():
+            return spark.StructType([spark.StructField(child.name, _spark_type(child.type)) for child in kind])
+        case ArrayType(element):
+            return spark.ArrayType(_spark_type(element))
+        case MapType(key, value):
+            return spark.MapType(_spark_type(key), _spark_type(value))
+        case Foreign():
+            return _FOREIGN[arrow_type(kind)]
+    return _PRIMITIVES[kind.name]
+
+
+def chosen_names(schema: TableSchema, given: spark.StructType) -> tuple[str, ...]:
+    """The columns of a schema that the user gives, in the table's spelling.
+
+    Raises:
+        ConfigError: a column is missing, or has another type.
+    """
+    known = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
+    names = []
+    for field in given:
+        name = known.get(field.name.lower())
+        if name is None:
+            schema.select([field.name])  # raises an error that lists the columns
+            continue
+        (found,) = spark_schema(schema, [name])
+        if _nullable(field.dataType) != _nullable(found.dataType):
+            raise ConfigError(
+                f"column {name!r:.200} is {found.dataType.simpleString():.200}, but the requested schema has "
+                f"{field.dataType.simpleString():.200}",
+                hint="Omit the schema, or cast the column after you read it",
+            )
+        names.append(name)
+    return tuple(names)
+
+
+def _nullable(kind: spark.DataType) -> spark.DataType:
+    """The type without nullability and comments."""
+    match kind:
+        case spark.StructType():
+            return spark.StructType([spark.StructField(field.name, _nullable(field.dataType)) for field in kind])
+        case spark.ArrayType():
+            return spark.ArrayType(_nullable(kind.elementType))
+        case spark.MapType():
+            return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class SparkBatches:
+    """Converts batches to those that Spark accepts.
+
+    Attributes:
+        schema: of its batches.
+        sources: for each column, its position in our batches and its conversion; None: no conversion.
+    """
+
+    schema: pa.Schema
+    sources: tuple[tuple[int, Convert | None], ...]
+
+    @classmethod
+    def plan(cls, schema: pa.Schema, names: Sequence[str], wanted: Sequence[str]) -> SparkBatches:
+        """Plan the conversion of batches of `schema`: the columns `names`, renamed to `wanted`."""
+        fields, sources = [], list[tuple[int, Convert | None]]()
+        for name, called in zip(names, wanted, strict=True):
+            position = schema.get_field_index(name)
+            target, convert = _conversion(schema.field(position).type)
+            fields.append(pa.field(called, target))
+            sources.append((position, convert))
+        return cls(pa.schema(fields), tuple(sources))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a batch. Columns with the right type are not copied."""
+        arrays = [
+            batch.column(position) if convert is None else convert(batch.column(position))
+            for position, convert in self.sources
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
+    """The type that Spark accepts, and the conversion to it; None: no conversion."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type, lambda array: array.dictionary_decode()
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        target = pa.timestamp("us", kind.tz)
+        # Spark has no nanoseconds.
+        return target, lambda array: array.cast(target, safe=False)
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type, lambda array: array.storage
+    plain = _plain(kind)
+    return plain, None if plain == kind else lambda array: _as_plain(array, plain)
+
+
+def _plain(kind: Any) -> pa.DataType:
+    """A type without extension types, at any depth."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
+    return kind
+
+
+def _as_plain(array: Any, target: Any) -> Any:
+    kind = array.type
+    if kind == target:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return array.storage
+    if not len(array):
+        return pa.nulls(0, target)
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        fields = list(target)
+        children = [_as_plain(array.field(number), field.type) for number, field in enumerate(fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+    offsets, start, count = _window(array)
+    if pa.types.is_list(kind):
+        elements = _as_plain(array.values.slice(start, count), target.value_type)
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
+    keys = _as_plain(array.keys.slice(start, count), target.key_type)
+    items = _as_plain(array.items.slice(start, count), target.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+
+
+def _window(array: Any) -> tuple[Any, int, int]:
+    """The offsets relative to 0, and the start and count of their elements. A batch may be a slice of a larger one."""
+    offsets = array.offsets
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.subtract(offsets, pa.scalar(start, offsets.type)), start, end - start

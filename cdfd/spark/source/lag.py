@@ -1,0 +1,119 @@
+"""The lag of streams of `format("cdfd")`: in versions, bytes and seconds.
+
+    for each in lag(query.lastProgress):
+        print(each.versions, each.bytes, each.seconds)
+
+The offsets in a query's progress have it, so this needs neither the table nor its store. `lag_now` looks at the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from cdfd.errors import ConfigError
+from cdfd.log.table import Table
+from cdfd.model.commit_time import commit_timestamp
+from cdfd.runtime.clock import SystemClock
+from cdfd.spark.source.backlog import PendingBytes
+from cdfd.spark.source.offsets import Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+__all__ = ["Lag", "lag", "lag_now"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The part of a table that a stream has not read.
+
+    Attributes:
+        versions: that are not read completely.
+        bytes: of their files that are not read; None if the micro-batch has not counted them all.
+        seconds: since the first of these versions was committed; 0 without one.
+    """
+
+    versions: int
+    bytes: int | None
+    seconds: float
+
+
+def lag(progress: StreamingQueryProgress) -> list[Lag]:
+    """The lag after a micro-batch, as of its planning: one for each source of `format("cdfd")`.
+
+    A micro-batch without a limit takes everything, so its lag is 0.
+
+    Args:
+        progress: of a query, such as `query.lastProgress`, or the progress of an event of a `StreamingQueryListener`.
+    """
+    return [_planned(offset, _milliseconds(progress.timestamp)) for offset in source_offsets(progress)]
+
+
+def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mapping[str, object] | None = None) -> Lag:
+    """The lag after a micro-batch, by the table as it is now. It reads the log from the micro-batch's end on.
+
+    Args:
+        progress: of a query with one source of `format("cdfd")`.
+        table: its path or URI.
+        storage_options: settings of the table's store.
+
+    Raises:
+        ConfigError: the progress has no such source, or several.
+        CdfdError: the log cannot be read.
+    """
+    offsets = source_offsets(progress)
+    if len(offsets) != 1:
+        raise ConfigError(f"the progress has {len(offsets)} sources of cdfd", hint="`lag` returns one lag for each")
+    return asyncio.run(_current(offsets[0], Table.open(table, storage_options)))
+
+
+def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
+    """The end of each source of cdfd."""
+    found = []
+    for source in progress.sources:
+        try:
+            fields = _parsed(source.endOffset)
+            if isinstance(fields, dict):
+                found.append(Offset.from_json(fields))
+        except (ValueError, SyntaxError, ConfigError):
+            continue  # another source's
+    return found
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        # PySpark 4.1 has offsets as Python writes dictionaries, but JSON in events of listeners.
+        return ast.literal_eval(text)
+
+
+def _planned(offset: Offset, at_ms: int) -> Lag:
+    backlog = offset.backlog
+    if backlog is None:
+        return Lag(0, 0, 0.0)
+    versions = max(0, backlog.newest - offset.position.version + 1)
+    return Lag(versions, backlog.bytes, max(0, at_ms - backlog.since_ms) / 1000)
+
+
+def _milliseconds(timestamp: str) -> int:
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+async def _current(offset: Offset, table: Table) -> Lag:
+    position = offset.position
+    newest = await table.log.latest_version()
+    versions = newest - position.version + 1
+    if versions <= 0:
+        return Lag(0, 0, 0.0)
+    entry = await table.log.entry(position.version)
+    header = await table.log.header(position.version)
+    since_ms = commit_timestamp(entry.commit, header, entry.modified_ms, None)
+    counted = await PendingBytes(table.log, "auto").between(position.version, newest, versions)
+    return Lag(versions, counted, max(0, SystemClock().now_ms() - since_ms) / 1000)

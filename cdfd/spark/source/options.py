@@ -1,0 +1,303 @@
+"""Options of `format("cdfd")`. Options that delta-spark also has have the same names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast, get_args
+
+from cdfd.deliver.path_ranges import SnapshotPlanning
+from cdfd.errors import ConfigError
+from cdfd.log.bounds import After, Bound, parse_bound
+from cdfd.model.plan import Changes
+from cdfd.model.refinement import Refine
+from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.shape import AS_IT_IS, Shape, check_key_masks
+
+MASK = "mask."
+"""Prefix of options for masks, such as `mask.email`."""
+
+STORAGE = "storage."
+"""Prefix of options for the table's store, such as `storage.endpoint_url`."""
+
+MOST = 2**63 - 1
+
+OnReplace = Literal["stop", "continue"]
+"""The policy of a stream at a `CREATE OR REPLACE TABLE`."""
+
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a read.
+
+    Attributes:
+        path: the table's path or URI.
+        start: a version, a time, a duration before now, `earliest`, `latest` or `snapshot`; None: the default.
+        end: a version, a time or a duration before now; None: the newest version.
+        changes: source of change rows; see `cdfd.model.plan`.
+        refine: how updates are found; see `cdfd.model.refinement`.
+        key: columns that identify a row.
+        drop_unchanged: whether to leave out updates that change nothing.
+        net: whether to return only the net changes of each key. Batch reads only.
+        columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
+        shape: of the rows, but for their columns.
+        skip_missing: whether to skip missing files.
+        max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
+        partition_bytes: bytes of files for one task; None: computed from the total.
+        allowed_roots: additional locations for absolute paths in the log.
+        path_prefixes: places of absolute paths in the log, by prefix.
+        max_log_line: see `DeltaLog`.
+        snapshot_planning: which processes list the files of a snapshot.
+        on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
+        packed: whether the rows pass through Spark as bytes; see `cdfd.spark.source.packed`.
+        keep_key_names: whether a stream ends before the columns of the key have other names, which are part of a record's key.
+        storage: options of the table's store. Never shown, because they may be secrets.
+    """
+
+    path: str
+    start: Bound | None = None
+    end: Bound | None = None
+    changes: Changes = "auto"
+    refine: Refine = "auto"
+    key: tuple[str, ...] = ()
+    drop_unchanged: bool = False
+    net: bool = False
+    columns: tuple[Chosen, ...] | None = None
+    shape: Shape = AS_IT_IS
+    skip_missing: bool = False
+    max_files: int | None = None
+    max_bytes: int | None = None
+    max_versions: int | None = None
+    max_rows: int | None = None
+    partition_bytes: int | None = None
+    allowed_roots: tuple[str, ...] = ()
+    path_prefixes: tuple[tuple[str, str], ...] = ()
+    max_log_line: int | None = None
+    on_replace: OnReplace = "stop"
+    snapshot_planning: SnapshotPlanning = "auto"
+    packed: bool = False
+    keep_key_names: bool = False
+    storage: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Parse Spark's options. Their names are not case-sensitive.
+
+        Raises:
+            ConfigError: an option is unknown or invalid. The error never has the value of a storage option.
+        """
+        # Spark converts option names of streaming sources to lower case, so case never matters.
+        given = {name.lower(): text for name, text in options.items()}
+        storage = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
+        masks = {name.removeprefix(MASK): text for name, text in given.items() if name.startswith(MASK)}
+        rest = {
+            name if name in _NAMES else name.replace("_", ""): text
+            for name, text in given.items()
+            if not name.startswith((STORAGE, MASK))
+        }
+        for name in rest:
+            if name not in _NAMES:
+                raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
+        if not rest.get("path"):
+            raise ConfigError(
+                "no table is named", hint='Give its path or URI: .format("cdfd").load("s3://lake/orders")'
+            )
+        if rest.get("readchangefeed", "true").strip().lower() != "true":
+            raise ConfigError(
+                "readChangeFeed is false, but cdfd reads only changes",
+                hint='Omit it, or read the table\'s rows with format("delta")',
+            )
+        found = cls(
+            rest["path"],
+            _bound(rest, "startingVersion", "startingTimestamp"),
+            _bound(rest, "endingVersion", "endingTimestamp"),
+            cast(Changes, _word(rest, "changes", "auto", get_args(Changes))),
+            cast(Refine, _word(rest, "refine", "auto", get_args(Refine))),
+            _list(rest, "key") or (),
+            _flag(rest, "dropUnchanged"),
+            _flag(rest, "netChanges"),
+            None if (columns := _list(rest, "columns")) is None else tuple(map(Chosen.parse, columns)),
+            _shape(rest, masks),
+            _flag(rest, "ignoreMissingFiles"),
+            _count(rest, "maxFilesPerTrigger"),
+            _size(rest, "maxBytesPerTrigger"),
+            _count(rest, "maxVersionsPerTrigger", "versions"),
+            _count(rest, "maxRowsPerTrigger", "rows"),
+            _size(rest, "maxPartitionBytes"),
+            _list(rest, "allowedRoots") or (),
+            _pairs(rest, "pathPrefixes"),
+            _size(rest, "maxLogLine"),
+            cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
+            cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
+            _flag(rest, "packed"),
+            _flag(rest, "keepKeyNames"),
+            storage,
+        )
+        found.check_key()
+        return found
+
+    def check_key(self) -> None:
+        """Raise ConfigError if the key does not fit the other options."""
+        if self.refine == "key" and not self.key:
+            raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
+        if self.net and (not self.key or self.start == "snapshot"):
+            raise ConfigError(
+                "netChanges needs a key, and a range of versions", hint="Name its columns: the option `key`"
+            )
+        if self.net and self.shape.excluded:
+            raise ConfigError("netChanges needs all change types", hint="Omit `excludeChangeTypes`")
+        check_key_masks(dict(self.shape.masks), self.key)
+        if self.columns is not None and (
+            left := {name.lower() for name in self.key} - {column.name.lower() for column in self.columns}
+        ):
+            raise ConfigError(
+                f"`columns` leaves out {', '.join(sorted(left)):.200} of the key", hint="Add the key to `columns`"
+            )
+
+
+_OPTIONS = (
+    "path",
+    "readChangeFeed",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxVersionsPerTrigger",
+    "maxRowsPerTrigger",
+    "changes",
+    "refine",
+    "key",
+    "dropUnchanged",
+    "netChanges",
+    "where",
+    "columns",
+    "excludeChangeTypes",
+    "ignoreMissingFiles",
+    "maxPartitionBytes",
+    "allowedRoots",
+    "pathPrefixes",
+    "maxLogLine",
+    "onReplace",
+    "snapshotPlanning",
+    "packed",
+    "keepKeyNames",
+)
+_NAMES = {name.lower(): name for name in _OPTIONS}
+
+
+def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
+    """The shape of the rows, but for their columns."""
+    where, excluded = options.get("where"), _list(options, "excludeChangeTypes") or ()
+    if where is None and not masks and not excluded:
+        return AS_IT_IS
+    # It imports the configuration, which takes each Python process of Spark as long as half of everything else.
+    from cdfd.config.shapes import shape_of
+
+    return shape_of(where, None, masks, excluded)
+
+
+def _shown(name: str, options: Mapping[str, str]) -> str:
+    return repr(next(each for each in options if name in (each.lower(), each.lower().replace("_", ""))))[:100]
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _NAMES, 1)
+    known = f"Known: {', '.join(_OPTIONS)}, {MASK}<column>, and {STORAGE}<name> for the table's store"
+    return (f"Did you mean {_NAMES[near[0]]}? " if near else "") + known
+
+
+def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Bound | None:
+    at, since = options.get(version.lower()), options.get(timestamp.lower())
+    if at is not None and since is not None:
+        raise ConfigError(f"{version} and {timestamp} are both given", hint="Give one of them")
+    if at is not None:
+        return _version(version, at)
+    return None if since is None else _moment(timestamp, since)
+
+
+def _version(name: str, text: str) -> Bound:
+    word = text.strip().lower()
+    words = ("latest", "earliest", "snapshot") if name.startswith("start") else ("latest",)
+    if word in words:
+        return word
+    number = word.removeprefix("after ").strip() if name.startswith("start") else word
+    if re.fullmatch(r"-?[0-9]{1,12}", number):
+        return int(number) if number == word else After(int(number))
+    hint = f"It is a version, -1 for the newest, or one of: {', '.join(words)}"
+    raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
+
+
+def _moment(name: str, text: str) -> datetime | timedelta | After:
+    """A time as in delta-spark (`2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC) or as in `cdfd tail`."""
+    try:
+        found = parse_bound(text)
+    except ConfigError:
+        found = ""
+    if isinstance(found, After) and not isinstance(found.bound, int) and name.startswith("start"):
+        return found
+    if isinstance(found, datetime | timedelta):
+        return found
+    raise ConfigError(
+        f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
+    )
+
+
+def _word(options: Mapping[str, str], name: str, default: str, known: Sequence[str]) -> str:
+    word = options.get(name.lower(), default).strip().lower()
+    if word not in known:
+        raise ConfigError(f"{name} is {word!r:.100}", hint=f"One of: {', '.join(known)}")
+    return word
+
+
+def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ConfigError(f"{name} is {text!r:.200}", hint="Names with commas between them")
+    return names
+
+
+def _pairs(options: Mapping[str, str], name: str) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in _list(options, name) or ()]
+    if not all(key and value for key, _, value in pairs):
+        raise ConfigError(
+            f"{name} is {options[name.lower()]!r:.200}", hint="Such as dbfs:/mnt/lake=s3://lake, with commas between"
+        )
+    return tuple((key, value) for key, _, value in pairs)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r:.100}", hint="true or false")
+    return text == "true"
+
+
+def _count(options: Mapping[str, str], name: str, what: str = "files") -> int | None:
+    return _whole(options, name, {"": 1}, f"A number of {what}, from 1 on")
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    return _whole(options, name, _SIZES, "A number of bytes, such as 67108864 or 64m")
+
+
+def _whole(options: Mapping[str, str], name: str, units: Mapping[str, int], hint: str) -> int | None:
+    text: Any = options.get(name.lower())
+    if text is None:
+        return None
+    word = text.strip().lower()
+    digits = word.rstrip("bkmgt")
+    unit = word[len(digits) :]
+    unit = unit[:-1] if len(unit) == 2 and unit.endswith("b") else unit
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and unit in units and int(digits)):
+        raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
+    return min(int(digits) * units[unit], MOST)

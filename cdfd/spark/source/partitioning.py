@@ -1,0 +1,163 @@
+"""Partitions for Spark's tasks: plans are cut into slices, and slices are packed into partitions of similar size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from cdfd.deliver.slices import measure
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError
+from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.position import Position
+from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.scan.execute import Execution
+from cdfd.scan.splits import FILE_BYTES, Measured, Slice, cut, placed
+
+LEAST_BYTES, MOST_BYTES = 32 << 20, 128 << 20
+"""Default limits of a partition's size: small ones keep all cores busy, but each one costs a task."""
+
+TARGET_PARTITIONS = 64
+"""Target number of partitions, if their size is within the limits."""
+
+_REMOTE_READS = 16
+"""Files to read at a time from a remote store."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRange:
+    """A plan to read, or a range of its scans.
+
+    Attributes:
+        plan: of a version.
+        start: the first scan, with the ordinal of the first row; None: the start of the plan.
+        end: number of the scan after the last one; None: the end of the plan.
+        kept: for each scan of the plan, whether it may have a requested row; None: all.
+    """
+
+    plan: ChangePlan
+    start: Position | None = None
+    end: int | None = None
+    kept: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def weight(self) -> int:
+        """Approximate bytes of files."""
+        if self.start is None and self.end is None:
+            return self.plan.size + FILE_BYTES * len(self.plan.scans)
+        first = 0 if self.start is None else self.start.part
+        scans = self.plan.scans[first : self.end]
+        return sum(scan.share + FILE_BYTES for scan in scans)
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """Reconciles plans with one schema on the driver, once, so that the plans for executors are small."""
+
+    reconciler: SchemaReconciler
+    _known: dict[int, tuple[TableSchema, TableSchema]]
+
+    @classmethod
+    def to(cls, target: TableSchema) -> Schemas:
+        """Those of plans whose rows are to be conformed to `target`."""
+        return cls(SchemaReconciler(target), {})
+
+    def of(self, plan: ChangePlan, uri: str) -> ChangePlan:
+        """The plan, with the schemas to read its files in.
+
+        Raises:
+            SchemaChangedError: a column's type changed to one that does not hold the old values; it names table and version.
+        """
+        try:
+            schema, scans = self._selected(plan.schema), plan.scans
+            if not isinstance(scans, LiveScans) and any(scan.schema is not None for scan in scans):
+                scans = tuple(self._scan(scan) for scan in scans)
+        except CdfdError as error:
+            raise error.within(table=uri, version=plan.version) from None
+        # The files of a refined version are all read in its own schema.
+        return replace(plan, schema=schema, scans=scans)
+
+    def _scan(self, scan: FileScan) -> FileScan:
+        return scan if scan.schema is None else replace(scan, schema=self._selected(scan.schema))
+
+    def _selected(self, schema: TableSchema) -> TableSchema:
+        # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
+        known = self._known.get(id(schema))
+        if known is None:
+            known = self._known[id(schema)] = schema, self.reconciler.select(schema)
+        return known[1]
+
+
+def partition_slices(
+    plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None = None
+) -> list[tuple[Slice, ...]]:
+    """Slices in order, grouped into one run per task.
+
+    Args:
+        plan_ranges: in order of their rows.
+        execution: reads files, if ordinals are requested and a version is cut.
+        ordered: whether ordinals are requested.
+        limit: bytes of files of one run; None: computed from the total.
+
+    Raises:
+        CdfdError: as in `measure`.
+    """
+    if limit is None:
+        limit = partition_bytes(sum(plan_range.weight for plan_range in plan_ranges))
+    limit = max(limit, FILE_BYTES)
+    cuts = [
+        cut(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept) for each in plan_ranges
+    ]
+    if ordered:
+        cuts = _placed(plan_ranges, [_needed(slices) for slices in cuts], execution)
+    return list(_packed((part for slices in cuts for part in slices if part.wanted), limit))
+
+
+def partition_bytes(whole: int) -> int:
+    """Bytes of files of one task, if `whole` bytes are read."""
+    return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
+
+
+def _needed(slices: list[Slice]) -> list[Slice]:
+    """The wanted slices, and all slices before them."""
+    if slices and slices[0].plan.cross_partition:
+        # Only all of them together determine the pairs of images.
+        return slices if any(part.wanted for part in slices) else []
+    last = max((number for number, part in enumerate(slices) if part.wanted), default=-1)
+    return slices[: last + 1]
+
+
+def _placed(plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Slice]], execution: Execution) -> list[list[Slice]]:
+    unknown = [part for slices in cuts if not _is_placed(slices) for part in slices]
+    found = iter(measured(unknown, execution))
+    return [
+        slices if _is_placed(slices) else placed(plan_range.plan, slices, [next(found) for _ in slices])
+        for plan_range, slices in zip(plan_ranges, cuts, strict=True)
+    ]
+
+
+def _is_placed(slices: Sequence[Slice]) -> bool:
+    return all(part.is_placed for part in slices)
+
+
+def measured(slices: Sequence[Slice], execution: Execution) -> Iterator[Measured]:
+    """Measure slices, several at a time."""
+    workers = _REMOTE_READS if execution.files.storage.remote else execution.threads
+    return map_in_order(partial(measure, execution=execution), slices, workers=min(workers, len(slices)))
+
+
+def _packed(slices: Iterable[Slice], limit: int) -> Iterator[tuple[Slice, ...]]:
+    run, size = list[Slice](), 0
+    for part in slices:
+        if run and size + part.weight > limit:
+            yield tuple(run)
+            run, size = [], 0
+        run.append(part)
+        size += part.weight
+    if run:
+        yield tuple(run)

@@ -1,0 +1,120 @@
+"""The work of executors: reads a partition of a table's changes for Spark."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from cdfd.deliver.range_slices import listed
+from cdfd.deliver.slices import read_slices
+from cdfd.delta.paths import Prefixes
+from cdfd.errors import MissingFileError
+from cdfd.log.stream import PlanStream
+from cdfd.log.table import Table
+from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.plan.shape.shape import AS_IT_IS
+from cdfd.scan.execute import Execution
+from cdfd.scan.scans import raise_missing
+from cdfd.scan.splits import Slice
+from cdfd.scan.updates.net import NetChanges
+from cdfd.scan.updates.refined import refined_versions
+from cdfd.spark.engine.target import Target
+from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.packed import pack
+
+logger = logging.getLogger("cdfd.spark")
+
+BATCH_ROWS = 16_384
+"""Rows of a batch. The JVM reads a batch row by row, which is a tenth faster if it fits into a core's cache."""
+
+
+@dataclass(frozen=True)
+class ChangePartition(InputPartition):
+    """The work of one task. Its plans have the target's schema."""
+
+    slices: tuple[Slice, ...]
+    target: Target
+
+
+def opened(options: SourceOptions) -> Table:
+    """Open a table. A process caches its tables, with their connections and file metadata."""
+    return _opened(
+        options.path,
+        tuple(sorted(options.storage.items())),
+        options.allowed_roots,
+        options.path_prefixes,
+        options.max_log_line,
+    )
+
+
+@lru_cache(maxsize=8)
+def _opened(
+    path: str,
+    storage: tuple[tuple[str, object], ...],
+    allowed_roots: tuple[str, ...],
+    prefixes: Prefixes,
+    max_log_line: int | None,
+) -> Table:
+    return Table.open(path, dict(storage), allowed_roots, path_prefixes=dict(prefixes), max_log_line=max_log_line)
+
+
+def stream_of(table: Table, options: SourceOptions, target: Target) -> PlanStream:
+    """The plans of a table's versions, for rows of a schema.
+
+    Raises:
+        ConfigError: as `Table.stream` says.
+    """
+    return table.stream(options.changes, options.refine, options.key, options.shape, target.schema)
+
+
+def execution_of(
+    table: Table, options: SourceOptions, workers: int | None = None, target: Target | None = None
+) -> Execution:
+    """The execution for a table's files: number of threads, and the rows; None if only files are measured."""
+    return Execution(
+        table.files,
+        workers=workers,
+        on_missing=_warn if options.skip_missing else raise_missing,
+        batch_rows=BATCH_ROWS,
+        whole=target is not None and target.whole,
+        drop_unchanged=options.drop_unchanged,
+        shape=AS_IT_IS if target is None else target.shape,
+        # Packed rows are for record formats.
+        keeps_moves=options.packed and not options.shape.excluded,
+        refined=refined_versions(options.path),
+    )
+
+
+def _warn(error: MissingFileError) -> None:
+    logger.warning("skipping a missing file: %s", error)
+
+
+def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a portion as Spark takes them.
+
+    Raises:
+        CdfdError: with table, version and file.
+    """
+    # A task has one core. Another thread would take one from another task.
+    table = opened(options)
+    execution = execution_of(table, options, 1, portion.target)
+    reconciler = SchemaReconciler(portion.target.published)
+    convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)
+    slices = [listed(part, table.log.storage) for part in portion.slices]
+    found = read_slices(slices, execution)
+    rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
+    for batch in _net(rows, portion.target, options, execution) if options.net else rows:
+        yield convert(batch)
+
+
+def _net(
+    rows: Iterator[pa.RecordBatch], target: Target, options: SourceOptions, execution: Execution
+) -> Iterator[pa.RecordBatch]:
+    key = target.published.select(target.shape.published_key(options.key)).names
+    found = NetChanges(target.published.arrow, key, execution.space)
+    for batch in rows:
+        found.add(batch)
+    yield from found.batches()

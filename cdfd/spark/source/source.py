@@ -1,0 +1,178 @@
+"""`format("cdfd")`: a table's row-level changes as a Spark data source, batch and streaming.
+
+    import cdfd.spark
+    cdfd.spark.register(spark)
+    spark.read.format("cdfd").option("startingVersion", 5).load("s3://lake/orders")
+    spark.readStream.format("cdfd").option("startingVersion", "latest").load("s3://lake/orders")
+
+Python processes of Spark's driver plan the reads. Executors read `ChangePartition`s, with the same functions as cdfd's other engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from cdfd.errors import ConfigError
+from cdfd.log.start import check_range, start_version
+from cdfd.log.table import Table
+from cdfd.model.plan import ChangePlan, plan_snapshot
+from cdfd.spark.engine.target import Target, resolve_target
+from cdfd.spark.source.filters import Filters
+from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.packed import packed_schema
+from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_slices
+from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
+from cdfd.spark.source.reading import ChangePartition, execution_of, opened, read_partition, stream_of
+from cdfd.spark.source.stream import StreamReader
+
+
+class CdfdSource(DataSource):
+    """A table's changes."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = SourceOptions.parse(options)
+        self._target: Target | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "cdfd"
+
+    def schema(self) -> StructType:
+        """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
+        self._target = asyncio.run(resolve_target(opened(self._options), self._options))
+        rows = self._target.spark_schema
+        return packed_schema(rows) if self._options.packed else rows
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader of the existing versions."""
+        self._check_packed()
+        return BatchReader(self._options, self._target, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A reader of the existing and all new versions."""
+        if self._options.net:
+            raise ConfigError("a stream has no net changes", hint="Net changes are those of a range: use spark.read")
+        self._check_packed()
+        return StreamReader(self._options, self._target, schema)
+
+    def _check_packed(self) -> None:
+        if self._options.packed and self._target is None:
+            raise ConfigError("packed rows have their own schema", hint="Name columns by the option `columns`")
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of versions, inclusive.
+
+    Args:
+        options: of the read.
+        target: the columns, if known; None if the user gives a schema.
+        schema: Spark's schema.
+    """
+
+    def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
+        self._options = options
+        self._target = target or asyncio.run(resolve_target(opened(options), options, schema))
+        self._filters = Filters()
+
+    @property
+    def pushFilters(self) -> _PushFilters:
+        """Spark calls this with filters, if the session allows pushdown."""
+        return _PushFilters(self)
+
+    def take_filters(self, filters: Sequence[Filter]) -> None:
+        """Skip files without rows that match the filters."""
+        if self._options.net:
+            # They are of the net changes, and not of the rows that these come from.
+            return
+        self._filters = Filters.of(filters, self._target.pushable)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The partitions, one for each task."""
+        table, target = opened(self._options), self._target
+        if self._options.start == "snapshot" and not self._filters.conditions:
+            live = asyncio.run(listed_snapshot(stream_of(table, self._options, target), self._options, target.version))
+            if live is not None:
+                return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
+        plan_ranges = asyncio.run(self._plan_ranges(table))
+        found = partition_slices(
+            plan_ranges,
+            execution_of(table, self._options),
+            ordered=target.ordered,
+            limit=self._options.partition_bytes,
+        )
+        if self._options.net:
+            # One task reads all rows: a key may have changes in any slice.
+            found = [tuple(part for slices in found for part in slices)]
+        return [ChangePartition(slices, target) for slices in found] or [ChangePartition((), target)]
+
+    async def _plan_ranges(self, table: Table) -> list[PlanRange]:
+        schemas = Schemas.to(self._target.schema)
+        found = []
+        target = self._target
+        for plan in await _plans(table, self._options, self._filters, target):
+            conformed = schemas.of(plan, table.uri)
+            kept = None
+            if self._filters.conditions and self._filters.has_version(plan):
+                known, stats = await _with_stats(table, plan) if self._filters.of_rows else (plan, {})
+                kept = self._filters.kept(known, conformed, stats)
+            elif self._filters.conditions:
+                continue
+            found.append(PlanRange(conformed, kept=kept))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; called in an executor."""
+        assert isinstance(partition, ChangePartition)
+        return read_partition(partition, self._options)
+
+
+class _PushFilters:
+    """`pushFilters` of a reader.
+
+    Spark refuses a reader that overrides `pushFilters`, if the session has not enabled pushdown
+    (`spark.sql.python.filterPushdown.enabled`). With this class, `pushFilters` looks like that of the base, so that reads still work.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        """Store the filters. Spark still applies all of them to the rows."""
+        self._reader.take_filters(filters)
+        return filters
+
+
+async def _plans(table: Table, options: SourceOptions, filters: Filters, target: Target) -> list[ChangePlan]:
+    last = target.version
+    stream = stream_of(table, options, target)
+    if options.start == "snapshot":
+        return [(await stream.snapshot(last)).plan]
+    first = (
+        last + 1
+        if options.start == "latest"
+        else await start_version(table.log, "earliest" if options.start is None else options.start)
+    )
+    await check_range(table.log, first, last)
+    first, last = filters.versions(first, last)
+    if first > last:
+        return []
+    with table.tailer() as tailer:
+        return [version.plan async for version in stream.versions(tailer, first, last)]
+
+
+async def _with_stats(table: Table, plan: ChangePlan) -> tuple[ChangePlan, dict[str, str | None]]:
+    """The plan with the files' statistics, and the statistics by path. Planning itself does not need them."""
+    if plan.origin == "snapshot":
+        return plan_snapshot(await table.log.snapshot(plan.version, with_stats=True), plan.timestamp_ms), {}
+    if plan.origin != "files":
+        return plan, {}
+    entry = await table.log.entry(plan.version, with_stats=True)
+    return plan, {add.path: add.stats for add in entry.commit.adds}

@@ -1,0 +1,199 @@
+"""The streaming reader of `format("cdfd")`: offsets, and the partitions between two offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cdfd.errors import ConfigError, SchemaChangedError, TableChangedError
+from cdfd.model.position import Position
+from cdfd.spark.engine.target import Target, resolve_target
+from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.options import MOST, SourceOptions
+from cdfd.spark.source.partitioning import partition_slices
+from cdfd.spark.source.range_partitions import range_partitions
+from cdfd.spark.source.reading import ChangePartition, execution_of, opened, read_partition
+from cdfd.spark.source.stream_plan import StreamPlanner
+
+T = TypeVar("T")
+
+_MOST_FILES = 2**31 - 1
+
+_REPLACED_HINT = (
+    "Start a query with another checkpoint. After a CREATE OR REPLACE TABLE, the option `onReplace` = `continue` reads on instead: "
+    "the old rows are deletes, the new ones inserts"
+)
+
+
+class StreamReader(DataSourceStreamReader):
+    """Reads versions as they appear. Spark plans in one process, and reads in others with a copy of this object.
+
+    Args:
+        options: of the read.
+        target: the columns, if known; None if the user gives a schema.
+        schema: Spark's schema.
+    """
+
+    def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
+        if options.end is not None:
+            raise ConfigError("a stream has no end", hint="Omit endingVersion and endingTimestamp, or use spark.read")
+        self._options = options
+        self._target = target
+        self._schema = schema
+        self._planning: _Planning | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planning": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The start of a stream without a checkpoint. It is the same at every call."""
+        return self._planner.beginning().to_json()
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        """The end of the next micro-batch.
+
+        Args:
+            start: its start. PySpark before 4.2 does not pass it, so it is also stored here.
+            limit: of Spark; None before 4.2. Spark asks for everything (`ReadAllAvailable`) or passes `getDefaultReadLimit` back.
+        """
+        limited = type(limit).__name__ != "ReadAllAvailable"
+        return self._planner.latest(None if start is None else Offset.from_json(start), limited).to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Tells Spark 4.2 that the options limit micro-batches. `latestOffset` applies them."""
+        limits: Any = importlib.import_module("pyspark.sql.streaming.datasource")
+        options = self._options
+        if options.max_rows is not None:
+            return limits.ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return limits.ReadMaxBytes(options.max_bytes)
+        if options.max_files is not None:
+            return limits.ReadMaxFiles(min(options.max_files, _MOST_FILES))
+        # Spark has no limit of versions. It does not apply this one, and passes it back.
+        return limits.ReadAllAvailable() if options.max_versions is None else limits.ReadMaxBytes(MOST)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of the table when the last micro-batch was planned. Spark 4.2 shows it in the progress of a query."""
+        return self._planner.newest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the current newest version as the end of the query, which may take several micro-batches."""
+        self._planner.end_at_newest()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
+        return self._planner.between(Offset.from_json(start), Offset.from_json(end))
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Everything before `end` is delivered."""
+        self._planner.commit(Offset.from_json(end))
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._planning is not None:
+            self._planning.close()
+            self._planning = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; called in an executor."""
+        assert isinstance(partition, ChangePartition)
+        return read_partition(partition, self._options)
+
+    @property
+    def _planner(self) -> _Planning:
+        if self._planning is None:
+            self._planning = _Planning(self._options, self._target, self._schema)
+        return self._planning
+
+
+# PySpark 4.2 has this. Before it, `Trigger.AvailableNow` reads the latest offset once, and ends there.
+with contextlib.suppress(ImportError):
+    importlib.import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow.register(StreamReader)
+
+
+class _Planning:
+    """The state of the planning process: an event loop, and the offsets of the stream."""
+
+    def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
+        self._options = options
+        self._table = opened(options)
+        self._runner = asyncio.Runner()
+        if target is None:
+            target = self._run(resolve_target(self._table, options, schema))
+        self._target = target
+        self._planner = StreamPlanner(self._table, options, target)
+        self._key = target.key_paths(options.key) if options.keep_key_names else ()
+        self._first: Offset | None = None
+        self._at: Offset | None = None
+        self._latest: Offset | None = None
+
+    def close(self) -> None:
+        self._planner.close()
+        self._runner.close()
+
+    def beginning(self) -> Offset:
+        if self._first is None:
+            self._first = Offset.beginning(self._run(self._planner.beginning()), self._key)
+        return self._first
+
+    def end_at_newest(self) -> None:
+        self._planner.last = self._run(self._table.log.latest_version())
+
+    def latest(self, start: Offset | None, limited: bool) -> Offset:
+        at = start or self._at or self.beginning()
+        self._check_key(at)
+        # The end of the next micro-batch is fixed until it is planned.
+        if self._latest is None or start is not None or self._latest.position == at.position:
+            position, backlog = self._run(self._planner.latest(at.position, limited=limited))
+            # Spark compares offsets as text. Another backlog at the same position would be a micro-batch without rows.
+            self._latest = at if position == at.position else at.at(position, backlog, self._key)
+        return self._latest
+
+    def newest(self) -> dict[str, Any] | None:
+        at = self._latest or self._at
+        if at is None or self._planner.newest < 0:
+            return None
+        return Position(at.position.table_id, self._planner.newest + 1).fields()
+
+    def between(self, start: Offset, end: Offset) -> list[InputPartition]:
+        if start.is_first:
+            # The first micro-batch was not complete, so a later call may have returned a newer start.
+            start = end.at(end.first)
+        self._check_key(end)
+        self._at, self._latest = end, None
+        plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
+        listed = self._run(self._planner.listed(start.position, end.position))
+        first = [] if listed is None else range_partitions(listed, self._table, self._target, self._options)
+        execution = execution_of(self._table, self._options)
+        found = partition_slices(
+            plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
+        )
+        return [*first, *(ChangePartition(slices, self._target) for slices in found)]
+
+    def _check_key(self, offset: Offset) -> None:
+        """Refuse to continue a query whose records have the key's columns by other names."""
+        renamed = offset.renamed_key(self._key)
+        if renamed is not None:
+            raise SchemaChangedError(
+                f"the key column {renamed[0]!r:.200} is {renamed[1]!r:.200} now, so all records would have other keys",
+                table=self._table.uri,
+                version=offset.position.version,
+                hint="Give the table a new topic and a new checkpoint, or keep the name with `columns` and `as`",
+            )
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._runner.run(work)
+        except TableChangedError as error:
+            error.hint = _REPLACED_HINT  # the position is in Spark's checkpoint
+            raise
+
+    def commit(self, end: Offset) -> None:
+        self._planner.delivered(end.position)

@@ -1,0 +1,315 @@
+"""Plans a stream: plans versions on demand, and keeps the plans until they are delivered."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from cdfd.delta.types.schema_change import SchemaChange, compare
+from cdfd.errors import ConfigError, SchemaChangedError
+from cdfd.log.history import replaced_error, truncated_error
+from cdfd.log.listing import LiveListing
+from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_position
+from cdfd.log.stream import PlanStream, Version
+from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
+from cdfd.model.column_selection import named_columns
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Phase, Position
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.splits import Slice, cut, placed, shares
+from cdfd.spark.engine.target import Target
+from cdfd.spark.source.admission import Budget, row_counts
+from cdfd.spark.source.backlog import Backlog, PendingBytes
+from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
+from cdfd.spark.source.range_partitions import counted_paths, listed_snapshot
+from cdfd.spark.source.reading import execution_of, stream_of
+from cdfd.spark.source.snapshot_windows import SnapshotWindows, Window
+
+
+@dataclass(slots=True)
+class StreamPlanner:
+    """Plans a stream over one table.
+
+    Attributes:
+        table: the table.
+        options: of the read.
+        target: the columns.
+        last: the last version; None: no end.
+        newest: the newest version when the last micro-batch was planned; -1 before that.
+    """
+
+    table: Table
+    options: SourceOptions
+    target: Target
+    last: int | None = None
+    newest: int = -1
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _tailer: Tailer | None = None
+    _stream: PlanStream | None = None
+    _next: int = -1
+    _unrefined: set[int] = field(default_factory=set)
+    _planned: dict[int, Version] = field(default_factory=dict)
+    _snapshot: Version | None = None
+    _listed: tuple[int, tuple[Version, LiveListing] | None] | None = None
+    _windows: SnapshotWindows | None = None
+    _pending: PendingBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Its own log: read-ahead and history of the table's log are those of the micro-batches.
+        self._pending = PendingBytes(DeltaLog(self.table.log.storage, self.table.log.line_bytes), self.options.changes)
+
+    def close(self) -> None:
+        """Release the tailer."""
+        self._open.close()
+
+    def delivered(self, end: Position) -> None:
+        """Forget the plans before `end`, which are delivered."""
+        for version in [version for version in self._planned if version < end.version]:
+            del self._planned[version]
+        if end.phase == "stream":
+            self._snapshot = self._listed = self._windows = None
+
+    async def beginning(self) -> Position:
+        """The start of a stream without a checkpoint.
+
+        Raises:
+            CdfdError: as `tail.start.start_position` says.
+        """
+        found = await start_position(
+            self.table.log, "snapshot" if self.options.start is None else self.options.start, SystemClock().now_ms()
+        )
+        phase: Phase = "snapshot" if found.snapshot else "stream"
+        return Position(found.table_id, found.version, phase=phase, digest=found.digest)
+
+    async def latest(self, start: Position, *, limited: bool = True) -> tuple[Position, Backlog | None]:
+        """The end of the micro-batch that begins at `start`, and the backlog after it.
+
+        The end is the newest version, or earlier if the batch is full. `limited` is False for a batch without limits.
+
+        Raises:
+            SchemaChangedError: the version at `start` has another schema than the query.
+            CdfdError: as in `PlanStream.versions`.
+        """
+        self._continue_from(start)
+        budget, at = self._budget(limited), start
+        count = partial(row_counts, execution=execution_of(self.table, self.options))
+        if at.phase == "snapshot":
+            live, window = await self._snapshot_at(at, limited=budget.limits_files)
+            local = _checked(window.plan, window.within(at), self.table.uri)
+            end = budget.take(window.plan, local.part, count)
+            if window.first + end < window.total:
+                self.newest = await self.table.log.latest_version()
+                reached = self._within(replace(live, plan=window.plan), local, end)
+                left = await self._left(window.plan, end, self._end(), window.after)
+                return replace(reached, part=window.first + end), left
+            budget.used = True
+            at = at.after_version(live.digest)
+        self.newest = await self._newest(at)
+        newest = self._end()
+        async with contextlib.aclosing(self._versions(at, newest)) as versions:
+            async for version in versions:
+                plan = version.plan
+                if (change := self._changed(version)) is not None:
+                    if at == start:
+                        raise self._refused(version, change)
+                    return at, await self._left(plan, at.part, newest)
+                if budget.versions == 0:
+                    return at, await self._left(plan, at.part, newest)
+                end = budget.take(plan, _checked(plan, at, self.table.uri).part, count)
+                if end < len(plan.scans):
+                    reached = at if end == at.part else self._within(version, at, end)
+                    return reached, await self._left(plan, end, newest)
+                at = replace(at.after_version(version.digest), table_id=version.table_id)
+                budget.versions = None if budget.versions is None else budget.versions - 1
+        return at, None
+
+    def _budget(self, limited: bool) -> Budget:
+        options = self.options
+        if not limited:
+            return Budget()
+        return Budget(options.max_files, options.max_bytes, options.max_versions, options.max_rows)
+
+    def _end(self) -> int:
+        """The last version to read now."""
+        return self.newest if self.last is None else min(self.newest, self.last)
+
+    async def _left(self, plan: ChangePlan, part: int, newest: int, more: int = 0) -> Backlog:
+        """The backlog from scan number `part` of a plan on; `more` bytes of its version are not in the plan."""
+        later = await self._pending.between(plan.version + 1, newest)
+        own = int(shares(plan.scans[part:]).sum()) + more
+        return Backlog(newest, plan.timestamp_ms, None if later is None else own + later)
+
+    async def listed(self, start: Position, end: Position) -> tuple[Version, LiveListing] | None:
+        """The snapshot at `start`, if a micro-batch has all of it and executors list its files; None otherwise.
+
+        Raises:
+            CdfdError: as in `PlanStream.snapshot`.
+        """
+        whole = start.phase == "snapshot" and not start.part and end.phase == "stream"
+        return await self._listing(start) if whole else None
+
+    async def _listing(self, at: Position) -> tuple[Version, LiveListing] | None:
+        """Where the files of the snapshot at a position are listed; None if it is small."""
+        if self._listed is None or self._listed[0] != at.version:
+            stream = stream_of(self.table, self.options, self.target)
+            self._listed = at.version, await listed_snapshot(stream, self.options, at.version, await self._tail(at))
+        return self._listed[1]
+
+    async def _windows_at(self, at: Position) -> SnapshotWindows | None:
+        """The windows of the snapshot at a position; None if it is small, and is planned as a whole."""
+        found = await self._listing(at)
+        if found is not None and (self._windows is None or self._windows.version is not found[0]):
+            version, live = found
+            execution = execution_of(self.table, self.options)
+            ranges = counted_paths(live, self.table, version.plan.version, execution)
+            self._windows = SnapshotWindows(version, ranges, self.table.log.storage)
+        return None if found is None else self._windows
+
+    async def _snapshot_at(self, at: Position, *, limited: bool) -> tuple[Version, Window]:
+        """The snapshot at a position, and its scans from there on: all of them, or some; none if executors list them."""
+        listed = None if limited or at.part else await self._listing(at)
+        if listed is not None:
+            return listed[0], Window(listed[0].plan, 0, 0, 0, 0)
+        windows = await self._windows_at(at)
+        if windows is not None:
+            return windows.version, windows.at(at.part)
+        live = await self._live(at)
+        return live, Window(live.plan, 0, 0, len(live.plan.scans), 0)
+
+    async def _snapshot_ranges(self, start: Position, end: Position) -> tuple[Version, list[PlanRange]]:
+        """The snapshot at `start`, and its plan ranges up to `end`; none if it is `listed`."""
+        stop = end.part if end.phase == "snapshot" else None
+        if (listed := await self.listed(start, end)) is not None:
+            return listed[0], []
+        windows = await self._windows_at(start)
+        if windows is None:
+            live = await self._live(start)
+            return live, [PlanRange(live.plan, _checked(live.plan, start, self.table.uri), stop)]
+        first = windows.at(start.part)
+        _checked(first.plan, first.within(start), self.table.uri)
+        found = list[PlanRange]()
+        for window in windows.from_part(start.part, stop):
+            at = start.at_part(window.first, window.ordinal) if found else start
+            found.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
+        return windows.version, found
+
+    async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
+        """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""
+        self._continue_from(start, end)
+        schemas = Schemas.to(self.target.schema)
+        found, at = list[PlanRange](), start
+        if at.phase == "snapshot":
+            if at == end:
+                return []
+            live, ranges = await self._snapshot_ranges(at, end)
+            self._check_end(live, end)
+            found += (replace(each, plan=schemas.of(each.plan, self.table.uri)) for each in ranges)
+            if end.phase == "snapshot":
+                return found
+            at = at.after_version()
+        last = end.basis
+        async with contextlib.aclosing(self._versions(at, last)) as versions:
+            async for version in versions:
+                self._check_end(version, end)
+                plan = schemas.of(version.plan, self.table.uri)
+                stop = end.part if plan.version == end.version else None
+                found.append(PlanRange(plan, _checked(plan, at, self.table.uri), stop))
+                at = at.after_version()
+        return found
+
+    def _check_end(self, version: Version, end: Position) -> None:
+        """Refuse a repeated micro-batch, if the table has been replaced since it was planned."""
+        known = version.digest is not None and end.digest is not None
+        if known and version.plan.version == end.basis and version.digest != end.digest:
+            raise replaced_error(end.basis, self.table.uri)
+
+    def _continue_from(self, *positions: Position) -> None:
+        """Plan versions as an earlier query began them; see `PlanStream.continue_from`."""
+        self._unrefined.update(position.version for position in positions if position.is_unrefined)
+
+    def _within(self, version: Version, start: Position, end: int) -> Position:
+        """The position at scan number `end` of a version, for a read that begins at `start`."""
+        if version.plan.refinement is not None:
+            return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest)
+        execution = execution_of(self.table, self.options)
+        slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
+        following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
+        assert following is not None
+        return start.at_part(end, following, version.digest)
+
+    async def _live(self, at: Position) -> Version:
+        if self._snapshot is None or self._snapshot.plan.version != at.version:
+            stream = stream_of(self.table, self.options, self.target)
+            self._snapshot = await stream.snapshot(at.version, await self._tail(at))
+        return self._snapshot
+
+    async def _tail(self, at: Position) -> Tailer:
+        if self._tailer is None:
+            tailer = self._open.enter_context(self.table.tailer(replacements=self._continues))
+            # Positions of a replaced table are not valid in the new one.
+            await tailer.resume(at.table_id, at.basis, at.digest)
+            self._tailer = tailer
+        # Where the id may change within the log, the digest alone identifies the log.
+        self._tailer.table_id = None if self._continues else at.table_id
+        return self._tailer
+
+    @property
+    def _continues(self) -> bool:
+        return self.options.on_replace == "continue"
+
+    async def _newest(self, at: Position) -> int:
+        tailer = await self._tail(at)
+        newest = await self.table.log.latest_version()
+        if newest < at.version - 1:
+            await tailer.check_table()
+            raise truncated_error(newest, at.version - 1, self.table.uri)
+        if newest < at.version:
+            await tailer.confirm()
+        return newest
+
+    async def _versions(self, at: Position, last: int) -> AsyncGenerator[Version, None]:
+        """The versions from `at` to `last`."""
+        version = at.version
+        while version <= last and (known := self._planned.get(version)) is not None:
+            yield known
+            version += 1
+        if version > last:
+            return
+        if self._stream is None or self._next != version:
+            self._stream = stream_of(self.table, self.options, self.target)
+            self._stream.unrefined = self._unrefined
+        async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
+            async for found in versions:
+                self._planned[found.plan.version] = found
+                self._next = found.plan.version + 1
+                yield found
+
+    def _changed(self, version: Version) -> SchemaChange | None:
+        """The change of the read columns since the query's schema; None if there is none, or if the version is older."""
+        known, schema = self.target.schema, version.plan.schema
+        if version.plan.version <= self.target.version or schema == known:
+            return None
+        change = compare(known, schema if self.target.whole else named_columns(known.names, schema))
+        return change if change.added or not change.additive else None
+
+    def _refused(self, version: Version, change: SchemaChange) -> SchemaChangedError:
+        return SchemaChangedError(
+            f"the table's schema changed: {'; '.join(change.describe()):.500}",
+            table=self.table.uri,
+            version=version.plan.version,
+            hint="Everything before it is read. Restart the query from `spark.readStream`: it continues with the new schema",
+        )
+
+
+def _checked(plan: ChangePlan, at: Position, uri: str) -> Position:
+    if not plan.continues(at):
+        raise ConfigError(
+            f"the position is after {at.part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
+            table=uri,
+            version=plan.version,
+            hint="Restore the previous values of the options `changes` and `refine`, or use another checkpoint",
+        )
+    return at

@@ -1,0 +1,1 @@
+"""Readers of cdfd's topics for Spark."""

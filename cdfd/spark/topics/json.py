@@ -1,0 +1,272 @@
+"""Records in JSON: plain rows (flat, cloudevents), or Debezium's envelope.
+
+Spark's `from_json` reads types that it supports exactly. It reads all other types as text, which Spark then casts:
+
+| type                              | read as                                   | then                     |
+|-----------------------------------|-------------------------------------------|--------------------------|
+| long                              | text, for it may stand in quotes          | cast                     |
+| date, timestamp, timestamp_ntz    | text, for `from_json` rounds and guesses  | cast                     |
+| map, but with keys that follow    | map with keys of text                     | keys cast                |
+| map with nested or binary keys    | pairs, arrays of two texts                | each text read by itself |
+| all others                        | themselves                                |                          |
+
+A record that does not fit the schema is an error with its topic, partition and offset.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from cdfd.errors import UnsupportedError
+from cdfd.spark.topics.records import (
+    CHANGE_FIELDS,
+    CHANGE_NAMES,
+    KAFKA_NAMES,
+    ROW,
+    VALUE,
+    checked,
+    known_only,
+    refusal,
+    row_type,
+    strict_cast,
+    when_all,
+)
+
+_CORRUPT: Final = "_cdfd_corrupt"
+_DOCUMENT: Final = "_document"
+_IMAGE: Final = "_image"
+_AS_TEXT: Final = (LongType, DateType, TimestampType, TimestampNTZType)
+_TEXT: Final = StringType()
+_UNKNOWN: Final = "_unknown"
+_SOURCE: Final = ("ts_ms", "commit_version", "change_ordinal")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """Records with one row each.
+
+    Attributes:
+        schema: of the table.
+        strict: whether a column that is not in the schema is an error. Fields of structs are not checked.
+    """
+
+    schema: StructType
+    strict: bool
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        """As `Decoder.rows`."""
+        kind = row_type(self.schema)
+        document = sql.col(_DOCUMENT)
+        unknown = _unknown(sql.col(VALUE).cast("string"), kind.names) if self.strict else sql.lit(None)
+        parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(_fields(kind)))
+        made = parsed.select(*KAFKA_NAMES, _UNKNOWN, document, _struct(kind, document).alias(ROW))
+        good = document.getField(_CORRUPT).isNull()
+        row = checked(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
+        row = known_only(row, kind, sql.col(_UNKNOWN)) if self.strict else row
+        return made.select(*KAFKA_NAMES, row.alias(ROW))
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRows:
+    """Records with one Debezium event each. An update becomes two rows, its images.
+
+    Attributes:
+        schema: of the table.
+        strict: as of `JsonRows`.
+    """
+
+    schema: StructType
+    strict: bool
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        """As `Decoder.rows`."""
+        image = wire_type(self.schema)
+        source = StructType([StructField(name, LongType()) for name in _SOURCE])
+        fields = [
+            StructField("before", image),
+            StructField("after", image),
+            StructField("source", source),
+            StructField("op", _TEXT),
+        ]
+        text = sql.col(VALUE).cast("string")
+        newer = sql.coalesce(sql.get_json_object(text, "$.after"), sql.get_json_object(text, "$.before"))
+        unknown = _unknown(newer, self.schema.names) if self.strict else sql.lit(None)
+        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(fields))
+        parsed = read.select(*KAFKA_NAMES, self._images(image).alias(_IMAGE))
+        # Decode after `explode`, so that Spark decodes each image only once.
+        found = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
+        row, one = sql.col(_IMAGE).getField("row"), sql.col(_IMAGE)
+        cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
+        changes = [one.getField(name).alias(name) for name in CHANGE_NAMES]
+        return found.select(*KAFKA_NAMES, sql.struct(*cells, *changes).alias(ROW))
+
+    def _images(self, image: StructType) -> Column:
+        """The images of an event with their change columns, as an array."""
+        event = sql.col(_DOCUMENT)
+        before, after, op = (event.getField(name) for name in ("before", "after", "op"))
+        made, updated = op.isin("c", "r"), op == "u"
+        # An event without the images of its `op` matches no branch.
+        images = (
+            sql.when(made & after.isNotNull(), sql.array(_image("insert", after)))
+            .when((op == "d") & before.isNotNull(), sql.array(_image("delete", before)))
+            .when(updated & after.isNotNull() & before.isNull(), sql.array(_image("update_postimage", after)))
+            .when(
+                updated & after.isNotNull(),
+                sql.array(_image("update_preimage", before, earlier=1), _image("update_postimage", after)),
+            )
+        )
+        source = event.getField("source")
+        conditions = [source.getField(name).isNotNull() for name in _SOURCE]
+        kind = ArrayType(StructType([StructField("row", image), *CHANGE_FIELDS]))
+        wrong = refusal("no event in JSON with the columns of this schema").cast(kind)
+        found = when_all([event.getField(_CORRUPT).isNull(), images.isNotNull(), *conditions], images, wrong)
+        return known_only(found, kind, sql.col(_UNKNOWN)) if self.strict else found
+
+
+def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:
+    source = sql.col(_DOCUMENT).getField("source")
+    ordinal = source.getField("change_ordinal")
+    cells = (
+        sql.lit(change_type),
+        source.getField("commit_version"),
+        sql.timestamp_millis(source.getField("ts_ms")),
+        ordinal - earlier if earlier else ordinal,
+    )
+    changes = (cell.alias(name) for cell, name in zip(cells, CHANGE_NAMES, strict=True))
+    return sql.struct(image.alias("row"), *changes)
+
+
+def _unknown(document: Column, names: Sequence[str]) -> Column:
+    """The first name in a JSON object that is not in `names`, and whose value is not null; null if there is none.
+
+    Columns of type void, which Spark's schemas of tables leave out, are nulls.
+    """
+    others = sql.array_except(sql.json_object_keys(document), sql.array(*map(sql.lit, names)))
+
+    def has_value(name: Column) -> Column:
+        path = sql.concat(sql.lit("$['"), name, sql.lit("']"))
+        return sql.call_function("get_json_object", document, path).isNotNull()
+
+    return sql.get(sql.filter(others, has_value), sql.lit(0))
+
+
+def wire_type(kind: DataType) -> Any:
+    """The type with which `from_json` reads values of a type.
+
+    Raises:
+        UnsupportedError: a variant in a map whose keys have no text form cannot be read.
+    """
+    match kind:
+        case StructType():
+            return StructType(_fields(kind))
+        case ArrayType():
+            return ArrayType(wire_type(kind.elementType))
+        case MapType() if _is_named(kind.keyType):
+            return MapType(_TEXT, wire_type(kind.valueType))
+        case MapType():
+            _check_pairs(kind)
+            return ArrayType(ArrayType(_TEXT))
+    return _TEXT if isinstance(kind, _AS_TEXT) else kind
+
+
+def decoded(kind: DataType, cell: Column) -> Column:
+    """Convert a value from its `wire_type`."""
+    if _is_exact(kind):
+        return cell
+    match kind:
+        case VariantType():
+            # A JSON null is a null of the table, as in other formats, not a null variant.
+            return sql.when(~sql.is_variant_null(cell), cell)
+        case StructType():
+            return _struct(kind, cell)
+        case ArrayType():
+            return sql.transform(cell, lambda element: decoded(kind.elementType, element))
+        case MapType() if _is_named(kind.keyType):
+            return _map(kind, cell)
+        case MapType():
+            return sql.map_from_entries(sql.transform(cell, lambda pair: _entry(kind, pair)))
+    return strict_cast(cell, kind)
+
+
+def _fields(kind: StructType) -> list[StructField]:
+    return [StructField(field.name, wire_type(field.dataType)) for field in kind]
+
+
+def _parsed(fields: list[StructField]) -> Column:
+    """The parsed record. If a part cannot be read, it is null, and `_CORRUPT` has the whole text."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    kind = StructType([*fields, StructField(_CORRUPT, _TEXT)])
+    return sql.from_json(sql.col(VALUE).cast("string"), kind, options).alias(_DOCUMENT)
+
+
+def _struct(kind: StructType, cell: Column) -> Column:
+    cells = [decoded(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
+    return sql.when(cell.isNotNull(), sql.struct(*cells))
+
+
+def _map(kind: MapType, cell: Column) -> Column:
+    if not isinstance(kind.keyType, StringType):
+        cell = sql.transform_keys(cell, lambda key, _value: strict_cast(key, kind.keyType))
+    if not _is_exact(kind.valueType):
+        cell = sql.transform_values(cell, lambda _key, value: decoded(kind.valueType, value))
+    return cell
+
+
+def _entry(kind: MapType, pair: Column) -> Column:
+    key = _from_text(kind.keyType, sql.get(pair, sql.lit(0)))
+    value = _from_text(kind.valueType, sql.get(pair, sql.lit(1)))
+    return sql.struct(key.alias("key"), value.alias("value"))
+
+
+def _from_text(kind: DataType, text: Column) -> Column:
+    """Convert the JSON text of a value, without its quotes."""
+    match kind:
+        case StringType():
+            return text
+        case BinaryType():
+            return sql.unbase64(text)
+        case StructType() | ArrayType() | MapType():
+            return decoded(kind, sql.from_json(text, wire_type(kind), {"mode": "FAILFAST"}))
+    return strict_cast(text, kind)
+
+
+def _is_exact(kind: DataType) -> bool:
+    """Whether `from_json` reads values of the type exactly."""
+    match kind:
+        case StructType():
+            return all(_is_exact(field.dataType) for field in kind)
+        case ArrayType():
+            return _is_exact(kind.elementType)
+        case MapType():
+            return isinstance(kind.keyType, StringType) and _is_exact(kind.valueType)
+    return not isinstance(kind, (*_AS_TEXT, VariantType))
+
+
+def _is_named(kind: DataType) -> bool:
+    """Whether a map with keys of this type is a JSON object."""
+    return not isinstance(kind, (StructType, ArrayType, MapType, BinaryType, VariantType))
+
+
+def _check_pairs(kind: MapType) -> None:
+    if isinstance(kind.keyType, VariantType) or isinstance(kind.valueType, VariantType):
+        raise UnsupportedError(
+            f"{kind.simpleString()} cannot be read from JSON, which does not distinguish its variants from text",
+            hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
+        )

@@ -1,0 +1,200 @@
+"""Readers of cdfd's topics for Spark: change rows as a DataFrame, and a copy of the Delta table that they update.
+
+    changes = read_changes(spark, "shop.orders", bootstrap_servers="kafka:9092", table="s3://lake/orders", streaming=True)
+    apply_changes(changes, "s3://copies/orders", ["order_id"], checkpoint="s3://copies/orders.checkpoint")
+
+Spark's own connector reads Kafka (`spark-sql-kafka-0-10`, a jar that is not part of Spark), with all its settings and metrics. See
+`docs/spark-topics.md`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal, TypeAlias, get_args
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from cdfd.errors import ConfigError
+from cdfd.spark.topics.arrow import ArrowStreams
+from cdfd.spark.topics.avro import AvroFrames
+from cdfd.spark.topics.json import EnvelopeRows, JsonRows
+from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
+from cdfd.spark.topics.schemas import SchemaSource
+from cdfd.spark.upsert import Upsert, apply_changes
+
+__all__ = ["Place", "Upsert", "apply_changes", "read_changes"]
+
+Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"]
+
+Place: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+"""The start or end of a read: an end of the topic, a time (the first record not before it), or an offset for every partition."""
+
+_OURS: Final = {
+    "subscribe": "Give the topic as `topic`",
+    "subscribepattern": "Read each topic by itself: they are of different tables",
+    "assign": "Give the topic as `topic`",
+    "kafka.bootstrap.servers": "Give them as `bootstrap_servers`",
+    "kafka.isolation.level": "It is read_committed: others see rows that were never delivered",
+    "startingoffsets": "Give them as `starting`",
+    "startingtimestamp": "Give it as `starting`",
+    "startingoffsetsbytimestamp": "Give it as `starting`",
+    "endingoffsets": "Give them as `ending`",
+    "endingtimestamp": "Give it as `ending`",
+    "endingoffsetsbytimestamp": "Give it as `ending`",
+}
+
+_SPLITS: Final = frozenset({"minpartitions", "maxrecordsperpartition"})
+# Spark gives Python workers many records at a time, whatever their length: of half a megabyte each, these are 128 MB.
+_RECORDS_OF_MANY_ROWS: Final = 256
+
+
+def read_changes(
+    spark: SparkSession,
+    topic: str,
+    *,
+    bootstrap_servers: str | Sequence[str],
+    format: Format = "flat",
+    schema: StructType | str | None = None,
+    table: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    schema_topic: str | None = None,
+    registry: str | Mapping[str, str] | None = None,
+    columns: Sequence[str] | None = None,
+    unknown_columns: Literal["fail", "ignore"] | None = None,
+    streaming: bool = False,
+    starting: Place = "earliest",
+    ending: Place = "latest",
+    kafka_columns: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The change rows in a topic of cdfd.
+
+    The schema of the rows comes from one of `schema`, `table`, `schema_topic`, or, in Avro, from `registry` alone. It is that of the time
+    of this call: rows of earlier schemas have null in columns that they do not have. A row with a column that the schema does not have is an
+    error, so no value of a column that is new gets lost: a query that was started before ends, and is to be started again. Names are all that
+    old and new have in common here: rows from before a column was renamed have the old one.
+
+    Args:
+        spark: a session, classic or Connect, with Spark's Kafka connector.
+        topic: one of a single table.
+        bootstrap_servers: of the cluster.
+        format: as `sink.format` of the pipeline.
+        schema: of the table, as a type or in DDL, without the change columns.
+        table: URI of the Delta table that is delivered, to take its newest schema from.
+        storage_options: of the table's store.
+        schema_topic: `<prefix>.schema` of the pipeline, to take the newest schema from.
+        registry: the schema registry that Avro needs: its URL, or `url`, `username` and `password`.
+        columns: those of the table to read; needed where the pipeline delivers only some, for all others would be null.
+        unknown_columns: whether a column in the records that the schema does not have is an error, which is the default without `columns`. In
+            JSON this is seen of columns, not of the fields of structs.
+        streaming: a streaming DataFrame; else what is there now.
+        starting: where to begin; a streaming query that has a checkpoint goes on from there.
+        ending: where to end; not for streaming.
+        kafka_columns: further columns at the end: `_kafka_topic`, `_kafka_partition`, `_kafka_offset`, `_kafka_timestamp`.
+        options: of Spark's Kafka source, such as `maxOffsetsPerTrigger`, `minPartitions`, `kafka.security.protocol`.
+
+    Returns:
+        The table's columns, then `_change_type` (string), `_commit_version` (long), `_commit_timestamp` (timestamp), `_change_ordinal`
+        (long). Tombstones are left out. A record that is not as the format and the schema have it ends the query, with an error that names
+        topic, partition and offset.
+
+    Raises:
+        ConfigError: arguments that do not go together, or a jar that the session lacks.
+        CdfdError: the schema cannot be had.
+    """
+    _check(topic, format, streaming, ending)
+    strict = columns is None if unknown_columns is None else _is_strict(unknown_columns)
+    source = SchemaSource(schema, table, storage_options, schema_topic, registry)
+    source.check(format)
+    reading = _options(bootstrap_servers, options or {})
+    found, versions = source.find(spark, topic, reading)
+    found = found if columns is None else chosen(found, columns)
+    check_columns(found)
+    reading |= {"subscribe": topic, **_place("starting", starting, topic)}
+    if format == "arrow" and not any(name.lower() in _SPLITS for name in reading):
+        reading["maxRecordsPerPartition"] = str(_RECORDS_OF_MANY_ROWS)
+    if not streaming:
+        reading |= _place("ending", ending, topic)
+    rows = _decoder(format, found, versions, strict).rows(_records(spark, reading, streaming))
+    row = sql.col(ROW)
+    names = (*found.names, *CHANGE_NAMES)
+    return rows.select(*(row.getField(name).alias(name) for name in names), *(KAFKA_NAMES if kafka_columns else ()))
+
+
+def _check(topic: str, format: str, streaming: bool, ending: Place) -> None:
+    if not topic or "," in topic:
+        raise ConfigError(
+            f"{topic!r:.200} is no topic's name", hint="Read each topic by itself: they are of different tables"
+        )
+    if format not in get_args(Format):
+        raise ConfigError(f"there is no format {format!r:.100}", hint=f"There are {', '.join(get_args(Format))}")
+    if streaming and ending != "latest":
+        raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
+
+
+def _is_strict(unknown_columns: str) -> bool:
+    if unknown_columns not in ("fail", "ignore"):
+        raise ConfigError(f"`unknown_columns` is {unknown_columns!r:.100}", hint="It is `fail` or `ignore`")
+    return unknown_columns == "fail"
+
+
+def _options(bootstrap_servers: str | Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
+    """Of Spark's Kafka source; still without what to read."""
+    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    if not servers:
+        raise ConfigError("`bootstrap_servers` is empty", hint="Such as localhost:9092")
+    for name in options:
+        if (hint := _OURS.get(name.lower())) is not None:
+            raise ConfigError(f"`options` has {name!r}, which is said elsewhere", hint=hint)
+    return {**options, "kafka.bootstrap.servers": servers, "kafka.isolation.level": "read_committed"}
+
+
+def _place(which: Literal["starting", "ending"], place: Place, topic: str) -> dict[str, str]:
+    if isinstance(place, datetime):
+        if place.tzinfo is None:
+            raise ConfigError(f"`{which}` is a time without a zone", hint="Such as datetime(2026, 1, 31, tzinfo=UTC)")
+        # By default a partition without a later record is an error.
+        strategy = {"startingOffsetsByTimestampStrategy": "latest"} if which == "starting" else {}
+        return {f"{which}Timestamp": str(math.ceil(place.timestamp() * 1000)), **strategy}
+    if isinstance(place, Mapping):
+        return {f"{which}Offsets": json.dumps({topic: {str(partition): offset for partition, offset in place.items()}})}
+    if place not in ("earliest", "latest") or (which, place) == ("ending", "earliest"):
+        raise ConfigError(
+            f"`{which}` is {place!r:.100}",
+            hint="It is `earliest`, `latest`, a datetime, or an offset for every partition",
+        )
+    return {f"{which}Offsets": place}
+
+
+def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -> DataFrame:
+    """The records for `Decoder.rows`."""
+    reader = spark.readStream if streaming else spark.read
+    try:
+        records = reader.format("kafka").options(**reading).load()
+        has_value = sql.col("value").isNotNull()
+        there = records.where(has_value)
+        # Spark Connect contacts the server here, and classic sessions in `load`.
+        there.schema  # noqa: B018
+    except AnalysisException as error:
+        raise ConfigError(
+            f"Spark cannot read Kafka: {error.getCondition()}",
+            hint="The session needs the jars of org.apache.spark:spark-sql-kafka-0-10_2.13 in Spark's version",
+        ) from error
+    places = (sql.when(has_value, sql.col("topic")), *map(sql.col, ("partition", "offset", "timestamp")))
+    renamed = (place.alias(name) for place, name in zip(places, KAFKA_NAMES, strict=True))
+    return there.select(*renamed, sql.col("value").alias(VALUE))
+
+
+def _decoder(format: Format, schema: StructType, versions: Mapping[int, str], strict: bool) -> Decoder:
+    match format:
+        case "flat" | "cloudevents":
+            return JsonRows(schema, strict)
+        case "debezium":
+            return EnvelopeRows(schema, strict)
+        case "arrow":
+            return ArrowStreams(schema, strict)
+    return AvroFrames(schema, versions, strict)

@@ -1,1 +1,0 @@
-"""Tailing a table's log."""

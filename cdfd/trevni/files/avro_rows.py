@@ -1,0 +1,137 @@
+"""Avro container files, by fastavro: a row at a time, so for conversion only."""
+
+from collections.abc import Iterator
+from itertools import islice
+from types import ModuleType
+from typing import Any, BinaryIO, Self
+
+import orjson
+import pyarrow as pa
+
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime.arrays import array_of
+from cdfd.trevni import avro_schema
+from cdfd.trevni.arrow_schema import avro_schema as to_avro
+from cdfd.trevni.shapes import Array, Leaf, Map, Record, Shape, Union, arrow_field
+from cdfd.trevni.table_writer import MOST_COLUMNS
+
+WRITE_ROWS = 4096
+"""Rows that are Python objects at the same time."""
+
+
+def _fastavro() -> ModuleType:
+    try:
+        import fastavro
+    except ImportError:
+        hint = "Run: pip install 'cdfd[avro]'"
+        raise UnsupportedError("Avro files need fastavro, which is not installed", hint=hint) from None
+    return fastavro
+
+
+def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema of a file, and its rows.
+
+    Raises:
+        DataError: the file is no Avro file, or its schema is no record's.
+        UnsupportedError: fastavro is not installed.
+    """
+    fastavro = _fastavro()
+    try:
+        reader = fastavro.reader(file)
+    except (ValueError, EOFError, KeyError) as error:
+        raise DataError(f"the file is no Avro file: {error}") from None
+    _, shape = avro_schema.parse(orjson.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
+    if not isinstance(shape, Record):
+        raise DataError("the rows of the Avro file are no records")
+    schema = pa.schema([arrow_field(field.name, field.shape) for field in shape.fields])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        while rows := [_to_arrow(shape, row) for row in islice(reader, batch_rows)]:
+            columns = [array_of([row[field.name] for row in rows], field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return schema, batches()
+
+
+def _plain(schema: Any) -> Any:
+    """A schema without what fastavro adds to it."""
+    if isinstance(schema, dict):
+        return {key: _plain(value) for key, value in schema.items() if not key.startswith("__")}
+    return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def _to_arrow(shape: Shape, value: Any) -> Any:
+    """A value as pyarrow takes it: entries of maps are pairs, and fields have their names in Arrow."""
+    match shape:
+        case Record(fields):
+            return {
+                field.name: _to_arrow(field.shape, each) for field, each in zip(fields, value.values(), strict=True)
+            }
+        case Array(entries=(_, item)):
+            return [(each["key"], _to_arrow(item, each["value"])) for each in value]
+        case Array(items=items):
+            return [_to_arrow(items, each) for each in value]
+        case Map(value=item):
+            return [(key, _to_arrow(item, each)) for key, each in value.items()]
+        case Union() if shape.optional is None:
+            raise UnsupportedError("unions of several types are read from Trevni files alone")
+        case Union():
+            branch = shape.optional
+            assert branch is not None
+            return None if value is None else _to_arrow(branch.shape, value)
+    return value
+
+
+def _to_avro(shape: Shape, value: Any, names: Any) -> Any:
+    """A value as fastavro takes it; `names` is the shape's part of the Avro schema."""
+    match shape:
+        case Record(fields):
+            each = zip(fields, names["fields"], strict=True)
+            return {field["name"]: _to_avro(own.shape, value[own.name], field["type"]) for own, field in each}
+        case Array(entries=(_, item)):
+            inside = names["items"]["fields"][1]["type"]
+            return [{"key": key, "value": _to_avro(item, each, inside)} for key, each in value]
+        case Array(items=items):
+            return [_to_avro(items, each, names["items"]) for each in value]
+        case Map(value=item):
+            return {key: _to_avro(item, each, names["values"]) for key, each in value}
+        case Union() if shape.optional is None:
+            raise UnsupportedError("unions of several types are written to Trevni files alone")
+        case Union():
+            branch = shape.optional
+            assert branch is not None
+            return None if value is None else _to_avro(branch.shape, value, names[1])
+        case Leaf():
+            return value
+
+
+class Writer:
+    """Writes a file batch by batch.
+
+    Args:
+        file: open for writing.
+        schema: of the rows.
+
+    Raises:
+        UnsupportedError: fastavro is not installed, or a column is of a type that Avro has no form for.
+    """
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._names = orjson.loads(to_avro(schema))
+        _, self._shape = avro_schema.parse(to_avro(schema), MOST_COLUMNS)
+        fastavro = _fastavro()
+        schema_in_avro = fastavro.parse_schema(self._names)
+        self._writer = fastavro.write.Writer(file, schema_in_avro, codec="deflate")
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        for start in range(0, batch.num_rows, WRITE_ROWS):
+            for row in batch.slice(start, WRITE_ROWS).to_pylist():
+                self._writer.write(_to_avro(self._shape, row, self._names))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._writer.flush()

@@ -1,0 +1,119 @@
+"""Trevni files as data files of a table: the port of `cdfd.scan.data_files`.
+
+A Trevni file has no row groups. Any row can be read by itself, so equal parts of the rows stand for them: a reader skips those without a
+wanted row, and large files are cut between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.trevni.files.opening import in_threads, source_of
+from cdfd.trevni.rows import run_all
+from cdfd.trevni.table_reader import TableReader
+
+GROUP_ROWS = 1 << 17
+"""Rows that stand for a row group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some consecutive rows.
+
+    Attributes:
+        num_rows: how many.
+        total_byte_size: their share of the file's bytes.
+    """
+
+    num_rows: int
+    total_byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """Counts of rows.
+
+    Attributes:
+        num_rows: in the file.
+        size: of the file, in bytes.
+    """
+
+    num_rows: int
+    size: int
+
+    @property
+    def num_row_groups(self) -> int:
+        """Parts of the rows."""
+        return -(-self.num_rows // GROUP_ROWS)
+
+    def row_group(self, number: int) -> Group:
+        """One part of the rows."""
+        rows = min(GROUP_ROWS, self.num_rows - number * GROUP_ROWS)
+        return Group(rows, self.size * rows // self.num_rows)
+
+
+@contextmanager
+def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[TrevniDataFile]:
+    """A file for reading. `dictionaries` are columns to return as dictionaries.
+
+    Raises:
+        TrevniError: the file is damaged.
+    """
+    yield TrevniDataFile(source, dictionaries)
+
+
+class TrevniDataFile:
+    """An open data file; see `cdfd.scan.data_files.DataFile`."""
+
+    def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
+        found = source_of(source)
+        self._reader = TableReader(found)
+        self._dictionaries = frozenset(dictionaries)
+        self.metadata = Footer(self._reader.metadata.num_rows, found.size)
+        # The user's metadata is no part of a table's schema.
+        self.schema_arrow: pa.Schema = self._reader.schema.remove_metadata()
+
+    def batches(
+        self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in order; see the port. An unknown column is left out, as Parquet's reader does."""
+        known = set(self.schema_arrow.names)
+        shape = self._reader.select([name for name in columns if name in known or name.partition(".")[0] in known])
+        numbers = range(self.metadata.num_row_groups) if groups is None else groups
+        with in_threads() if use_threads else _here() as run:
+            for start, end in _spans(numbers):
+                last = min(end * GROUP_ROWS, self.metadata.num_rows)
+                for batch in self._reader.batches(shape, start * GROUP_ROWS, last, rows=rows, run=run):
+                    yield self._encoded(batch)
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for number, name in enumerate(batch.schema.names):
+            if name in self._dictionaries and pa.types.is_string(batch.schema.field(number).type):
+                column: Any = batch.column(number)
+                batch = batch.set_column(number, name, column.dictionary_encode())
+        return batch
+
+
+@contextmanager
+def _here() -> Iterator[Any]:
+    yield run_all
+
+
+def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive numbers together: the first, and the one after the last."""
+    first = last = None
+    for number in numbers:
+        if first is None:
+            first = number
+        elif number != last:
+            assert last is not None
+            yield first, last
+            first = number
+        last = number + 1
+    if first is not None and last is not None:
+        yield first, last

@@ -1,0 +1,180 @@
+"""Other formats of rows, to convert from and to Trevni: Parquet, JSON lines, Arrow IPC and Avro."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, TypeAlias
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.errors import ConfigError, DataError, StorageError
+from cdfd.runtime.arrays import array_of
+from cdfd.scan.parquet import reader as parquet_reader
+from cdfd.trevni.files import avro_rows
+from cdfd.trevni.table_reader import BATCH_ROWS
+
+INFER_ROWS = 16_384
+"""JSON rows that are parsed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to read.
+
+    Attributes:
+        schema: of the batches.
+        batches: in order, once.
+        count: how many rows there are; None if that is not known yet.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    count: int | None = None
+
+
+class Sink(Protocol):
+    """Takes batches in order."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+
+
+OpenRows: TypeAlias = Callable[[str], AbstractContextManager[Rows]]
+OpenSink: TypeAlias = Callable[[BinaryIO, pa.Schema], AbstractContextManager[Sink]]
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Rows]:
+    with pa.OSFile(path) as source, parquet_reader.opened(source) as file:
+        names = file.schema_arrow.names
+        yield Rows(file.schema_arrow, file.batches(names, rows=BATCH_ROWS), file.metadata.num_rows)
+
+
+@contextmanager
+def _to_parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield writer
+
+
+@contextmanager
+def _arrow(path: str) -> Iterator[Rows]:
+    with pa.OSFile(path) as source:
+        if source.read_at(6, 0) == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            numbers = range(file.num_record_batches)
+            yield Rows(file.schema, (file.get_batch(number) for number in numbers))
+        else:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            yield Rows(stream.schema, iter(stream))
+
+
+@contextmanager
+def _to_arrow(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
+    with pa.ipc.new_file(file, schema) as writer:
+        yield writer
+
+
+@contextmanager
+def _json(path: str) -> Iterator[Rows]:
+    """The schema is inferred from all rows, so the file is read twice."""
+    schema = pa.schema([])
+    count = 0
+    for rows in _json_rows(path):
+        count += len(rows)
+        schema = _unified(schema, rows)
+    fields: Any = pa.struct(list(schema))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for rows in _json_rows(path):
+            yield pa.RecordBatch.from_struct_array(array_of(rows, fields))
+
+    yield Rows(schema, batches(), count)
+
+
+def _unified(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
+    try:
+        inferred = array_of(rows)
+        found = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
+        return pa.unify_schemas([schema, found], promote_options="permissive")
+    except (pa.ArrowException, OverflowError) as error:
+        raise DataError(f"the rows have no common schema: {error}") from None
+
+
+def _json_rows(path: str) -> Iterator[list[Any]]:
+    rows: list[Any] = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+            except ValueError as error:
+                raise DataError(f"line {number} is not JSON: {error}", path=path) from None
+            if not isinstance(row, dict):
+                raise DataError(f"line {number} is no JSON object", path=path)
+            rows.append(row)
+            if len(rows) == INFER_ROWS:
+                yield rows
+                rows = []
+    if rows:
+        yield rows
+
+
+@contextmanager
+def _avro(path: str) -> Iterator[Rows]:
+    with open(path, "rb") as file:
+        schema, batches = avro_rows.read(file, BATCH_ROWS)
+        yield Rows(schema, batches)
+
+
+@contextmanager
+def _to_avro(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
+    with avro_rows.Writer(file, schema) as writer:
+        yield writer
+
+
+READERS: dict[str, OpenRows] = {"parquet": _parquet, "arrow": _arrow, "jsonl": _json, "avro": _avro}
+"""How rows of each format but Trevni are read, by name."""
+
+WRITERS: dict[str, OpenSink] = {"parquet": _to_parquet, "arrow": _to_arrow, "avro": _to_avro}
+"""How rows of each format are written. JSON lines and Trevni are the caller's."""
+
+_ENDINGS = {"trv": "trevni", "json": "jsonl", "ndjson": "jsonl", "ipc": "arrow", "feather": "arrow", "pq": "parquet"}
+NAMES = ("trevni", "parquet", "jsonl", "arrow", "avro")
+
+
+def format_of(path: str, given: str | None = None) -> str:
+    """The format of a file: the given one, or that of the ending of its name.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    ending = path.rpartition(".")[2].lower()
+    found = given or _ENDINGS.get(ending, ending)
+    if found not in NAMES:
+        raise ConfigError(f"the format of {path!r:.200} is not known", hint=f"Give one of {', '.join(NAMES)}")
+    return found
+
+
+@contextlib.contextmanager
+def damaged(path: str) -> Iterator[None]:
+    """Errors of reading a file name it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot read: {error.strerror or error}", path=path) from error
+    except (pa.ArrowException, ValueError, OverflowError, EOFError) as error:
+        raise DataError(f"the file cannot be read: {error}", path=path) from error
+
+
+def taken(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The first rows."""
+    for batch in batches:
+        if most <= 0:
+            return
+        yield batch.slice(0, most)
+        most -= batch.num_rows

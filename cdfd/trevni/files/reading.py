@@ -1,0 +1,188 @@
+"""Reads Trevni files as Arrow tables: named and shaped like `pyarrow.parquet`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from cdfd.errors import CdfdError, ConfigError
+from cdfd.trevni.blocks import BlockTable
+from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, opened
+from cdfd.trevni.metadata import FileMetadata
+from cdfd.trevni.rows import run_all
+from cdfd.trevni.table_reader import BATCH_ROWS, TableReader
+
+TABLE_BYTES = 512 << 20
+"""Bytes of blocks to decode at once for a whole table, about."""
+
+Rows: TypeAlias = "range | slice | tuple[int, int]"
+
+
+def read_table(
+    source: Where,
+    columns: Sequence[str] | None = None,
+    rows: Rows | None = None,
+    *,
+    use_threads: bool = True,
+    storage_options: StorageOptions | None = None,
+) -> pa.Table:
+    """The rows of a file.
+
+    Args:
+        source: a path, a URI, or a file that is open for reading.
+        columns: which columns, or dotted names of fields of structs, in the file's order; None for all. Others are not read.
+        rows: which rows, as `range(100, 200)`; None for all. Only blocks that have them are read.
+        use_threads: decode columns in parallel.
+        storage_options: options of the store, for the URI's scheme.
+
+    Raises:
+        TrevniError: the file is damaged; the error names column, block and byte where it can.
+        StorageError: the file cannot be read.
+        ConfigError: a column is unknown, or the rows are no range.
+    """
+    with TrevniFile(source, use_threads=use_threads, storage_options=storage_options) as file:
+        return file.read(columns, rows)
+
+
+def read_schema(source: Where, *, storage_options: StorageOptions | None = None) -> pa.Schema:
+    """The Arrow schema of a file's rows, from its header alone. Its metadata is the user's.
+
+    Raises:
+        CdfdError: as `read_table`.
+    """
+    with TrevniFile(source, storage_options=storage_options) as file:
+        return file.schema
+
+
+def read_metadata(source: Where, *, storage_options: StorageOptions | None = None) -> FileMetadata:
+    """The header of a file: its rows, physical columns and properties.
+
+    Raises:
+        CdfdError: as `read_table`.
+    """
+    with TrevniFile(source, storage_options=storage_options) as file:
+        return file.metadata
+
+
+class TrevniFile:
+    """An open file.
+
+    Args:
+        source: as for `read_table`.
+        use_threads: decode columns in parallel.
+        storage_options: options of the store, for the URI's scheme.
+
+    Attributes:
+        metadata: the header.
+        schema: the Arrow schema of the rows.
+
+    Raises:
+        CdfdError: as `read_table`.
+    """
+
+    def __init__(
+        self, source: Where, *, use_threads: bool = True, storage_options: StorageOptions | None = None
+    ) -> None:
+        self._path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+        with ExitStack() as stack:
+            found = stack.enter_context(opened(source, storage_options))
+            self._run = stack.enter_context(in_threads()) if use_threads else run_all
+            with self._naming():
+                self._reader = TableReader(found)
+            self.metadata: FileMetadata = self._reader.metadata
+            self.schema: pa.Schema = self._reader.schema
+            self._stack = stack.pop_all()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file."""
+        return self.metadata.num_rows
+
+    def iter_batches(
+        self, batch_size: int = BATCH_ROWS, columns: Sequence[str] | None = None, rows: Rows | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in order, in bounded memory.
+
+        Args:
+            batch_size: rows of a batch, at most.
+            columns: as for `read_table`.
+            rows: as for `read_table`.
+
+        Raises:
+            CdfdError: as `read_table`.
+        """
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}", hint="Give a number from 1 on")
+        start, end = _bounds(rows, self.num_rows)
+        with self._naming():
+            shape = self._reader.select(columns)
+            yield from self._reader.batches(shape, start, end, rows=batch_size, run=self._run)
+
+    def read(self, columns: Sequence[str] | None = None, rows: Rows | None = None) -> pa.Table:
+        """Rows as one table; see `read_table`."""
+        start, end = _bounds(rows, self.num_rows)
+        with self._naming():
+            shape = self._reader.select(columns)
+            self._reader.reader.check_backed(end - start)
+            batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))
+            if batches:
+                return pa.Table.from_batches(batches)
+            names = [field.name for field in shape.fields]
+            empty = list(self._reader.batches(shape, 0, 0))
+            assert not empty
+            fields = [self.schema.field(self.schema.names.index(name)) for name in names]
+            return pa.schema(fields, metadata=self.schema.metadata).empty_table()
+
+    def find(self, column: str, value: Any) -> int:
+        """The first row whose value is not below `value`, in a sorted column with first values. Reads one block.
+
+        Raises:
+            ConfigError: there is no such column with first values.
+            TrevniError: the file is damaged.
+        """
+        with self._naming():
+            return self._reader.find(column, value)
+
+    def blocks(self, column: int) -> BlockTable:
+        """The blocks of a physical column, by its number.
+
+        Raises:
+            TrevniError: the column is damaged.
+        """
+        with self._naming():
+            return self._reader.reader.blocks(column)
+
+    def close(self) -> None:
+        """Close the file, unless it was open already."""
+        self._stack.close()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors name the file."""
+        try:
+            yield
+        except CdfdError as error:
+            raise error.within(path=self._path) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bounds(rows: Rows | None, count: int) -> tuple[int, int]:
+    """First row, and the one after the last."""
+    if rows is None:
+        return 0, count
+    found = slice(*rows) if isinstance(rows, tuple) else rows
+    if isinstance(found, range):
+        found = slice(found.start, found.stop, found.step)
+    if found.step not in (None, 1):
+        raise ConfigError(f"the step of rows is {found.step}", hint="Read all rows, and take some of them")
+    start, end, _ = found.indices(count)
+    return start, max(start, end)

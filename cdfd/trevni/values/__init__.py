@@ -1,0 +1,1 @@
+"""Values of a block: their lengths, types and bytes."""
