@@ -3,17 +3,16 @@
 To add an implementation, add it to `PRODUCERS`.
 """
 
-import logging
 import os
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from threading import Timer
 from typing import Any, get_args
 
+import kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError
@@ -35,7 +34,6 @@ from tests.support.kafka.shared import SharedBroker
 
 PRODUCERS: dict[str, Callable[[ProducerSettings], Producer]] = {
     "kafka-python": KafkaPythonProducer,
-    "kafka-python, one by one": partial(KafkaPythonProducer, whole_batches=False),
     "librdkafka": LibrdkafkaProducer,
 }
 Open = Callable[..., Producer]
@@ -273,7 +271,7 @@ def test_an_older_producer_that_learns_of_it_between_two_calls_is_fenced(start: 
         send_on()
 
 
-@pytest.mark.parametrize("kind", ["kafka-python", "kafka-python, one by one"])
+@pytest.mark.parametrize("kind", ["kafka-python"])
 def test_an_older_producer_is_fenced_while_it_waits_for_metadata(start: Open, create: Any, topic: str) -> None:
     """It does not wait for what nobody requests any more."""
     create(topic)
@@ -559,29 +557,17 @@ def test_the_installed_client_is_one_that_we_know_inside(broker: SharedBroker, n
         assert batch_sender.incompatibilities(producer._client) == []
 
 
-def test_a_client_that_we_do_not_know_inside_is_used_the_public_way(
-    broker: SharedBroker,
-    create: Any,
-    read: Any,
-    topic: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_client_that_we_do_not_know_inside_is_refused(
+    broker: SharedBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_sender, "_KNOWN_VERSION", "2.")
-    create(topic)
-    with closing(Opener("kafka-python", broker.bootstrap_servers, topic)) as start:
-        with caplog.at_level(logging.WARNING, "cdfd.kafka"):
-            producer = start()
-        assert "one by one" in caplog.text
-        producer.begin()
-        producer.send(topic, 0, of(b"a", b"b"), 1)
-        producer.commit()
-    assert values_of(read(topic, at_least=2)) == [b"a", b"b"]
+    monkeypatch.setattr(batch_sender, "KNOWN_VERSION", "2.")
+    settings = ProducerSettings({"bootstrap_servers": [broker.bootstrap_servers]}, f"cdfd.{name}")
+    with pytest.raises(SinkError, match=rf"kafka-python {kafka.__version__}: it differs inside \(version") as refused:
+        KafkaPythonProducer(settings)
+    assert not refused.value.retriable
 
 
-@pytest.mark.parametrize("whole_batches", [True, False])
 def test_an_idle_producer_keeps_no_connection_and_continues_its_transactions(
-    whole_batches: bool,
     broker: SharedBroker,
     create: Callable[..., str],
     name: str,
@@ -591,7 +577,7 @@ def test_an_idle_producer_keeps_no_connection_and_continues_its_transactions(
     settings = ProducerSettings({"bootstrap_servers": [broker.bootstrap_servers]}, f"cdfd.{name}")
     topic, port = create(name), int(broker.bootstrap_servers.rpartition(":")[2])
     others = connections(port)
-    with closing(KafkaPythonProducer(settings, whole_batches=whole_batches)) as producer:
+    with closing(KafkaPythonProducer(settings)) as producer:
         producer.init_transactions()
         for number in range(3):
             producer.begin()

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,6 @@ from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.sinks.kafka.client import batch_sender, topic_ids
-from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
 from cdfd.sinks.kafka.settings import Topics
@@ -504,7 +502,7 @@ class TestTopicCreatedAgain:
 
         return again
 
-    @pytest.mark.parametrize("client", [*PRODUCERS, "kafka-python, record by record"])
+    @pytest.mark.parametrize("client", list(PRODUCERS))
     async def test_while_the_table_is_delivered(
         self,
         client: str,
@@ -517,7 +515,7 @@ class TestTopicCreatedAgain:
     ) -> None:
         monkeypatch.setattr(batch_sender, "METADATA_SECONDS", 0.0)
         monkeypatch.setattr(topic_ids, "LOOKUP_SECONDS", 0.0)
-        producer = PRODUCERS.get(client) or partial(KafkaPythonProducer, whole_batches=False)
+        producer = PRODUCERS[client]
         place = Place(servers, name)
         async with place.sink(producer=producer) as sink:
             await deliver(sink, rows(1))

@@ -4,8 +4,7 @@ Its producer collects records into batches per partition, in the accumulator. It
 and sequence number, and sends it; a retry has the same numbers. Here a complete batch of ours is put into the accumulator, and is stamped
 once the sender assigns the numbers.
 
-These parts of kafka-python are private. `incompatibilities` checks that they are as expected. If not, `RecordSender` uses the public
-interface instead.
+These parts of kafka-python are private. `incompatibilities` checks that they are as expected. If not, no producer opens.
 """
 
 import inspect
@@ -37,7 +36,7 @@ from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import known_id
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, RecordBatch, record_batches
 
-_KNOWN_VERSION = "3.0."
+KNOWN_VERSION = "3.0."
 _RECORD_FORMAT = 2
 # Requests for the end of a transaction that the coordinator fails to answer, a few milliseconds apart.
 _ENDINGS = 100
@@ -68,7 +67,7 @@ def incompatibilities(client: KafkaProducer) -> list[str]:
     manager = getattr(client, "_transaction_manager", None)
     methods = {name for name in dir(MemoryRecordsBuilder) if not name.startswith("_")}
     checks = {
-        f"version {kafka.__version__}": kafka.__version__.startswith(_KNOWN_VERSION),
+        f"version {kafka.__version__}": kafka.__version__.startswith(KNOWN_VERSION),
         "accumulator": isinstance(accumulator, RecordAccumulator) and _has(accumulator, _ACCUMULATOR_PARTS),
         "record format": getattr(accumulator, "config", {}).get("message_version") == _RECORD_FORMAT,
         "metadata": _has(getattr(client, "_metadata", None), _METADATA_PARTS),

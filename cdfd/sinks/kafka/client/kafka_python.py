@@ -15,24 +15,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+import kafka
 import numpy as np
 from kafka import KafkaProducer
-from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.batch_sender import BatchSender, incompatibilities
+from cdfd.sinks.kafka.client.batch_sender import KNOWN_VERSION, BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
-from cdfd.sinks.kafka.client.record_sender import RecordSender
-from cdfd.sinks.kafka.client.topic_ids import TopicIds
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions
-from cdfd.sinks.kafka.records.compression import Compression
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -43,27 +40,6 @@ _RECONNECT_MS = 50
 _LOOK_MS = 100
 """Time after which a thread that waits for metadata looks whether a batch has failed."""
 _REQUEST_BYTES = 8 << 20
-_CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
-
-
-class _RecordTransport(Protocol):
-    """Passes records to a `KafkaProducer`, and covers the operations that its public interface lacks."""
-
-    def send(
-        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
-    ) -> list[Oversized]: ...
-
-    def flush(self) -> None: ...
-
-    def commit(self, timeout: float) -> None: ...
-
-    def abort(self, timeout: float) -> None: ...
-
-    def cause(self, error: Exception) -> Exception: ...
-
-    def topic_id(self, topic: str) -> str | None: ...
-
-    def stop(self, timeout: float) -> None: ...
 
 
 class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
@@ -85,27 +61,24 @@ class KafkaPythonProducer(Producer):
 
     Args:
         settings: the settings of the producer.
-        whole_batches: pass complete record batches, if the installed kafka-python allows it.
 
     Raises:
-        SinkError: the cluster cannot be reached within the timeout, or refuses access.
+        SinkError: the cluster cannot be reached within the timeout, or refuses access; or kafka-python is of another version.
     """
 
     errors = (KafkaError, ValueError)
 
-    def __init__(self, settings: ProducerSettings, *, whole_batches: bool = True) -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
         super().__init__(settings)
         self._in_flight = InFlight(settings.in_flight, settings.timeout)
-        self._client = _connected(settings, whole_batches=whole_batches)
-        if whole_batches and (changed := incompatibilities(self._client)):
-            log.warning("kafka-python has changed internally (%s): sending records one by one", ", ".join(changed))
+        self._client = _connected(settings)
+        if differences := incompatibilities(self._client):
             self._client.close(settings.closing_timeout)
-            self._client, whole_batches = _connected(settings, whole_batches=False), False
-        self._transport: _RecordTransport = (
-            BatchSender(self._client, settings.batching, self._in_flight)
-            if whole_batches
-            else RecordSender(self._client, self._in_flight, TopicIds(settings.connection))
-        )
+            raise SinkError(
+                f"cdfd cannot use kafka-python {kafka.__version__}: it differs inside ({', '.join(differences)})",
+                hint=f"Install kafka-python {KNOWN_VERSION}*: cdfd hands whole batches to its private parts",
+            )
+        self._transport = BatchSender(self._client, settings.batching, self._in_flight)
 
     def _init_transactions(self) -> None:
         self._client.init_transactions()
@@ -172,11 +145,11 @@ class KafkaPythonProducer(Producer):
         return str(self._transport.cause(error))
 
 
-def _connected(settings: ProducerSettings, *, whole_batches: bool) -> KafkaProducer:
+def _connected(settings: ProducerSettings) -> KafkaProducer:
     """A client that has met a broker."""
     with network(settings.connection) as connection:
         made = connection.pop("kafka_client")
-        options = connection | _options(settings, whole_batches=whole_batches)
+        options = connection | _options(settings)
         return _Client(**options, kafka_client=lambda **given: _retrying(made(**given)))
 
 
@@ -199,7 +172,7 @@ def _retrying(client: Any) -> Any:
     return client
 
 
-def _options(settings: ProducerSettings, *, whole_batches: bool) -> dict[str, Any]:
+def _options(settings: ProducerSettings) -> dict[str, Any]:
     timeout_ms = int(settings.timeout * 1000)
     options = {
         "acks": "all",
@@ -215,26 +188,9 @@ def _options(settings: ProducerSettings, *, whole_batches: bool) -> dict[str, An
         "connections_max_idle_ms": IDLE_MS,
         "metrics_enabled": False,
     }
-    if not whole_batches:
-        options |= {
-            "batch_size": min(settings.batching.target, settings.batching.limit) // 4,
-            "linger_ms": 5,
-            "max_request_size": settings.batching.limit,
-            "compression_type": _available(settings.batching.compression),
-        }
     if settings.transactional_id is not None:
         options |= {
             "transactional_id": settings.transactional_id,
             "transaction_timeout_ms": int(settings.transaction_timeout * 1000),
         }
     return options
-
-
-def _available(compression: Compression) -> str | None:
-    """kafka-python's name of the compression, if its library is installed."""
-    if compression == "none":
-        return None
-    if not _CODECS[compression]():
-        log.warning("kafka-python has no library for %s: records are sent without compression", compression)
-        return None
-    return compression
