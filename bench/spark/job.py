@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import cdfd.spark
 from bench.delivery.spark_feed import session
-from cdfd.spark.topics.reader import Upsert
+from cdfd.spark.topics import Upsert
 
 COUNTED = [os.getsid(0)]
 """Sessions of processes whose processor time counts: of this one, its JVM and its Python; and those of workers elsewhere."""

@@ -31,7 +31,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES, quoted
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"

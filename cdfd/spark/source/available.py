@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdfd.errors import ConfigError
-from cdfd.spark.source.lag import source_offsets
+from cdfd.spark.lag import source_offsets
 from cdfd.spark.source.offsets import Offset
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import cdfd
 import cdfd.spark
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL
-from cdfd.spark.source.lag import Lag, lag, lag_now
+from cdfd.spark.lag import Lag, lag, lag_now
 from tests.support.spark.installation import pyspark_version
 
 pytestmark = pytest.mark.usefixtures("registered")

@@ -17,8 +17,8 @@ import cdfd
 from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.encode.avro.schema import record_schema
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.spark.topics.reader import Format, apply_changes, read_changes
-from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES
+from cdfd.spark.topics import Format, apply_changes, read_changes
 from tests.support.kafka.fixtures import admin, broker, create, name, needs_broker, topic
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, rows

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 from cdfd.errors import ConfigError
-from cdfd.spark.topics.reader import Upsert, apply_changes, read_changes
+from cdfd.spark.topics import Upsert, apply_changes, read_changes
 from tests.support.kafka.daemon_process import until
 from tests.support.kafka.fixtures import broker, name, needs_broker, pipeline
 from tests.support.kafka.pipeline import Pipeline

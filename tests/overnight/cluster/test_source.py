@@ -66,7 +66,7 @@ def send(spark: SparkSession, table: str, options: dict[str, str], checkpoint: s
 
 
 def receive(spark: SparkSession, topic: str, servers: str, table: str) -> list[str]:
-    from cdfd.spark.topics.reader import read_changes
+    from cdfd.spark.topics import read_changes
 
     found = read_changes(spark, topic, bootstrap_servers=servers, table=table)
     columns = ("_commit_version", "_change_type", "id", "v", "_commit_timestamp")
@@ -74,7 +74,7 @@ def receive(spark: SparkSession, topic: str, servers: str, table: str) -> list[s
 
 
 def copy(spark: SparkSession, topic: str, servers: str, table: str, folder: str) -> tuple[list[Any], list[Any]]:
-    from cdfd.spark.topics.reader import apply_changes, read_changes
+    from cdfd.spark.topics import apply_changes, read_changes
 
     changes = read_changes(spark, topic, bootstrap_servers=servers, table=table, streaming=True)
     trigger = {"availableNow": True}

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from cdfd.errors import ConfigError
-from cdfd.spark.source.lag import Lag, lag, lag_now
+from cdfd.spark.lag import Lag, lag, lag_now
 from tests.quick.unit.test_spark_stream import file_sizes, insert, table
 from tests.support import lake
 

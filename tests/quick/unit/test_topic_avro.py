@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from cdfd.errors import DataError
-from cdfd.spark.topics.avro import table_type
+from cdfd.spark.records.avro import table_type
 
 CHANGE: list[dict[str, Any]] = [
     {"name": "_change_type", "type": "string"},

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cdfd.progress.ledger import LedgerEntry
 
 from cdfd.errors import FencedError
-from cdfd.progress.ledger import LedgerEntry
 from cdfd.sinks.files.folder import DeliveryFolder, read_position
 from tests.support.lake import BEGINNING
 from tests.support.upgrade import stores

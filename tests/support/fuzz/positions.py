@@ -161,7 +161,7 @@ def check_answer(case: Case) -> str:
 
 def avro(data: bytes) -> Any:
     """The table that an Avro schema is of."""
-    from cdfd.spark.topics import avro as topic_avro
+    from cdfd.spark.records import avro as topic_avro
 
     return topic_avro.table_type(data.decode("utf-8", "replace"))
 

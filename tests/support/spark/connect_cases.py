@@ -17,8 +17,8 @@ from pyspark.sql.streaming import listener
 import cdfd
 import cdfd.spark
 from cdfd.demo.writer import TableWriter
-from cdfd.spark.source.lag import Lag, lag, lag_now
-from cdfd.spark.topics.reader import apply_changes, read_changes
+from cdfd.spark.lag import Lag, lag, lag_now
+from cdfd.spark.topics import apply_changes, read_changes
 from cdfd.storage.local import LocalStorage
 from tests.support.cluster.large import append, change, delivered
 from tests.support.kafka.daemon_process import until

@@ -2,7 +2,7 @@
 
 import sys
 
-from cdfd.spark.topics.reader import apply_changes, read_changes
+from cdfd.spark.topics import apply_changes, read_changes
 from tests.support.spark.session import session
 
 

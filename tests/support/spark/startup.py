@@ -44,7 +44,7 @@ A table at {table}, a daemon that delivers its changes, and their topic {topic} 
 
   spark.read.format("cdfd").option("startingVersion", 0).load(table).show()
 
-  from cdfd.spark.topics.reader import read_changes, apply_changes
+  from cdfd.spark.topics import read_changes, apply_changes
   read_changes(spark, topic, bootstrap_servers=servers, table=table).show()
 
   spark.sql(f"UPDATE {{orders}} SET amount = amount + 1")        # and read again

@@ -100,6 +100,6 @@ def deliver(
 
 
 def expected(uri: str, **options: Any) -> list[Mapping[str, Any]]:
-    """The rows of `cdfd.changes`, as `cdfd.spark.topics.reader` is to give them."""
+    """The rows of `cdfd.changes`, as `cdfd.spark.topics` is to give them."""
     found: list[Mapping[str, Any]] = cdfd.changes(uri, **options).read_all().to_pylist()
     return found

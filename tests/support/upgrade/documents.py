@@ -10,26 +10,26 @@ from typing import Any
 import immutables
 import orjson
 import pyarrow as pa
-
 from cdfd.changes.control import Control, Pause, Resnapshot
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.commands.backfill_job import Job as BackfillRange
-from cdfd.delta import schema as schemas
-from cdfd.delta import schema_string
-from cdfd.delta.actions import Metadata, Protocol, Txn
 from cdfd.delta.schema import TableSchema
 from cdfd.encoding.records import Origin
 from cdfd.encoding.side import schema_record
 from cdfd.progress.ledger import app_id
 from cdfd.progress.txn_state import TxnState
+from cdfd.spark.backlog import Backlog
+from cdfd.spark.offsets import Offset
+
+from cdfd.delta import schema as schemas
+from cdfd.delta import schema_string
+from cdfd.delta.actions import Metadata, Protocol, Txn
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.delta import positions as delta_positions
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.names import chunk_name, delivery_name, is_chunk_name, parse_delivery_name
 from cdfd.sinks.kafka.progress.records import Progress, offset_of, offset_value, progress_of, value_of
-from cdfd.spark.backlog import Backlog
-from cdfd.spark.offsets import Offset
 
 DIGEST = "9c5d7f00e1a2b3c4d5e6f708192a3b4c"
 TABLE_ID = "5f0c8a9e-6d2b-4b55-9a60-0d5c1f7e2a11"

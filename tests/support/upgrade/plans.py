@@ -12,9 +12,6 @@ from unittest.mock import patch
 
 import numpy as np
 import orjson
-
-import cdfd
-from cdfd.changes import refining
 from cdfd.changes.cutting import FILE_BYTES, cut, digest, placed
 from cdfd.changes.equality import hashes
 from cdfd.changes.execute import Execution
@@ -23,18 +20,21 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.slices import measure
 from cdfd.changes.stream import Version
-from cdfd.config.settings import Settings
-from cdfd.daemon.engines import EmbeddedEngine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.jobs import assignment as assignments
 from cdfd.jobs.assignment import Assignment
 from cdfd.jobs.large_versions import LargeVersions
-from cdfd.sinks.base import Counts, Delivered, Job, Write
-from cdfd.spark import partitioning
 from cdfd.spark.offsets import Offset
-from cdfd.spark.source import CdfdSource
 from cdfd.tables.table import Table, versions
 from cdfd.tail.listing import list_live
+
+import cdfd
+from cdfd.changes import refining
+from cdfd.config.settings import Settings
+from cdfd.daemon.engines import EmbeddedEngine
+from cdfd.sinks.base import Counts, Delivered, Job, Write
+from cdfd.spark import partitioning
+from cdfd.spark.source import CdfdSource
 from tests.support.upgrade.rows import KEYS
 
 MODES: Mapping[str, Mapping[str, Any]] = {

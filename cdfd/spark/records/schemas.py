@@ -16,8 +16,8 @@ from cdfd.delta.types.schema_string import serialize
 from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import ConfigError, DataError
 from cdfd.log.table import Table
-from cdfd.spark.topics import avro as topic_avro
-from cdfd.spark.topics.records import table_type
+from cdfd.spark.records import avro as topic_avro
+from cdfd.spark.records.records import table_type
 
 _REGISTRY_SETTINGS: Final = frozenset({"url", "username", "password"})
 

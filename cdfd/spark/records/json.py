@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from cdfd.errors import UnsupportedError
-from cdfd.spark.topics.records import (
+from cdfd.spark.records.records import (
     CHANGE_FIELDS,
     CHANGE_NAMES,
     KAFKA_NAMES,

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 from cdfd.delta.types.datatypes import MAX_PRECISION
 from cdfd.delta.types.schema_string import MAX_DEPTH
 from cdfd.errors import DataError, SchemaChangedError
-from cdfd.spark.topics.records import (
+from cdfd.spark.records.records import (
     CHANGE_NAMES,
     KAFKA_NAMES,
     ROW,

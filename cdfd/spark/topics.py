@@ -19,11 +19,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from cdfd.errors import ConfigError
-from cdfd.spark.topics.arrow import ArrowStreams
-from cdfd.spark.topics.avro import AvroFrames
-from cdfd.spark.topics.json import EnvelopeRows, JsonRows
-from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
-from cdfd.spark.topics.schemas import SchemaSource
+from cdfd.spark.records.arrow import ArrowStreams
+from cdfd.spark.records.avro import AvroFrames
+from cdfd.spark.records.json import EnvelopeRows, JsonRows
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
+from cdfd.spark.records.schemas import SchemaSource
 from cdfd.spark.upsert import Upsert, apply_changes
 
 __all__ = ["Place", "Upsert", "apply_changes", "read_changes"]

@@ -23,7 +23,7 @@ from cdfd.delta.types.arrow_types import to_arrow
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPES
-from cdfd.spark.topics.records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HINT, VALUE, row_type
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HINT, VALUE, row_type
 
 
 @dataclass(frozen=True, slots=True)

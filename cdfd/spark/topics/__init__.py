@@ -1,1 +1,0 @@
-"""Readers of cdfd's topics for Spark."""
