@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cdfd.progress.ledger import LedgerEntry
 
 from cdfd.errors import FencedError
 from cdfd.sinks.files.folder import DeliveryFolder, read_position
+from cdfd.sinks.ledger.ledger import LedgerEntry
 from tests.support.lake import BEGINNING
 from tests.support.upgrade import stores
 from tests.support.upgrade.copies import GOLDEN

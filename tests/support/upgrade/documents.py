@@ -10,26 +10,26 @@ from typing import Any
 import immutables
 import orjson
 import pyarrow as pa
-from cdfd.changes.control import Control, Pause, Resnapshot
-from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
-from cdfd.commands.backfill_job import Job as BackfillRange
-from cdfd.delta.schema import TableSchema
-from cdfd.encoding.records import Origin
-from cdfd.encoding.side import schema_record
-from cdfd.progress.ledger import app_id
-from cdfd.progress.txn_state import TxnState
-from cdfd.spark.backlog import Backlog
-from cdfd.spark.offsets import Offset
 
-from cdfd.delta import schema as schemas
-from cdfd.delta import schema_string
+from cdfd.cli.commands.backfill_job import Job as BackfillRange
 from cdfd.delta.actions import Metadata, Protocol, Txn
+from cdfd.delta.types import schema as schemas
+from cdfd.delta.types import schema_string
+from cdfd.delta.types.schema import TableSchema
+from cdfd.encode.records import Origin
+from cdfd.encode.side import schema_record
+from cdfd.model.control import Control, Pause, Resnapshot
+from cdfd.model.plan import ChangePlan
+from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.delta import positions as delta_positions
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.names import chunk_name, delivery_name, is_chunk_name, parse_delivery_name
 from cdfd.sinks.kafka.progress.records import Progress, offset_of, offset_value, progress_of, value_of
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.txn_state import TxnState
+from cdfd.spark.source.backlog import Backlog
+from cdfd.spark.source.offsets import Offset
 
 DIGEST = "9c5d7f00e1a2b3c4d5e6f708192a3b4c"
 TABLE_ID = "5f0c8a9e-6d2b-4b55-9a60-0d5c1f7e2a11"
@@ -203,7 +203,7 @@ def _schema_record(at: tuple[str, int, str]) -> bytes:
 
 
 def _of_schema_record(line: bytes) -> tuple[str, int, str]:
-    """The fields by which `cdfd.spark.topic_schemas` finds a table's newest schema."""
+    """The fields by which `cdfd.spark.records.schemas` finds a table's newest schema."""
     document = orjson.loads(line)
     schema = schema_string.parse(orjson.dumps(document["schema"]).decode())
     return document["topic"], document["version"], schemas.serialize(schema)

@@ -4,28 +4,30 @@ import json
 from collections.abc import Iterator
 
 import pyarrow as pa
-from cdfd.changes.control import Control
-from cdfd.changes.path_ranges import MOST_RANGES
-from cdfd.changes.refinement import BUCKET_BYTES, MOST_BUCKETS
-from cdfd.changes.shape.masks import Mask
-from cdfd.delta.schema import Primitive, StructField
-from cdfd.encoding.avro import AvroRows
-from cdfd.encoding.formats import EncoderOptions
-from cdfd.encoding.records import Origin
-from cdfd.progress.ledger import app_id
-from cdfd.tables.shard import owner
-from cdfd.tail.history import parse_and_digest
 
 from cdfd.config import own_topics, parse
 from cdfd.config.settings import Settings
-from cdfd.delta import schema as schemas
+from cdfd.daemon.membership.shard import owner
+from cdfd.deliver.path_ranges import MOST_RANGES
+from cdfd.delta.types import schema as schemas
+from cdfd.delta.types.schema import Primitive, StructField
+from cdfd.encode.avro.format import AvroRows
+from cdfd.encode.formats import EncoderOptions
+from cdfd.encode.records import Origin
+from cdfd.log.history import parse_and_digest
+from cdfd.model.control import Control
+from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS
+from cdfd.plan.shape.masks import Mask
 from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.progress.records import key_of, signals_key
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.signals import KafkaSignals
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.spark import partitioning, queries, upsert
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.spark import upsert
+from cdfd.spark.engine import queries
+from cdfd.spark.source import partitioning
 from tests.support.upgrade.rows import KEYS
 
 _KAFKA = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092", "oversized": "dlq"}

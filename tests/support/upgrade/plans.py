@@ -12,29 +12,29 @@ from unittest.mock import patch
 
 import numpy as np
 import orjson
-from cdfd.changes.cutting import FILE_BYTES, cut, digest, placed
-from cdfd.changes.equality import hashes
-from cdfd.changes.execute import Execution
-from cdfd.changes.path_ranges import sampled_bounds
-from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.position import Position
-from cdfd.changes.slices import measure
-from cdfd.changes.stream import Version
-from cdfd.daemon.loop.admission import Admission
-from cdfd.jobs import assignment as assignments
-from cdfd.jobs.assignment import Assignment
-from cdfd.jobs.large_versions import LargeVersions
-from cdfd.spark.offsets import Offset
-from cdfd.tables.table import Table, versions
-from cdfd.tail.listing import list_live
 
 import cdfd
-from cdfd.changes import refining
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import EmbeddedEngine
+from cdfd.deliver import assignment as assignments
+from cdfd.deliver.admission import Admission
+from cdfd.deliver.assignment import Assignment
+from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.path_ranges import sampled_bounds
+from cdfd.deliver.slices import measure
+from cdfd.log.listing import list_live
+from cdfd.log.stream import Version
+from cdfd.log.table import Table, versions
+from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.position import Position
+from cdfd.plan import refining
+from cdfd.scan.execute import Execution
+from cdfd.scan.splits import FILE_BYTES, cut, digest, placed
+from cdfd.scan.updates.equality import hashes
 from cdfd.sinks.base import Counts, Delivered, Job, Write
-from cdfd.spark import partitioning
-from cdfd.spark.source import CdfdSource
+from cdfd.spark.source import partitioning
+from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.source import CdfdSource
 from tests.support.upgrade.rows import KEYS
 
 MODES: Mapping[str, Mapping[str, Any]] = {

@@ -5,7 +5,8 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 
 _AT = dt.datetime(2026, 1, 31, 12, 30, 15, 123456, dt.UTC)
 _COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -14,14 +14,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
-from cdfd.changes.control import Control, Pause
-from cdfd.changes.position import Position
-from cdfd.progress.ledger import app_id
-from cdfd.progress.source_ledger import SourceLedger
-from cdfd.progress.table_ledger import TableLedger
 
+from cdfd.model.control import Control, Pause
+from cdfd.model.position import Position
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.names import chunk_name
+from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage
 from tests.support import lake
 from tests.support.faulty_storage import Died
