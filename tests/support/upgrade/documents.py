@@ -117,7 +117,7 @@ class Documents:
     read: Callable[[bytes], Any]
 
 
-def _progress(progress: Progress) -> bytes:
+def written_progress(progress: Progress) -> bytes:
     """The value of a record, by one writer. Readers ignore it."""
     writer = rb'"host":"daemon-0","pid":1,"cdfd":"0.1.0"'
     return re.sub(rb'"host":"[^"]+","pid":\d+,"cdfd":"[^"]+"', writer, value_of(progress))
@@ -210,7 +210,7 @@ def _of_schema_record(line: bytes) -> tuple[str, int, str]:
 
 
 DOCUMENTS = (
-    Documents("kafka/progress.jsonl", PROGRESS, _progress, progress_of),
+    Documents("kafka/progress.jsonl", PROGRESS, written_progress, progress_of),
     Documents("kafka/schemas.jsonl", [("shop.orders", 12, SCHEMA)], _schema_record, _of_schema_record),
     Documents("kafka/signals.jsonl", (0, 2**40), offset_value, offset_of),
     Documents(

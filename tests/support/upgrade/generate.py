@@ -11,6 +11,7 @@ from cdfd.trevni import write_table
 from tests.support.upgrade.copies import GOLDEN
 from tests.support.upgrade.documents import DOCUMENTS, Documents
 from tests.support.upgrade.names import names_file
+from tests.support.upgrade.pipelines import SINKS, kafka_pipelines, write_pipeline
 from tests.support.upgrade.plans import PLANS
 from tests.support.upgrade.rows import KEYS
 from tests.support.upgrade.stores import FOLDERS, write_folder, write_ledger, write_source
@@ -33,6 +34,14 @@ def generate() -> None:
         lake = copy_tables(Path(folder))
         for name, content in PLANS.items():
             _missing(name, lambda path, content=content: path.write_bytes(content(lake)))
+    _missing("kafka/pipelines.jsonl", lambda path: path.write_bytes(kafka_pipelines()))
+    for name in SINKS:
+        _missing(f"pipelines/{name}", partial(_write_pipeline, name))
+
+
+def _write_pipeline(name: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_pipeline(name, Path(folder), path)
 
 
 def _write_documents(documents: Documents, path: Path) -> None:
