@@ -9,10 +9,12 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from cdfd.errors import ConfigError, DataError, StorageError
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.parquet import reader as parquet_reader
+from cdfd.scan.parquet.arrow_reader import ArrowReader
 from cdfd.trevni.files import avro_rows
 from cdfd.trevni.table_reader import BATCH_ROWS
 
@@ -49,8 +51,40 @@ OpenSink: TypeAlias = Callable[[BinaryIO, pa.Schema], AbstractContextManager[Sin
 @contextmanager
 def _parquet(path: str) -> Iterator[Rows]:
     with pa.OSFile(path) as source, parquet_reader.opened(source) as file:
-        names = file.schema_arrow.names
-        yield Rows(file.schema_arrow, file.batches(names, rows=BATCH_ROWS), file.metadata.num_rows)
+        schema = _with_json(file.schema_arrow, ArrowReader(source).schema_arrow)
+        batches = file.batches(schema.names, rows=BATCH_ROWS)
+        yield Rows(schema, (pa.record_batch(_Retyped(batch, schema)) for batch in batches), file.metadata.num_rows)
+
+
+def _with_json(schema: pa.Schema, annotated: pa.Schema) -> pa.Schema:
+    """A schema with `arrow.json` where the one of pyarrow has it: cdfd-native reads JSON as strings."""
+    pairs = zip(schema, annotated, strict=True)
+    return pa.schema([field.with_type(_json_type(field.type, other.type)) for field, other in pairs])
+
+
+def _json_type(kind: pa.DataType, annotated: pa.DataType) -> pa.DataType:
+    if types.is_string(kind) and isinstance(annotated, pa.JsonType):
+        return pa.json_(kind)
+    if types.is_struct(kind) and types.is_struct(annotated):
+        return pa.struct(list(_with_json(pa.schema(list(kind)), pa.schema(list(annotated)))))
+    if types.is_map(kind) and types.is_map(annotated):
+        key = kind.key_field.with_type(_json_type(kind.key_type, annotated.key_type))
+        return pa.map_(key, kind.item_field.with_type(_json_type(kind.item_type, annotated.item_type)))
+    if types.is_list(kind) and types.is_list(annotated):
+        return pa.list_(kind.value_field.with_type(_json_type(kind.value_type, annotated.value_type)))
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Retyped:
+    """A batch with a schema of the same memory layout. A cast refuses a null struct whose field is not nullable."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        _, rows = self.batch.__arrow_c_array__()
+        return self.schema.__arrow_c_schema__(), rows
 
 
 @contextmanager

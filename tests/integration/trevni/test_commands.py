@@ -84,6 +84,20 @@ def test_every_type_is_converted_and_back(tmp_path: Path, kind: str) -> None:
     assert trevni.read_table(tmp_path / "back.trv").equals(table)
 
 
+def nested(kind: pa.DataType) -> pa.StructType:
+    map_kind = pa.map_(pa.string(), kind)
+    return pa.struct({"text": kind, "list": pa.list_(kind), "map": map_kind, "no json": pa.string()})
+
+
+def test_json_in_parquet_stays_json_at_every_depth(tmp_path: Path) -> None:
+    row = {"text": "[1]", "list": ["[2]", None], "map": [("k", "{}")], "no json": "[3]"}
+    structs = pa.array([row, None], nested(pa.string())).cast(nested(pa.json_()))
+    table = pa.table({"text": pa.array(["[4]", None], pa.json_()), "structs": structs})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    run("convert", tmp_path / "rows.parquet", tmp_path / "rows.trv")
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)
+
+
 def test_json_lines_are_converted_with_a_schema_that_fits_all_rows(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a":1}\n\n{"a":2.5,"b":{"c":["x"]}}\n')
     run("convert", tmp_path / "rows.jsonl", tmp_path / "rows.trv")
