@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz fuzz-native chaos cluster soak simulate oracle \
+.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
   oracle-preview connect producer s3-server numpy lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
@@ -75,8 +75,8 @@ integration: prepared-integration  ## Tests against everything else that runs he
 	$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(ONLY)),tests/integration)
 
 # The long forms, each a target of its own.
-OVERNIGHT := chaos cluster oracle oracle-preview connect producer s3-server numpy fuzz fuzz-native simulate soak mutants
-overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|cluster|oracle|connect|producer|s3-server|numpy|fuzz|fuzz-native|simulate|soak|mutants
+OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy fuzz fuzz-native simulate soak mutants
+overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|upgrade|cluster|oracle|connect|producer|s3-server|numpy|fuzz|fuzz-native|simulate|soak|mutants
 	$(MAKE) --keep-going $(or $(ONLY),$(OVERNIGHT))
 
 # Tools that tests fetch or build where they are missing, beside the installation and lint: those keep one core busy. Tests say what fails here.
@@ -117,6 +117,9 @@ chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tabl
 		tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
 		tests/standard/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
 		tests/standard/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
+
+upgrade: $(MARK)  ## CDFD_UPGRADES pipelines (8) of each kind, from a daemon of CDFD_UPGRADE_FROM (the golden copies') to this one (needs Java)
+	CDFD_UPGRADES=$${CDFD_UPGRADES:-8} $(BIN)/python -m pytest -s tests/overnight/upgrade
 
 cluster: $(MARK)  ## A standalone cluster of Spark, applications on it, and processes of it that die (needs Java and Maven)
 	$(BIN)/python -m pytest tests/overnight/cluster

@@ -16,6 +16,7 @@ TOGETHER = (
     "tests/integration/spark/",
     "tests/integration/image/",
     "tests/overnight/chaos/",
+    "tests/overnight/upgrade/",
     "tests/overnight/cluster/",
 )
 """Folders whose modules are one unit."""

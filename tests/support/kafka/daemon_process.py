@@ -25,20 +25,21 @@ class Daemon:
         config: the file.
         options: of `cdfd run`.
         within: a command that becomes the one that it is given.
+        command: `cdfd`, or that of another release.
 
     Attributes:
         lines: its log so far, as it comes.
         said: what it wrote besides, such as the error that it ends with.
     """
 
-    def __init__(self, config: Path, *options: str, within: Sequence[str] = ()) -> None:
-        command = [*within, *CDFD, "--log-format", "json", "run", "-c", str(config), *options]
+    def __init__(self, config: Path, *options: str, within: Sequence[str] = (), command: Sequence[str] = CDFD) -> None:
+        whole = [*within, *command, "--log-format", "json", "run", "-c", str(config), *options]
         self.lines: list[Line] = []
         self.said: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         self._process = subprocess.Popen(
-            command,
+            whole,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,0 +1,122 @@
+"""A daemon of another commit is replaced by today's while a writer commits: every change is there exactly once, and in order.
+
+`make overnight ONLY=upgrade` upgrades `CDFD_UPGRADES` pipelines (8) of each kind. `CDFD_UPGRADE_FROM` names the commit; by default it is the
+one that wrote the golden copies.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cdfd.config import load
+from cdfd.model.position import Position
+from cdfd.sinks.base import connector
+from tests.support.fold import SIGN
+from tests.support.kafka import history
+from tests.support.kafka.daemon_process import Daemon, until
+from tests.support.kafka.history import Change, Location, Place, Writing
+from tests.support.kafka.shared import SharedBroker
+from tests.support.upgrade import release
+from tests.support.upgrade.pipelines import SINKS, TABLE, configure, deliver
+
+UPGRADES = int(os.environ.get("CDFD_UPGRADES", "2"))
+End = Literal["stopped", "killed"]
+
+
+@pytest.fixture(scope="session")
+def older() -> list[str]:
+    """The command of the other commit."""
+    found = release.command()
+    shown = subprocess.run([*found, "inspect", "--help"], capture_output=True, text=True, check=True, timeout=60)
+    assert "Usage" in shown.stdout
+    return found
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_kafka(end: End, older: list[str], broker: SharedBroker, name: str, tmp_path: Path) -> None:
+    for number in range(UPGRADES):
+        pipeline, topic, place = f"{name}-{number}", f"{name}-{number}.orders", tmp_path / str(number)
+        sink = {"kind": "kafka", "bootstrap_servers": broker.bootstrap_servers, "topics": {"partitions": 3}}
+        table = upgraded(place, sink, end, number, older, pipeline=pipeline, topic=topic)
+        expected = history.history(table)
+        history.check(table, history.await_records(broker.bootstrap_servers, topic, len(expected)), expected)
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_files(end: End, older: list[str], tmp_path: Path) -> None:
+    for number in range(UPGRADES):
+        place = tmp_path / str(number)
+        table = upgraded(place, {"kind": "files", "path": str(place / "out")}, end, number, older)
+        files = sorted((place / "out" / TABLE).glob("*.jsonl"))
+        rows = (json.loads(line) for file in files for line in file.read_text().splitlines())
+        assert places(rows) == sorted(history.history(table).items())
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_changelog(end: End, older: list[str], tmp_path: Path) -> None:
+    for number in range(UPGRADES):
+        place = tmp_path / str(number)
+        table = upgraded(place, {"kind": "delta", "path": str(place / "out")}, end, number, older)
+        rows = pa.table(DeltaTable(place / "out" / TABLE).scan()).to_pylist()
+        assert sorted(places(rows)) == sorted(history.history(table).items())
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_mirror(end: End, older: list[str], tmp_path: Path) -> None:
+    for number in range(UPGRADES):
+        place = tmp_path / str(number)
+        table = upgraded(place, {**SINKS["mirror"], "path": str(place / "out")}, end, number, older)
+        found = [pa.table(target.scan()) for target in (DeltaTable(place / "out" / TABLE), table.delta())]
+        mirror, source = (sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) for rows in found)
+        assert mirror == source
+
+
+def upgraded(folder: Path, sink: Mapping[str, Any], end: End, seed: int, older: list[str], **names: str) -> Location:
+    """Let a daemon of the other commit deliver, end it, and let one of today deliver all the rest; the table."""
+    table, random = Location(str(folder / "lake" / "orders")), Random(seed)
+    folder.mkdir()
+    config = configure(folder, sink, uri=table.uri, start="earliest", **names)
+    with Writing(table, seed, burst=500) as writer:
+        with Daemon(config, command=older) as daemon:
+            until(lambda: stored(config) is not None)
+            time.sleep(random.uniform(0.2, 1.5))
+            assert daemon.running, daemon.log()
+            daemon.kill() if end == "killed" else daemon.stop()
+        begun = stored(config)
+        assert begun is not None
+        with Daemon(config) as daemon:
+            assert daemon.wait_for("at version")["message"].startswith(f"resuming at version {begun.version}")
+            time.sleep(random.uniform(0.2, 1.0))
+            assert daemon.running, daemon.log()
+            daemon.stop()
+    deliver(config, writer.table.version)
+    within = f", {begun.part} files of it delivered" if begun.part else ""
+    print(f"\n{sink['kind']}, {end}: upgraded at version {begun.version} of {writer.table.version}{within}")
+    return table
+
+
+def stored(config: Path) -> Position | None:
+    """The position of a pipeline's only table."""
+    settings = load(config)
+    return asyncio.run(connector(settings).position(settings.listed[0]))
+
+
+def places(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Place, Change]]:
+    """Change rows, in their order."""
+    return [
+        (
+            Place(row["_commit_version"], row["_change_ordinal"]),
+            Change(SIGN[row["_change_type"]], row["id"], row["v"]),
+        )
+        for row in rows
+    ]
