@@ -51,7 +51,7 @@ from cdfd.config.sections import (
 )
 from cdfd.config.table import RateLimits, Table
 from cdfd.config.telemetry import Heartbeat, Telemetry
-from cdfd.runtime.registry import SINKS
+from cdfd.runtime.registry import CONNECTORS, SINKS
 
 __all__ = [
     "FOLDER",
@@ -134,8 +134,8 @@ class SinkSettings(Section):
         return None
 
     def connector(self, config: Settings) -> Any:
-        """The `cdfd.sinks.base.Connector`. Import slow modules here."""
-        raise NotImplementedError
+        """The `cdfd.sinks.base.Connector`: by default the one in `registry.CONNECTORS`. Import slow modules here."""
+        return CONNECTORS.load(self.kind)(config, self)
 
 
 def _sink(given: Any, info: ValidationInfo) -> Any:

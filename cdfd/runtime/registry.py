@@ -70,6 +70,18 @@ SINKS = Registry(
 )
 """The `SinkSettings` of each `sink.kind`."""
 
+CONNECTORS = Registry(
+    "cdfd.connectors",
+    {
+        "kafka": "cdfd.sinks.kafka.connector:KafkaConnector",
+        "files": "cdfd.sinks.files.connector:FilesConnector",
+        "delta": "cdfd.sinks.delta.connector:DeltaConnector",
+    },
+)
+"""The `cdfd.sinks.base.Connector` of each `sink.kind`, a class that takes the settings and their section `sink`. Settings that make their
+own connector need none here.
+"""
+
 RECORD_FORMATS = Registry(
     "cdfd.record_formats",
     {

@@ -33,9 +33,9 @@ class DeltaConnector(Connector):
     whole_versions = True
     takes_parts = True
 
-    def __init__(self, sink: DeltaSettings, config: Settings) -> None:
-        self._sink = sink
+    def __init__(self, config: Settings, sink: DeltaSettings) -> None:
         self._config = config
+        self._sink = sink
 
     def preflight(self) -> None:
         """Check the tables of a mirror; see the port."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from cdfd.config import values
 from cdfd.config.fields import Flag, Size
-from cdfd.config.settings import Settings, SinkSettings, Table, Text, Uri
-
-if TYPE_CHECKING:
-    from cdfd.sinks.delta.connector import DeltaConnector
-
+from cdfd.config.settings import SinkSettings, Table, Text, Uri
 
 _WHOLE_STARTS = ("snapshot", "earliest")
 
@@ -70,9 +66,3 @@ class DeltaSettings(SinkSettings):
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""
         return {"path": f"{self.path.rstrip('/')}/{topic}"}
-
-    def connector(self, config: Settings) -> DeltaConnector:
-        """The connector of Delta tables."""
-        from cdfd.sinks.delta.connector import DeltaConnector
-
-        return DeltaConnector(self, config)

@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cdfd.config.settings import Table
+from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS
@@ -24,7 +24,7 @@ class FilesConnector(Connector):
     one_version = True
     before_reset = "move all files out of the sink's folder"
 
-    def __init__(self, sink: FilesSettings) -> None:
+    def __init__(self, config: Settings, sink: FilesSettings) -> None:
         self._sink = sink
 
     @asynccontextmanager

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from cdfd.config.settings import Flag, Folder, Settings, SinkSettings, registered
+from cdfd.config.settings import Flag, Folder, SinkSettings, registered
 from cdfd.runtime.registry import FILE_FORMATS
-
-if TYPE_CHECKING:
-    from cdfd.sinks.files.connector import FilesConnector
 
 
 class FilesSettings(SinkSettings):
@@ -35,9 +32,3 @@ class FilesSettings(SinkSettings):
     def places(self, topic: str) -> Mapping[str, str]:
         """A folder for each topic."""
         return {"path": f"{self.path.rstrip('/')}/{topic}"}
-
-    def connector(self, config: Settings) -> FilesConnector:
-        """The connector of folders."""
-        from cdfd.sinks.files.connector import FilesConnector
-
-        return FilesConnector(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
@@ -14,7 +14,6 @@ from cdfd.config.settings import (
     Flag,
     SecretText,
     Section,
-    Settings,
     SinkSettings,
     UserText,
     WebAddress,
@@ -23,10 +22,6 @@ from cdfd.config.settings import (
 from cdfd.encode.formats import record_format
 from cdfd.runtime.registry import RECORD_FORMATS
 from cdfd.sinks.kafka.security import Security
-
-if TYPE_CHECKING:
-    from cdfd.sinks.kafka.connector import KafkaConnector
-
 
 DEAD_LETTER_SUFFIX = ".dlq"
 
@@ -146,9 +141,3 @@ class KafkaSettings(SinkSettings):
     def dead_letter_suffix(self) -> str | None:
         """That of `<topic>.dlq`, with `oversized: dlq`."""
         return DEAD_LETTER_SUFFIX if self.oversized == "dlq" else None
-
-    def connector(self, config: Settings) -> KafkaConnector:
-        """The connector of topics."""
-        from cdfd.sinks.kafka.connector import KafkaConnector
-
-        return KafkaConnector(config, self)

@@ -44,6 +44,7 @@ from cdfd.model.position import Position
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.scan.shaping import RowShaper
 from cdfd.sinks.base import Counts, Delivery
+from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions import parts
@@ -224,7 +225,7 @@ class _Part:
     @asynccontextmanager
     async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
         options = self._out.options
-        async with options.sink.connector(options.config).opened_at(place, options.table) as sink:
+        async with KafkaConnector(options.config, options.sink).opened_at(place, options.table) as sink:
             self._check(sink.progress, version)
             yield sink
 
@@ -272,7 +273,7 @@ def _task_sink(given: object, schema: StructType) -> TaskSink:
 
 
 def _place(options: SinkOptions, number: int) -> Destination:
-    return options.sink.connector(options.config).destination(options.table, parts.role(number))
+    return KafkaConnector(options.config, options.sink).destination(options.table, parts.role(number))
 
 
 def _context() -> TaskContext:
