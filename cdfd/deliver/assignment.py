@@ -23,7 +23,8 @@ from cdfd.errors import CdfdError
 from cdfd.log.listing import LiveListing
 from cdfd.log.stream import Version
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order

@@ -27,7 +27,8 @@ from cdfd.delta.files import FILES, TEXT, PackedFiles
 from cdfd.delta.statistics import record_counts
 from cdfd.errors import LogError
 from cdfd.log.listing import Listing, LiveListing, without
-from cdfd.model.plan import FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import LiveScans
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 from cdfd.scan.splits import FILE_BYTES, shares
 from cdfd.storage.base import Storage

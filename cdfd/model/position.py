@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from cdfd.model.refinement import BUCKET_ORDINALS
+from cdfd.model.file_scan import BUCKET_ORDINALS
 
 Phase = Literal["snapshot", "stream"]
 

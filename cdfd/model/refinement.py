@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 
 Refine = Literal["off", "rows", "key", "auto"]
 """How updates are found that a table does not record: not at all, by row ids, by a key, or as the table allows."""
@@ -26,37 +25,6 @@ BUCKET_BYTES = 32 << 20
 """Bytes of files of one bucket, about."""
 
 MOST_BUCKETS = 4096
-
-BUCKET_ORDINALS = 1 << 40
-"""Ordinals of a bucket. Where a version has several, each begins at a number that depends on the log alone, and not on rows before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowIds:
-    """The row ids of a file that does not store them.
-
-    Attributes:
-        base: id of the file's first row; each following row has the next one.
-        version: commit version of its rows.
-    """
-
-    base: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A part of a refined version.
-
-    Attributes:
-        number: of the bucket.
-        of: how many there are.
-        ordinal: `_change_ordinal` of the first row, or less than that of the row before.
-    """
-
-    number: int
-    of: int
-    ordinal: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,9 @@ from cdfd.delta.protocol import row_tracking_enabled
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import ConfigError, LogError
-from cdfd.model.plan import ChangePlan, FileScan, ImagePhase, LiveScans
-from cdfd.model.refinement import (
-    BUCKET_BYTES,
-    BUCKET_ORDINALS,
-    MOST_BUCKETS,
-    Bucket,
-    Refine,
-    Refinement,
-    RowIds,
-    RowTracking,
-)
+from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan, ImagePhase, RowIds
+from cdfd.model.plan import ChangePlan, LiveScans
+from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS, Refine, Refinement, RowTracking
 
 
 class _Fallback(Exception):

@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
-from cdfd.model.plan import FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import LiveScans
 
 CHUNK_BYTES, CHUNK_FILES = 32 << 20, 1000
 """Limits of the files of one chunk, between which the stream delivers its versions. A larger file is a chunk of its own."""

@@ -20,7 +20,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.datatypes import Primitive
 from cdfd.delta.types.schema import StructField, TableSchema
 from cdfd.errors import CdfdError
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 
 Value: TypeAlias = "bool | int | float | Decimal | str | bytes | date | datetime | None"
 Operator = Literal["=", "<", "<=", ">", ">=", "null", "not null"]

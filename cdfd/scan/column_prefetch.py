@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.scan.data_files import DataFile
 from cdfd.storage.base import ColumnPrefetch

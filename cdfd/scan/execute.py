@@ -17,7 +17,8 @@ from typing import Any
 from cdfd.model.batch import ChangeBatch, ChangeRun, VersionRows
 from cdfd.model.column_selection import Select, all_columns
 from cdfd.model.columns import VersionColumns
-from cdfd.model.plan import ChangePlan, FileScan, in_phases
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, in_phases
 from cdfd.model.position import Position
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order

@@ -18,7 +18,8 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.batch import ChangeRun, VersionRows
 from cdfd.model.columns import VersionColumns, types_of
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import is_parquet
 from cdfd.scan.parquet.together import FilesTogether

@@ -20,7 +20,8 @@ import pyarrow as pa
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, types_as_written
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.image_order import (
     KEPT_CODES,

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from cdfd.errors import CdfdError
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.scan.table_files import TableFiles
 
 FILES, SMALL_FILES = 6, 16

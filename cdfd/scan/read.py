@@ -18,7 +18,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.model.plan import FileScan, ImagePhase
+from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.scan.column_prefetch import may_skip_groups, prefetch_columns
 from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_column_sizes, opened, skips_rows

@@ -11,7 +11,8 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 from cdfd.model.column_selection import Select
 from cdfd.model.columns import check_names
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer

@@ -16,7 +16,8 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.runtime.arrays import to_numpy
 from cdfd.scan.image_order import ImageCounts

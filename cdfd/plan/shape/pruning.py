@@ -18,7 +18,8 @@ from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.plan.shape.compiler import column_type
 from cdfd.plan.shape.literals import typed
 from cdfd.plan.shape.predicate import (

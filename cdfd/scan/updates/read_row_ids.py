@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import TableSchema
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.model.refinement import RowTracking
 from cdfd.scan.column_prefetch import prefetch_columns
 from cdfd.scan.data_files import opened

@@ -30,7 +30,8 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.runtime.ordered_pool import run_in_order

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import DataError
-from cdfd.model.refinement import RowIds, RowTracking
+from cdfd.model.file_scan import RowIds
+from cdfd.model.refinement import RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.updates.equality import Integers
 

@@ -19,8 +19,8 @@ from cdfd.delta.types.schema import ColumnMappingMode
 from cdfd.delta.write import compaction
 from cdfd.delta.write.writing import has_type
 from cdfd.errors import CdfdError, DataError
-from cdfd.model.plan import FileScan
-from cdfd.model.refinement import RowIds, RowTracking
+from cdfd.model.file_scan import FileScan, RowIds
+from cdfd.model.refinement import RowTracking
 from cdfd.runtime.arrays import array_of
 from cdfd.runtime.clock import Clock
 from cdfd.scan.parquet.reader import opened

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdfd.errors import CdfdError, MissingFileError
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import count_rows

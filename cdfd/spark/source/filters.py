@@ -17,7 +17,8 @@ from pyspark.sql import datasource as spark
 
 from cdfd.delta import statistics
 from cdfd.model.columns import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.plan.skipping import Columns, Condition, Operator, Range
 
 _OPERATORS: Mapping[type[spark.Filter], Operator] = {

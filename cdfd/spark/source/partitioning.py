@@ -12,7 +12,8 @@ import numpy.typing as npt
 from cdfd.deliver.slices import measure
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.runtime.ordered_pool import map_in_order

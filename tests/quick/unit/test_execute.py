@@ -19,7 +19,8 @@ from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileErro
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.column_selection import all_columns, named_columns
 from cdfd.model.columns import change_schema
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution

@@ -16,7 +16,8 @@ import pytest
 
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.runtime import native
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles

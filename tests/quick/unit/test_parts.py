@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.types.schema import StructType, TableSchema
-from cdfd.model.plan import ChangePlan, FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.scan.splits import ranges
 
 SCHEMA = TableSchema(StructType(()))

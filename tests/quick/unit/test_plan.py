@@ -18,10 +18,10 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot, first
 from cdfd.errors import LogError, UnsupportedError
 from cdfd.model.commit_time import LATEST_MS, commit_timestamp
+from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import (
     ChangePlan,
     Changes,
-    FileScan,
     LiveScans,
     needs_snapshot,
     plan,

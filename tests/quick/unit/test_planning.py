@@ -10,7 +10,8 @@ from cdfd.delta.types.schema import StructType, TableSchema
 from cdfd.errors import LogError
 from cdfd.log.planning import version_batches
 from cdfd.log.stream import Version
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from tests.support.lake import run
 
 

@@ -21,7 +21,7 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, StorageError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.scan import read as reading
 from cdfd.scan.read import read

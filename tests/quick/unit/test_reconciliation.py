@@ -22,7 +22,8 @@ from cdfd.delta.types.schema import (
     TableSchema,
 )
 from cdfd.errors import SchemaChangedError
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles

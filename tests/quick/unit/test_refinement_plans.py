@@ -9,8 +9,9 @@ import pytest
 from cdfd.delta.actions import Add, Metadata, Protocol, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
-from cdfd.model.plan import ChangePlan, FileScan, plan
-from cdfd.model.refinement import BUCKET_BYTES, BUCKET_ORDINALS, Bucket, Refine
+from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan
+from cdfd.model.plan import ChangePlan, plan
+from cdfd.model.refinement import BUCKET_BYTES, Refine
 from cdfd.plan.refining import refined, with_images_paired
 from cdfd.scan.updates.no_ops import where_matched_by_key
 

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from cdfd.errors import DataError
-from cdfd.model.refinement import RowIds, RowTracking
+from cdfd.model.file_scan import RowIds
+from cdfd.model.refinement import RowTracking
 from cdfd.scan.updates.row_ids import ROW_ID, ROW_VERSION, FileRowIds
 
 TRACKING = RowTracking("_id", "_version")

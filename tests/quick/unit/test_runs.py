@@ -17,7 +17,8 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError
 from cdfd.log.stream import Version
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.runtime import native
 from cdfd.runtime.progress_line import ProgressLine

@@ -10,7 +10,7 @@ import pytest
 
 from cdfd.delta import statistics
 from cdfd.delta.types.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.plan.skipping import Columns, Condition, Operator, Range
 
 NAN = math.nan

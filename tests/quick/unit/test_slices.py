@@ -25,9 +25,9 @@ from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSch
 from cdfd.errors import DataError, MissingFileError
 from cdfd.log.listing import Listing
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.plan import ChangePlan, ChangeType, FileScan, LiveScans
+from cdfd.model.file_scan import Bucket, ChangeType, FileScan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
-from cdfd.model.refinement import Bucket
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import FILE_BYTES, Slice, cut, digest, placed
 from cdfd.scan.table_files import TableFiles

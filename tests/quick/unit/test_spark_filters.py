@@ -18,7 +18,8 @@ from pyspark.sql import datasource as spark
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.types.schema import PHYSICAL_NAME, ColumnMappingMode, Primitive, StructField, StructType, TableSchema
 from cdfd.delta.types.schema import Decimal as DecimalType
-from cdfd.model.plan import ChangePlan, ChangeType, FileScan
+from cdfd.model.file_scan import ChangeType, FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.spark.source.filters import Filters
 
 SCHEMA = TableSchema(

@@ -16,7 +16,8 @@ import pytest
 
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, LogError, MissingFileError, PathError, StorageError
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.scan.execute import Execution
 from cdfd.scan.joined import JOINED_FILES, PlannedScan, groups_of

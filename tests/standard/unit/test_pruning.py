@@ -23,7 +23,8 @@ from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError
-from cdfd.model.plan import FileScan, LiveScans
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import LiveScans
 from cdfd.plan.shape.compiler import compiled
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.pruning import possible

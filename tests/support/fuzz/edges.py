@@ -13,7 +13,8 @@ import cdfd
 from cdfd.delta.types import schema_string
 from cdfd.delta.types.schema import TableSchema
 from cdfd.log.log import DeltaLog
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.spark.source.filters import Filters
 from tests.support.fuzz import lakes, mutate, stores, tables
 from tests.support.fuzz.cases import Case, Target, Violation, guarded

@@ -14,7 +14,7 @@ from cdfd.delta.checkpoint import State
 from cdfd.delta.types.schema import TableSchema
 from cdfd.log import checkpoint_files
 from cdfd.log.segment import Checkpoint
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.scan import scans
 from cdfd.scan.read import RowBatch, read
 from cdfd.scan.table_files import TableFiles

@@ -18,7 +18,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import NotFoundError, SinkError
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import CHANGE_TYPE
-from cdfd.model.plan import FileScan
+from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import opened
 from cdfd.scan.read import BATCH_ROWS, FileReader
 from cdfd.scan.row_selection import RowSelection
