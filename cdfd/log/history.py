@@ -11,81 +11,56 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import pyarrow.compute as pc
 
-from cdfd.delta.commit import Reader, lines
+from cdfd.delta.header import Header
+from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError, TableChangedError
-from cdfd.storage.base import Stat, is_same
-
-if TYPE_CHECKING:
-    from cdfd.log.log import DeltaLog, LogEntry
-
-T = TypeVar("T")
+from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
+from cdfd.log.log_files import LogFile
+from cdfd.storage.base import Stat, Storage, is_same
 
 RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFingerprint:
-    """A log entry as it was read.
+class VerifiableLog(Protocol):
+    """The methods of a log that verification needs. `cdfd.log.log.DeltaLog` has them."""
 
-    Attributes:
-        version: of the table.
-        stat: of its file.
-        digest: of its bytes; see `parse_and_digest`.
-        file: path of a file that it adds or removes. None if there is none, or if the entry was not parsed.
-        applied: whether its actions were applied. The entry must not grow after that.
-    """
+    storage: Storage
 
-    version: int
-    stat: Stat
-    digest: str
-    file: str | None = None
-    applied: bool = False
+    def list_names(self, start_after: str = "") -> AsyncGenerator[LogFile, None]:
+        """The log's files, ascending."""
 
-    @classmethod
-    def of(cls, entry: LogEntry) -> EntryFingerprint:
-        """The fingerprint of an entry whose actions are applied."""
-        named = entry.commit.adds or entry.commit.removes
-        return cls(entry.commit.version, entry.stat, entry.digest, named[0].path if named else None, applied=True)
+    async def stat(self, version: int) -> Stat:
+        """The stat of an entry."""
 
+    async def fingerprint(self, version: int) -> EntryFingerprint:
+        """The fingerprint of an entry, which becomes the anchor if there is none."""
 
-def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
-    """The result of `parse` for the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
-    if isinstance(data, bytes):
-        return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
-    hashed = hashlib.blake2b(digest_size=16)
-    made = parse(_hashing(data, hashed))
-    return made, hashed.hexdigest()
+    async def fingerprint_now(self, version: int) -> EntryFingerprint:
+        """The same, without caching and without a new anchor."""
 
+    async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
+        """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
 
-def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> int:
-    """The number of bytes: a `parse` for `parse_and_digest`. It fails where `commit.parse` would, because a sparse file may have any size.
+    async def header(self, version: int | None = None) -> Header:
+        """Protocol and metadata after a version; None: the newest."""
 
-    Raises:
-        LogError: a line is too long; `line_bytes` as for `commit.parse`.
-    """
-    reader = Reader(0, with_stats=False)
-    for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
-        pass
-    return len(data) if isinstance(data, bytes) else reader.size
+    async def snapshot(self, *, with_tombstones: bool) -> Snapshot:
+        """The newest state of the table."""
 
-
-def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
-    for chunk in chunks:
-        hashed.update(chunk)
-        yield chunk
+    def forget(self) -> None:
+        """Drop everything that was prefetched or cached."""
 
 
 class History:
     """The entries that were read of a log, and whether they belong to one history."""
 
-    def __init__(self, log: DeltaLog) -> None:
+    def __init__(self, log: VerifiableLog) -> None:
         self._log = log
         self._anchors: dict[int, EntryFingerprint] = {}
         self._latest: LogEntry | None = None

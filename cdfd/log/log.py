@@ -23,8 +23,9 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError, StorageError
 from cdfd.log import checkpoint_files
+from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
 from cdfd.log.entry_batches import EntryBatches, ListedEntries
-from cdfd.log.history import EntryFingerprint, History, entry_size, parse_and_digest, unreadable_error
+from cdfd.log.history import History, unreadable_error
 from cdfd.log.log_files import LogFiles, log_path, name_before
 from cdfd.log.segment import Segment
 from cdfd.runtime.escaping import one_line
@@ -43,20 +44,6 @@ CACHE_BYTES = 4 << 20
 """Bytes of remote log entries, read for a header, that are cached for the reader that follows."""
 INLINE_BYTES = 64 << 10
 """Bytes of a log entry up to which parsing it is faster than a switch to a thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A commit, the stat of its log file, and the hash of the file's bytes (`history.parse_and_digest`)."""
-
-    commit: Commit
-    stat: Stat
-    digest: str
-
-    @property
-    def modified_ms(self) -> int:
-        """The log file's modification time in ms since the Unix epoch."""
-        return self.stat.modified_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import SchemaChange, compare
 from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.log.entry import LogEntry
 from cdfd.log.listing import LiveListing, list_live
-from cdfd.log.log import DeltaLog, LogEntry
+from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import commit_timestamp, file_time
@@ -54,7 +55,7 @@ class Version:
         table_id: of positions: `metaData.id` where the reading began, or in force.
         schema_change: the difference to the schema of the version before; None if there is none, or no version before.
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
-        digest: hash of its log entry (see `cdfd.log.history`); None if the entry is gone.
+        digest: hash of its log entry (see `cdfd.log.entry`); None if the entry is gone.
         touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
         listed: of a snapshot whose plan has no scans, where its files are listed; None for all others.
     """

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from cdfd.errors import CdfdError, LogError, NotATableError, NotFoundError, TableChangedError
 from cdfd.log import history
-from cdfd.log.history import EntryFingerprint
-from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog, LogEntry
+from cdfd.log.entry import EntryFingerprint, LogEntry
+from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.watch import Backoff, Watch
 from cdfd.runtime.clock import Clock

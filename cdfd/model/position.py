@@ -20,7 +20,7 @@ class Position:
         part: file scans of that version's plan that are already delivered. Plans are deterministic, so this is valid across restarts.
         phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
         ordinal: `_change_ordinal` of the next row of that version.
-        digest: hash of the log entry of version `basis` (see `cdfd.log.history`); None if not known. It identifies the table's history, not
+        digest: hash of the log entry of version `basis` (see `cdfd.log.entry`); None if not known. It identifies the table's history, not
             the place in it, so comparisons ignore it.
     """
 

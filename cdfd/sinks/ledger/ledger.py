@@ -25,7 +25,7 @@ class LedgerEntry:
         version: the last delivered version.
         table_id: `metaData.id` of the table; None if the ledger does not have it.
         last_updated: time of the record, in ms since the Unix epoch.
-        digest: hash of the version's log entry (see `cdfd.log.history`), which tells the table from a copy of it that went another way;
+        digest: hash of the version's log entry (see `cdfd.log.entry`), which tells the table from a copy of it that went another way;
             None where the ledger does not know.
     """
 

@@ -18,7 +18,8 @@ from cdfd.delta import paths
 from cdfd.delta.protocol import check_readable, check_writable
 from cdfd.errors import ExistsError, LogError, NotATableError, NotFoundError, StorageError, Within
 from cdfd.log import checkpoint_files
-from cdfd.log.log import DeltaLog, LogEntry
+from cdfd.log.entry import LogEntry
+from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.segment import Segment
 from cdfd.runtime.clock import Clock

@@ -1,6 +1,6 @@
 """A position as transaction identifiers of a log: the version, and the hash of that version's log entry. Pure.
 
-A `txn` stores one number of 64 bits, but the hash (`cdfd.log.history`) has 128. So the hash takes two more identifiers, whose appIds begin
+A `txn` stores one number of 64 bits, but the hash (`cdfd.log.entry`) has 128. So the hash takes two more identifiers, whose appIds begin
 with that of the position. Every writer keeps `txn` actions, in commits and in checkpoints:
 
     txn  {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": 1767225600000}

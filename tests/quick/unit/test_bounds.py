@@ -16,7 +16,7 @@ import cdfd
 from cdfd.delta import commit, last_checkpoint, paths
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, LogError, StorageError
-from cdfd.log import history
+from cdfd.log.entry import entry_size, parse_and_digest
 from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout as layout
@@ -141,9 +141,9 @@ def test_long_line_is_read_if_it_is_ignored_or_within_the_limit(line_bytes: int 
 
 def test_a_log_entry_that_is_only_hashed() -> None:
     short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 4
-    assert history.parse_and_digest(history.entry_size, iter(short))[0] == sum(map(len, short))
+    assert parse_and_digest(entry_size, iter(short))[0] == sum(map(len, short))
     with pytest.raises(LogError, match="longer than 128 MiB"):
-        history.parse_and_digest(history.entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 4]))
+        parse_and_digest(entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 4]))
 
 
 @pytest.mark.parametrize("spoil", [zeros, extended])

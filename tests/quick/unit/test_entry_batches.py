@@ -9,8 +9,9 @@ import pytest
 from cdfd.delta.commit import serialize
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.log import entry_batches
+from cdfd.log.entry import LogEntry
 from cdfd.log.entry_batches import MAX_ENTRIES, MIN_RUN
-from cdfd.log.log import DeltaLog, LogEntry
+from cdfd.log.log import DeltaLog
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.storage.base import Stat

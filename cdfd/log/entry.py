@@ -1,0 +1,79 @@
+"""An entry of a log as it was read, and the hash of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cdfd.delta.commit import Commit, Reader, lines
+from cdfd.storage.base import Stat
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A commit, the stat of its log file, and the hash of the file's bytes (`parse_and_digest`)."""
+
+    commit: Commit
+    stat: Stat
+    digest: str
+
+    @property
+    def modified_ms(self) -> int:
+        """The log file's modification time in ms since the Unix epoch."""
+        return self.stat.modified_ms
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFingerprint:
+    """A log entry as it was read.
+
+    Attributes:
+        version: of the table.
+        stat: of its file.
+        digest: of its bytes; see `parse_and_digest`.
+        file: path of a file that it adds or removes. None if there is none, or if the entry was not parsed.
+        applied: whether its actions were applied. The entry must not grow after that.
+    """
+
+    version: int
+    stat: Stat
+    digest: str
+    file: str | None = None
+    applied: bool = False
+
+    @classmethod
+    def of(cls, entry: LogEntry) -> EntryFingerprint:
+        """The fingerprint of an entry whose actions are applied."""
+        named = entry.commit.adds or entry.commit.removes
+        return cls(entry.commit.version, entry.stat, entry.digest, named[0].path if named else None, applied=True)
+
+
+def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
+    """The result of `parse` for the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
+    if isinstance(data, bytes):
+        return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
+    hashed = hashlib.blake2b(digest_size=16)
+    made = parse(_hashing(data, hashed))
+    return made, hashed.hexdigest()
+
+
+def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> int:
+    """The number of bytes: a `parse` for `parse_and_digest`. It fails where `commit.parse` would, because a sparse file may have any size.
+
+    Raises:
+        LogError: a line is too long; `line_bytes` as for `commit.parse`.
+    """
+    reader = Reader(0, with_stats=False)
+    for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
+        pass
+    return len(data) if isinstance(data, bytes) else reader.size
+
+
+def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
+    for chunk in chunks:
+        hashed.update(chunk)
+        yield chunk
