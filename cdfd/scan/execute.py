@@ -22,11 +22,11 @@ from cdfd.model.plan import ChangePlan, in_phases
 from cdfd.model.position import Position
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
+from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import JoinedRows, PlannedScan, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
 from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.scan.read import BATCH_ROWS
 from cdfd.scan.scans import OnMissingFile, Scanned, ScanReader, Unpaired, is_small, raise_missing
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles

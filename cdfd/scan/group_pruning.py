@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,11 +16,8 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.plan.shape.pruning import possible
 from cdfd.plan.skipping import Range
+from cdfd.scan.file_reader import FileReader
 from cdfd.scan.parquet.statistics import ChunkStatistics
-
-if TYPE_CHECKING:
-    from cdfd.scan.projection import Projection
-    from cdfd.scan.read import FileReader
 
 
 def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -> frozenset[int]:
@@ -43,7 +40,7 @@ def _spelled(column: str, schema: TableSchema) -> str:
 
 
 def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], decoders: Mapping[str, Any]) -> Range:
-    projection: Projection = reader.layout.projection
+    projection = reader.layout.projection
     stored = projection.file_columns.get(name)
     if stored is None:
         constant = reader.partition_values.get(name)

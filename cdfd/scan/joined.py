@@ -22,8 +22,8 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import is_parquet
+from cdfd.scan.file_reader import BATCH_BYTES
 from cdfd.scan.parquet.together import FilesTogether
-from cdfd.scan.read import BATCH_BYTES
 from cdfd.scan.table_files import TableFiles
 
 FEW = 4

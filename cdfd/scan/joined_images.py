@@ -23,6 +23,7 @@ from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, types_as_written
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.scan.file_reader import BATCH_ROWS, check_change_type
 from cdfd.scan.image_order import (
     KEPT_CODES,
     MOVED,
@@ -37,7 +38,7 @@ from cdfd.scan.image_order import (
     late_rows,
 )
 from cdfd.scan.joined import Constants, JoinedFiles, PlannedScan, groups_of
-from cdfd.scan.read import BATCH_ROWS, RowBatch, check_change_type, read_image_order
+from cdfd.scan.read import RowBatch, read_image_order
 from cdfd.scan.table_files import READ_ERRORS, TableFiles
 
 

@@ -15,7 +15,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.refinement import RowTracking
 from cdfd.scan.column_prefetch import prefetch_columns
 from cdfd.scan.data_files import opened
-from cdfd.scan.read import BATCH_ROWS, FileReader, selection_of
+from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles, naming_file
 from cdfd.scan.updates.equality import Integers

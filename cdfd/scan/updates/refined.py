@@ -35,8 +35,9 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.runtime.ordered_pool import run_in_order
+from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
-from cdfd.scan.read import BATCH_ROWS, RowBatch, read
+from cdfd.scan.read import RowBatch, read
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers, Mask, codes, dense, hashes
 from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key

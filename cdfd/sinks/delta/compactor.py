@@ -23,9 +23,9 @@ from cdfd.model.file_scan import FileScan, RowIds
 from cdfd.model.refinement import RowTracking
 from cdfd.runtime.arrays import array_of
 from cdfd.runtime.clock import Clock
+from cdfd.scan.file_reader import BATCH_ROWS, selection_of
 from cdfd.scan.parquet.reader import opened
 from cdfd.scan.parquet.writer import DataFile, DataFileWriter
-from cdfd.scan.read import BATCH_ROWS, selection_of
 from cdfd.scan.table_files import TableFiles, naming_file
 from cdfd.scan.updates.row_ids import FileRowIds
 from cdfd.sinks.delta.columns import Columns, columns_of

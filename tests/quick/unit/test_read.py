@@ -23,7 +23,7 @@ from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathEr
 from cdfd.model.columns import CHANGE_COLUMNS
 from cdfd.model.file_scan import FileScan
 from cdfd.plan.shape.parser import parse_filter
-from cdfd.scan import read as reading
+from cdfd.scan.file_reader import BATCH_BYTES
 from cdfd.scan.read import read
 from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
@@ -150,7 +150,7 @@ class TestBatches:
         data = written(wide, compression="zstd", use_dictionary=False)
         sizes = self.sizes(data)
         assert sum(sizes) == 40
-        assert max(sizes) <= reading.BATCH_BYTES >> 20
+        assert max(sizes) <= BATCH_BYTES >> 20
 
 
 class TestColumns:

@@ -31,8 +31,8 @@ from cdfd.plan.shape.pruning import possible
 from cdfd.plan.skipping import Columns, Range
 from cdfd.plan.where import parse_where, selected
 from cdfd.scan.data_files import opened
+from cdfd.scan.file_reader import FileReader
 from cdfd.scan.group_pruning import excluded_groups
-from cdfd.scan.read import FileReader
 from cdfd.scan.table_files import TableFiles
 from cdfd.sinks.delta.data_files import no_other_root
 from tests.support.extremes import KINDS, WRITERS, Column, columns, filters

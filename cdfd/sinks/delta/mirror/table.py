@@ -20,7 +20,7 @@ from cdfd.log.log import DeltaLog
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import opened
-from cdfd.scan.read import BATCH_ROWS, FileReader
+from cdfd.scan.file_reader import BATCH_ROWS, FileReader
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles, naming_file
 from cdfd.scan.updates.equality import hashes

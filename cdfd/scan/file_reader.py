@@ -1,0 +1,154 @@
+"""An open data file -> batches of its selected rows, as the table's columns.
+
+Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, before its first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.delta.types import values
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import DataError
+from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
+from cdfd.model.file_scan import FileScan
+from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_column_sizes, skips_rows
+from cdfd.scan.layout import Layout
+from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
+from cdfd.scan.table_files import TableFiles
+from cdfd.scan.updates.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
+
+BATCH_BYTES = 8 << 20
+"""Uncompressed bytes of a batch, about: so a batch takes the same memory for rows of any width."""
+BATCH_ROWS = 65_536
+"""Rows of a batch, at most. With so many rows, the fixed cost of a batch is negligible."""
+
+
+def check_change_type(file: DataFile | FilesTogether) -> None:
+    """DataError unless a change data file has one column of change types."""
+    found = file.schema_arrow.names.count(CHANGE_TYPE)
+    if found != 1:
+        raise DataError(f"the change data file has {found} _change_type columns instead of one")
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """An open file, with columns, partition values and selected rows resolved.
+
+    Attributes:
+        file: the file.
+        layout: of its columns.
+        partition_values: by name of the column.
+        change_type: of all rows; None if a column has it.
+        selection: the rows to read.
+        row_ids: where row ids are; None if they are not read. With them, rows have `ROW_ID_FIELDS` instead of a change type.
+    """
+
+    file: DataFile
+    layout: Layout
+    partition_values: Mapping[str, pa.Scalar]
+    change_type: str | None
+    selection: RowSelection
+    row_ids: FileRowIds | None = None
+
+    @classmethod
+    def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> FileReader:
+        """Resolve a scan. Raises what `read` does."""
+        if scan.change_type is None:
+            check_change_type(file)
+        selection = selection_of(scan, files, file.metadata)
+        partition_values = values.parse_partition(scan.partition_values, schema)
+        return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
+
+    def of_rows(self, selection: RowSelection) -> FileReader:
+        """The same reader for other rows of the file."""
+        return replace(self, selection=selection)
+
+    def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        """The selected rows, in order."""
+        names = self.names
+        for first_row, groups in self.row_groups():
+            runs = self._runs(first_row, groups)
+            if runs is not None:
+                size = self._batch_rows(batch_rows)
+                batches = cast(SkipsRows, self.file).selected_batches(
+                    names, groups, runs, rows=size, use_threads=use_threads
+                )
+                yield from map(self._logical, batches)
+                continue
+            row = first_row
+            for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
+                if self.row_ids is not None:
+                    batch = self.row_ids.extended(batch, row)
+                if self.layout.views:
+                    # pyarrow cannot filter views, but can filter the columns that are made from them.
+                    rows = self.selection.filter(self._logical(batch), row)
+                else:
+                    rows = self._logical(self.selection.filter(batch, row))
+                row += batch.num_rows
+                if rows.num_rows:
+                    yield rows
+
+    def _runs(self, first_row: int, groups: Sequence[int]) -> npt.NDArray[np.uint64] | None:
+        """The rows of consecutive row groups to decode, if not all of them are."""
+        if self.row_ids is not None or not skips_rows(self.file.__class__):
+            return None
+        count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
+        return self.selection.runs(first_row, count)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns of the file to read."""
+        names = self.layout.names(self.change_type)
+        return names if self.row_ids is None else [*names, *self.row_ids.names]
+
+    def row_groups(self) -> Iterator[tuple[int, list[int]]]:
+        """Runs of consecutive row groups to read, each with the number of its first row. Groups without a selected row are skipped."""
+        start, run = 0, list[int]()
+        for group, row, _ in self.selection.row_groups(self.file.metadata):
+            if run and run[-1] != group - 1:
+                yield start, run
+                run = []
+            start = start if run else row
+            run.append(group)
+        if run:
+            yield start, run
+
+    def _batch_rows(self, most: int) -> int:
+        metadata = self.file.metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        if size > BATCH_BYTES and has_column_sizes(self.file.__class__):
+            size = cast(ColumnSizes, self.file).size_of(self.names)
+        # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
+        return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+
+    def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.row_ids is not None:
+            columns = self.layout.projection.apply(batch, self.partition_values)
+            ids = batch.column(ROW_ID), batch.column(ROW_VERSION)
+            schema = pa.schema([*self.layout.projection.schema, *ROW_ID_FIELDS])
+            return pa.RecordBatch.from_arrays([*columns, *ids], schema=schema)
+        if self.change_type is None:
+            types = types_as_written(batch.column(CHANGE_TYPE))
+        else:
+            types = constant_type(self.change_type, batch.num_rows)
+        columns = self.layout.projection.apply(batch, self.partition_values)
+        return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
+
+
+def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
+    """The rows of a file that a scan reads. Raises what `read` does."""
+    check_row_counts(metadata)
+    rows = metadata.num_rows
+    if scan.num_records not in (None, rows):
+        raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)
+    selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
+    selection.check(rows)
+    return selection.reduced()
