@@ -15,7 +15,8 @@ from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Wri
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
-from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.mirror.sink import MirrorSink
+from cdfd.sinks.delta.mirror.state import MirrorOptions
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink

@@ -27,6 +27,7 @@ from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
+from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
 from cdfd.sinks.delta.stored_files import fetched
 from cdfd.sinks.delta.target import translated
@@ -34,7 +35,6 @@ from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 if TYPE_CHECKING:
     from cdfd.delta.actions import Add, DeletionVectorDescriptor
-    from cdfd.sinks.delta.mirror.sink import MirrorSink
 
 ATTEMPTS = 24
 """Attempts of a commit. Each one fails if another writer moves rows at the same time."""
@@ -45,10 +45,10 @@ class MovedError(SinkError):
 
 
 class MirrorDelivery:
-    """A delivery into a `MirrorSink`. One that begins at a snapshot replaces all rows."""
+    """A delivery into a mirror. One that begins at a snapshot replaces all rows."""
 
-    def __init__(self, sink: MirrorSink, position: Position) -> None:
-        self._sink = sink
+    def __init__(self, mirror: MirrorState, position: Position) -> None:
+        self._mirror = mirror
         self._position = position
         self._replaces = position.phase == "snapshot"
         self._columns: Columns | None = None
@@ -69,9 +69,9 @@ class MirrorDelivery:
         """
         self._source = version.plan.schema
         change = version.schema_change
-        if self._replaces or change is None or not self._sink.columns.struct.fields:
+        if self._replaces or change is None or not self._mirror.columns.struct.fields:
             return
-        if self._sink.options.sources is not None:
+        if self._mirror.options.sources is not None:
             return
         if change.dropped or change.renamed or not all(each.widening for each in change.type_changed):
             raise self._reloaded(f"the schema changes: {'; '.join(change.describe())}")
@@ -93,11 +93,11 @@ class MirrorDelivery:
     async def commit(self, following: Position) -> None:
         """Write the last files and the version, if there is any change; see the port."""
         require_open(self._state, self._position)
-        sink = self._sink
-        sink.cursor.check(following, rows=self._columns is not None)
+        mirror = self._mirror
+        mirror.cursor.check(following, rows=self._columns is not None)
         self._state = "failed"
-        if self._columns is None and (not self._replaces or following == self._position or sink.stored is None):
-            await sink.defer(following)
+        if self._columns is None and (not self._replaces or following == self._position or mirror.stored is None):
+            await mirror.defer(following)
         elif self._replaces:
             await self._commit_snapshot(following)
         else:
@@ -109,11 +109,11 @@ class MirrorDelivery:
         if self._state != "ended":
             self._state = "ended"
             self._net = self._writer = None
-            self._sink.cursor.abandon()
+            self._mirror.cursor.abandon()
 
     @property
     def _uri(self) -> str:
-        return self._sink.target.uri
+        return self._mirror.target.uri
 
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
         """Deliver files that are written for these columns, as all rows of the table."""
@@ -129,8 +129,8 @@ class MirrorDelivery:
         """
         names = {field.name for field in CHANGE_COLUMNS}
         struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
-        known = self._columns or self._sink.columns
-        sources, target = self._sink.options.sources, self._sink.target
+        known = self._columns or self._mirror.columns
+        sources, target = self._mirror.options.sources, self._mirror.target
         if sources is not None and self._source is not None:
             struct = sources.tagged(struct, self._source)
         try:
@@ -150,7 +150,7 @@ class MirrorDelivery:
         self._columns = columns
         fields = [field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)]
         before, self._schema = self._net, pa.schema(fields)
-        self._net = None if self._replaces else NetChanges(self._schema, self._key, self._sink.options.space)
+        self._net = None if self._replaces else NetChanges(self._schema, self._key, self._mirror.options.space)
         self._writer = None
         if before is not None and self._net is not None:
             for batch in before.batches():
@@ -165,10 +165,10 @@ class MirrorDelivery:
         """The key as the columns are spelled."""
         assert self._schema is not None
         names = {name.lower(): name for name in self._schema.names}
-        missing = [name for name in self._sink.options.key if name.lower() not in names]
+        missing = [name for name in self._mirror.options.key if name.lower() not in names]
         if missing:
             raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._uri)
-        found = [names[name.lower()] for name in self._sink.options.key]
+        found = [names[name.lower()] for name in self._mirror.options.key]
         for name in found:
             if pa.types.is_nested(self._schema.field(name).type):
                 raise SinkError(
@@ -207,23 +207,23 @@ class MirrorDelivery:
     def _new_writer(self, *, change_feed: bool) -> MirrorWriter:
         assert self._columns is not None
         assert self._schema is not None
-        sink = self._sink
+        mirror = self._mirror
         # Rows that replace all others are not looked up, so their keys are not kept.
-        table = sink.table if sink.table.loaded and not self._replaces else None
-        return MirrorWriter(self._columns, self._schema, sink.files, change_feed=change_feed, table=table)
+        table = mirror.table if mirror.table.loaded and not self._replaces else None
+        return MirrorWriter(self._columns, self._schema, mirror.files, change_feed=change_feed, table=table)
 
     async def _commit_snapshot(self, following: Position) -> None:
-        sink, target = self._sink, self._sink.target
+        mirror, target = self._mirror, self._mirror.target
         # All rows are replaced, so nothing that is known of them counts.
-        sink.table.forget()
+        mirror.table.forget()
         if self._writer is not None:
             await self._put_all(self._writer.finish())
         written = self._adopted if self._writer is None else self._writer.written
-        await target.ensure(sink.stored or self._position, self._columns)
-        sink.cursor.mark_uncertain()
+        await target.ensure(mirror.stored or self._position, self._columns)
+        mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
-            version = await sink.table.follow()
-            live = await sink.table.live_adds()
+            version = await mirror.table.follow()
+            live = await mirror.table.live_adds()
             try:
                 await self._commit_at(version, following, written, live, [])
             except MovedError:
@@ -234,30 +234,30 @@ class MirrorDelivery:
     async def _commit_changes(self, following: Position) -> None:
         assert self._net is not None
         assert self._columns is not None
-        sink, target = self._sink, self._sink.target
-        await target.ensure(sink.stored or self._position, self._columns)
-        version = await sink.table.follow()
-        if self._removes or sink.table.loaded:
-            await sink.table.load(self._columns)
+        mirror, target = self._mirror, self._mirror.target
+        await target.ensure(mirror.stored or self._position, self._columns)
+        version = await mirror.table.follow()
+        if self._removes or mirror.table.loaded:
+            await mirror.table.load(self._columns)
         writes_feed = self._needs_feed
         writer = self._new_writer(change_feed=writes_feed)
-        removal = Removal(sink.table)
+        removal = Removal(mirror.table)
         await self._put_all(writer.all(self._net.batches()), removal)
         await self._put_all(writer.finish())
-        evolves = self._columns != sink.columns
+        evolves = self._columns != mirror.columns
         if not writer.written.data and not removal and not evolves:
-            await sink.defer(following)
+            await mirror.defer(following)
             return
-        sink.cursor.mark_uncertain()
+        mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
             vectors = await asyncio.to_thread(Vectors, removal)
             if vectors.data:
                 await target.put(vectors.path, vectors.data)
-            sink.table.note(writer.written.keys, vectors.rows)
+            mirror.table.note(writer.written.keys, vectors.rows)
             try:
                 await self._commit_at(version, following, writer.written, vectors.emptied, vectors.changed)
             except MovedError:
-                version = await sink.table.follow()
+                version = await mirror.table.follow()
             else:
                 return
             if self._needs_feed != writes_feed:
@@ -270,15 +270,15 @@ class MirrorDelivery:
                 )
             with translated("find the rows", self._uri):
                 if removal:
-                    await sink.table.load(self._columns)
+                    await mirror.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
         raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
 
     @property
     def _needs_feed(self) -> bool:
         """Whether there have to be change data files. Without deleted rows, readers take the new files themselves as the changes."""
-        sink = self._sink
-        return self._removes and (sink.options.change_feed or cdf_enabled(sink.table.metadata))
+        mirror = self._mirror
+        return self._removes and (mirror.options.change_feed or cdf_enabled(mirror.table.metadata))
 
     async def _commit_at(
         self,
@@ -289,7 +289,7 @@ class MirrorDelivery:
         changed: Sequence[tuple[Add, DeletionVectorDescriptor, int]],
     ) -> None:
         """Commit the version after `version`, or raise `MovedError` if there is another one."""
-        sink = self._sink
+        mirror = self._mirror
 
         def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
             if state.version != version:
@@ -297,10 +297,10 @@ class MirrorDelivery:
             found = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
             return [*found, *add_actions(state, columns, written.data, now_ms), *cdc_actions(columns, written.changes)]
 
-        begun = sink.stored or self._position
-        sink.columns = await sink.target.commit(begun, following, self._columns, changes, replaces=self._replaces)
-        sink.mark_stored(following)
-        sink.cursor.advance(following)
+        begun = mirror.stored or self._position
+        mirror.columns = await mirror.target.commit(begun, following, self._columns, changes, replaces=self._replaces)
+        mirror.mark_stored(following)
+        mirror.cursor.advance(following)
 
     async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
         """Store the files, and look the rows up that are to be deleted."""
@@ -311,14 +311,14 @@ class MirrorDelivery:
                     await asyncio.to_thread(self._take, removal, event)
             else:
                 file, data = event
-                await self._sink.target.put(file.path, data)
+                await self._mirror.target.put(file.path, data)
 
     def _take(self, removal: Removal, rows: Removed) -> None:
-        removal.take(self._sink.table.hashes(rows), rows)
+        removal.take(self._mirror.table.hashes(rows), rows)
 
     def _reloaded(self, reason: str) -> SinkError:
         """The error of rows that do not have the columns of the mirror."""
-        if self._sink.target.on_missing_column == "stop":
+        if self._mirror.target.on_missing_column == "stop":
             hint = "Set `sink.on_missing_column: keep` to load the mirror again"
             return SinkError(reason, table=self._uri, hint=hint)
         return SnapshotNeededError(reason, table=self._uri)
