@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from cdfd.daemon.http.metrics import State
+from cdfd.deliver.states import State
 from cdfd.errors import CdfdError
 from cdfd.model.position import Position
 from cdfd.runtime.durations import duration

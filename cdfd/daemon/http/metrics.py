@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -20,13 +19,12 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from cdfd.deliver.headroom import Headroom
+from cdfd.deliver.states import STATES, State
 from cdfd.errors import CdfdError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-State = Literal["starting", "snapshot", "catching_up", "at_tip", "paused", "backing_off", "failed", "stopped"]
-STATES: tuple[State, ...] = get_args(State)
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 STAGES = ("limit", "read", "encode", "send", "commit")
 OTHER = "other"

@@ -13,14 +13,15 @@ from typing import Any
 
 from cdfd.config import settings
 from cdfd.daemon.http.activity import Activity
-from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, State, TableMetrics
+from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
 from cdfd.deliver.headroom import Headroom, HeadroomTracker
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
+from cdfd.deliver.states import Event, State, next_state
 from cdfd.delta.write.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.log.stream import Version
 from cdfd.model.control import Pause
-from cdfd.model.position import Position
+from cdfd.model.position import Phase, Position
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.escaping import LONGEST_LINE, shortened
 
@@ -80,7 +81,7 @@ class TableMonitor(Monitor):
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
         self._move(position)
-        self._state = _state_at(position)
+        self._enter("started", position.phase)
         self._lag_known = False
         self._headroom.left_tip()
 
@@ -109,7 +110,7 @@ class TableMonitor(Monitor):
 
     def at_tip(self, listed: int = -1) -> None:
         """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
-        self._state = "at_tip"
+        self._enter("reached_tip")
         self._lag_known = self._was_ready = True
         self._paused = False
         self._oldest = None
@@ -123,7 +124,7 @@ class TableMonitor(Monitor):
         self._oldest = (version.plan.version, version.plan.timestamp_ms)
         self.activity.files = len(version.plan.scans)
         self._note(version.plan.version)
-        self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
+        self._enter("pending", "snapshot" if version.plan.origin == "snapshot" else "stream")
         if version.plan.origin == "snapshot":
             self._headroom.left_tip()  # its files are live: the next commit is the first that deletes any
         else:
@@ -145,8 +146,7 @@ class TableMonitor(Monitor):
             self._rows[kind if kind in CHANGE_TYPES else OTHER] += count
         self._commits += len(changes)
         self._move(following)
-        if self._state not in ("failed", "stopped"):
-            self._state = _state_at(following)
+        self._enter("delivered", following.phase)
         if versions:
             last = versions[-1].plan
             newest = self._note(last.version)
@@ -185,9 +185,9 @@ class TableMonitor(Monitor):
     def paused(self, pause: Pause | None) -> None:
         """A request paused the table; None: the table is not paused."""
         if pause is not None:
-            self._state = "paused"
+            self._enter("paused")
         elif self._pause is not None:
-            self._state = "starting" if self._position is None else _state_at(self._position)
+            self._enter("resumed", None if self._position is None else self._position.phase)
         self._pause = pause
 
     def resnapshot(self, progress: ResnapshotProgress | None) -> None:
@@ -199,14 +199,14 @@ class TableMonitor(Monitor):
         self._metrics.error(error)
         retry_at = None if retry_in is None else self._clock.monotonic() + retry_in
         self._note_error(LastError(error, self._clock.now_ms(), retry_at))
-        self._state = "failed" if retry_in is None else "backing_off"
+        self._enter("failed" if retry_in is None else "retrying")
         self._paused = True
         self._lag_known = False
         self._headroom.failed(error)
 
     def stopped(self) -> None:
         """The loop stopped on request."""
-        self._state = "stopped"
+        self._enter("stopped")
         self._lag_known = False
         self._headroom.left_tip()
 
@@ -314,6 +314,9 @@ class TableMonitor(Monitor):
             "last_error": None if self._last_error is None else self._describe(self._last_error),
         }
 
+    def _enter(self, event: Event, phase: Phase | None = None) -> None:
+        self._state = next_state(self._state, event, phase)
+
     def _note_error(self, error: LastError) -> None:
         self._last_error = error
         self.activity.error(error.error, error.at_ms)
@@ -349,10 +352,6 @@ class TableMonitor(Monitor):
             "path": None if error.path is None else _short(error.path),
             "hint": None if error.hint is None else _short(error.hint),
         }
-
-
-def _state_at(position: Position) -> State:
-    return "snapshot" if position.phase == "snapshot" else "catching_up"
 
 
 def _retention(headrooms: Sequence[Headroom]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from threading import Thread
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd import __version__
-from cdfd.daemon.http.metrics import STATES
 from cdfd.daemon.http.status import Status
+from cdfd.deliver.states import STATES
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
 from cdfd.runtime import native
 from tests.support.manual_time import ManualClock
