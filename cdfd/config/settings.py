@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from cdfd.config import own_topics, table_folders, values
+from cdfd.config import table_folders, values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import (
     FOLDER,
@@ -37,6 +37,7 @@ from cdfd.config.fields import (
     registered,
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
+from cdfd.config.own_topics import HEARTBEATS, OwnTopics
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.sections import (
     S3,
@@ -283,9 +284,23 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _check_topics(self) -> Settings:
-        if found := list(own_topics.conflicts(self)):
+        if found := list(self.own_topics.conflicts(self.tables)):
             raise Conflicts(*found)
         return self
+
+    @property
+    def own_topics(self) -> OwnTopics:
+        """The topics of the daemon itself."""
+        sink, heartbeat = self.sink, self.heartbeat
+        return OwnTopics(
+            exist=sink.has_topics,
+            heartbeats=heartbeat.topic or f"{HEARTBEATS}.{self.pipeline}",
+            has_heartbeats=heartbeat.interval is not None,
+            notifications=f"{sink.topic_prefix or self.pipeline}.notifications",
+            has_notifications=self.controls.notifications,
+            side=sink.side_topics(self.pipeline),
+            dead_letter_suffix=sink.dead_letter_suffix,
+        )
 
     @property
     def listed(self) -> tuple[Table, ...]:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cdfd import __version__
-from cdfd.config import own_topics
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
@@ -83,7 +82,7 @@ async def beating(config: Settings, status: Status, clock: Clock) -> AsyncIterat
         yield
         return
     async with (
-        connector(config).announcing(own_topics.heartbeat_topic(config)) as announce,
+        connector(config).announcing(config.own_topics.heartbeats) as announce,
         background("heartbeats", Heartbeats(status, announce, clock).run(interval)),
     ):
         yield

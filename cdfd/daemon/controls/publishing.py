@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cdfd.config import own_topics
 from cdfd.config.settings import Settings
 from cdfd.daemon.controls.controller import Controller
 from cdfd.errors import CdfdError
@@ -81,7 +80,7 @@ async def publishing(config: Settings, controller: Controller, clock: Clock) -> 
     if not config.controls.notifications:
         yield
         return
-    async with connector(config).announcing(own_topics.notification_topic(config), compacted=False) as announce:
+    async with connector(config).announcing(config.own_topics.notifications, compacted=False) as announce:
         publisher = Publisher(announce, clock)
         controller.listeners.append(publisher.add)
         async with background("notifications", publisher.run()):

@@ -9,7 +9,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from cdfd.config import own_topics
 from cdfd.config.discovery import Discovery, Found
 from cdfd.config.problems import quoted
 from cdfd.config.settings import Settings, Table, is_taken
@@ -239,7 +238,7 @@ class _Taken:
         for key, place in self._config.sink.places(table.topic).items():
             if inside_table(place, [table.uri]) is not None:
                 return f"sink.{key} is in the folder of this table: {quoted(place)}"
-        return own_topics.refusal(self._config, table.topic, self._by_topic)
+        return self._config.own_topics.refusal(table.topic, self._by_topic)
 
 
 _HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"

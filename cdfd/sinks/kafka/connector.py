@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from functools import partial
 
-from cdfd.config import own_topics
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encode.avro.registry import SchemaRegistry
@@ -146,11 +145,11 @@ class KafkaConnector(Connector):
 
     async def check_own_topics(self) -> str | None:
         """Check the topics of heartbeats, notifications and signals, if they are asked for; see the port."""
-        config, topics = self._config, []
-        if config.heartbeat.interval is not None:
-            topics.append(self._announced(own_topics.heartbeat_topic(config), compacted=True))
-        if config.controls.notifications:
-            topics.append(self._announced(own_topics.notification_topic(config), compacted=False))
+        config, own, topics = self._config, self._config.own_topics, []
+        if own.has_heartbeats:
+            topics.append(self._announced(own.heartbeats, compacted=True))
+        if own.has_notifications:
+            topics.append(self._announced(own.notifications, compacted=False))
         if config.controls.signals:
             topics.append(signal_topic(config.pipeline, self._sink.topics))
             if not self._sink.keeps_positions:
