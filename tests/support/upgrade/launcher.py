@@ -6,6 +6,7 @@ It delivers versions in parts of a few files, so that the daemon can die in the 
 import contextlib
 import sys
 from importlib import import_module
+from typing import Any
 
 PART_BYTES = 2_000
 """Bytes of files of a part: about one small file."""
@@ -19,11 +20,12 @@ def run(folders: list[str], arguments: list[str]) -> None:
 
     assert str(cdfd.__file__).startswith(folders[1]), f"{cdfd.__file__} is not of the other release"
 
-    with contextlib.suppress(ImportError, AttributeError):  # another release may have other modules
-        assembly = import_module("cdfd.daemon.assembly")
-        limits = import_module("cdfd.daemon.loop.deliverer").Limits
-        assembly.PART_BYTES = PART_BYTES  # type: ignore[attr-defined]
-        limits.__init__.__defaults__ = (PART_BYTES, *(limits.__init__.__defaults__ or ())[1:])
+    # By the names of the commit that wrote the golden copies. Another one may have others.
+    with contextlib.suppress(ImportError):
+        assembly: Any = import_module("cdfd.daemon.assembly")
+        create = import_module("cdfd.daemon.loop.deliverer").Limits.__init__
+        assembly.PART_BYTES = PART_BYTES
+        create.__defaults__ = (PART_BYTES, *create.__defaults__[1:])
     sys.argv = ["cdfd", *arguments]
     main()
 
