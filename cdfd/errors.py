@@ -7,7 +7,7 @@ caller the file, and that one's caller the table.
 from types import TracebackType
 from typing import ClassVar, Self
 
-from cdfd.runtime.escaping import one_line, shortened
+from cdfd.escaping import one_line, shortened
 
 # Characters of an error's parts that are shown; all of them fit into one line.
 _WHAT, _PLACE, _HINT = 1000, 300, 340

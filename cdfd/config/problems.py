@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdfd.errors import ConfigError
-from cdfd.runtime.escaping import one_line
+from cdfd.escaping import one_line
 
 Path = tuple[str | int, ...]
 """The path of a value in the document: keys of mappings and indices of lists."""

@@ -24,7 +24,7 @@ from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
 from cdfd.deliver.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resumed
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError, Within
 from cdfd.log.bounds import Start
 from cdfd.log.planning import version_batches

@@ -7,7 +7,7 @@ retention. So the oldest undelivered commit decides. Every time here is a lower 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError, GapError, MissingFileError, NotATableError, TableChangedError
 from cdfd.runtime.clock import Clock
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.log.stream import Version
 from cdfd.model.control import Pause

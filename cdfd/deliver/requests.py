@@ -12,8 +12,8 @@ from uuid import uuid4
 import orjson
 
 from cdfd.errors import ConfigError
+from cdfd.escaping import one_line
 from cdfd.plan.where import MOST_CHARACTERS, parse_where
-from cdfd.runtime.escaping import one_line
 from cdfd.runtime.logs import LEVELS
 
 Action = Literal["pause", "resume", "snapshot", "stop-snapshot", "move", "log-level"]

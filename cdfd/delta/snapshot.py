@@ -26,7 +26,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.protocol import has_deletion_vectors
-from cdfd.delta.write.retention import deleted_files_ms
+from cdfd.delta.retention import deleted_files_ms
 from cdfd.errors import LogError
 from cdfd.runtime.arrays import array_of, to_numpy
 

@@ -22,13 +22,13 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError, StorageError
+from cdfd.escaping import one_line
 from cdfd.log import checkpoint_files
 from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
 from cdfd.log.entry_batches import EntryBatches, ListedEntries
 from cdfd.log.history import History, unreadable_error
 from cdfd.log.log_files import LogFiles, log_path, name_before
 from cdfd.log.segment import Segment
-from cdfd.runtime.escaping import one_line
 from cdfd.storage.base import Stat, Storage
 
 logger = logging.getLogger("cdfd.tail")

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
 from cdfd.delta import last_checkpoint, paths
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, StorageError, Within
+from cdfd.escaping import one_line
 from cdfd.log.segment import Segment, SegmentBuilder
-from cdfd.runtime.escaping import one_line
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.local import LocalStorage
 

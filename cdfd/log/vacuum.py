@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from cdfd.delta.protocol import check_writable
+from cdfd.delta.retention import deleted_files_ms
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.write import vacuum
-from cdfd.delta.write.retention import deleted_files_ms
 from cdfd.errors import ConfigError, NotFoundError, UnsupportedError, Within
 from cdfd.log.log import DeltaLog
 from cdfd.storage.base import FolderListing, LinkedFiles, Stat, Storage

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from cdfd.errors import CdfdError, ConfigError
-from cdfd.runtime.escaping import as_json, one_line, quoted, shortened
+from cdfd.escaping import as_json, one_line, quoted, shortened
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")

@@ -19,8 +19,8 @@ from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
-from cdfd.runtime.escaping import as_json as json_of
-from cdfd.runtime.escaping import one_line
+from cdfd.escaping import as_json as json_of
+from cdfd.escaping import one_line
 from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import Ledger
 from cdfd.sinks.ledger.recovery import delivered

@@ -16,7 +16,7 @@ import aiohttp
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.errors import ConfigError, StorageError
-from cdfd.runtime.escaping import as_json, one_line
+from cdfd.escaping import as_json, one_line
 
 TIMEOUT_SECONDS = 30.0
 _MOST_BYTES = 1 << 20

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cdfd import escaping as plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types.arrow_types import arrow_type
@@ -12,7 +13,6 @@ from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError, W
 from cdfd.log.bounds import Start
 from cdfd.log.start import state_version
 from cdfd.log.table import Table
-from cdfd.runtime import escaping as plain
 from cdfd.sinks.ledger.txn_positions import is_part
 from cdfd.storage.location import describe_non_table
 

@@ -13,10 +13,10 @@ from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.membership.discovery import resolved
 from cdfd.errors import ConfigError
+from cdfd.escaping import as_json as json_of
+from cdfd.escaping import one_line
 from cdfd.log.table import position_after
 from cdfd.model.position import Position
-from cdfd.runtime.escaping import as_json as json_of
-from cdfd.runtime.escaping import one_line
 from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.sinks.ledger.recovery import delivered

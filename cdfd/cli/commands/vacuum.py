@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from cdfd import escaping as plain
 from cdfd.config.values import seconds
 from cdfd.errors import ConfigError
 from cdfd.log.table import Table
 from cdfd.log.vacuum import Removable, removable, remove
-from cdfd.runtime import escaping as plain
 from cdfd.runtime.clock import SystemClock
 
 

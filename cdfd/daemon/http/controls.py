@@ -18,8 +18,8 @@ from cdfd.deliver.requests import (
     parse_id,
     parse_request,
 )
+from cdfd.escaping import as_json
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.escaping import as_json
 
 logger = logging.getLogger("cdfd.http")
 

@@ -13,7 +13,7 @@ from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.headroom import Headroom
-from cdfd.runtime.escaping import one_line
+from cdfd.escaping import one_line
 
 LONGEST_CELL = 300
 """Longest text of a row, in characters. The details of a table have longer ones."""

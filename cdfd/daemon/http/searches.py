@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-from cdfd.runtime.escaping import LONGEST_LINE, shortened
+from cdfd.escaping import LONGEST_LINE, shortened
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from cdfd.daemon.http.metrics import CONTENT_TYPE, OPENMETRICS_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
-from cdfd.runtime.escaping import as_json
+from cdfd.escaping import as_json
 
 logger = logging.getLogger("cdfd.http")
 

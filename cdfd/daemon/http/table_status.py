@@ -17,13 +17,13 @@ from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
 from cdfd.deliver.headroom import Headroom, HeadroomTracker
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.states import Event, State, next_state
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
+from cdfd.escaping import LONGEST_LINE, shortened
 from cdfd.log.stream import Version
 from cdfd.model.control import Pause
 from cdfd.model.position import Phase, Position
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.escaping import LONGEST_LINE, shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Protocol
 from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
+from cdfd.escaping import shortened
 from cdfd.log.watch import Backoff
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.escaping import shortened
 from cdfd.sinks.base import ReopenSinkError
 
 logger = logging.getLogger("cdfd.daemon")

@@ -29,11 +29,11 @@ from cdfd.config.values import Secret
 from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
+from cdfd.escaping import LONGEST_LINE, shortened
 from cdfd.log.stream import Version
 from cdfd.model.position import Position
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.escaping import LONGEST_LINE, shortened
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -8,7 +8,7 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.telemetry.lineage import lineage
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.log.stream import Version
 from cdfd.model.control import Pause

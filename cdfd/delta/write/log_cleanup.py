@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName
 from cdfd.delta.protocol import writer_features
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 
 Entry = tuple[LogName, int]
 """A file of the log, and its modification time in ms."""

@@ -10,7 +10,7 @@ from cdfd.daemon.http.retention_warnings import REPEAT_SECONDS, RetentionWarning
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.admission import Admission
-from cdfd.delta.write.retention import Retention
+from cdfd.delta.retention import Retention
 from cdfd.errors import (
     CdfdError,
     GapError,

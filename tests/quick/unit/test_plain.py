@@ -20,8 +20,8 @@ from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
+from cdfd.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
 from cdfd.runtime import logs
-from cdfd.runtime.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
 

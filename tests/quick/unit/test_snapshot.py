@@ -24,8 +24,8 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Me
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, PACK, pack
 from cdfd.delta.header import PartialHeader
+from cdfd.delta.retention import Retention, deleted_files_ms, interval_ms
 from cdfd.delta.snapshot import Base, Snapshot, first, replay
-from cdfd.delta.write.retention import Retention, deleted_files_ms, interval_ms
 from cdfd.errors import LogError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from tests.support import checkpoint_layout as layout

@@ -10,8 +10,8 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
+from cdfd.escaping import LONGEST_LINE
 from cdfd.model.control import Pause
-from cdfd.runtime.escaping import LONGEST_LINE
 from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version

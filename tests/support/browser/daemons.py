@@ -7,9 +7,9 @@ from dataclasses import replace
 from cdfd.config import parse
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
+from cdfd.delta.retention import Retention
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
-from cdfd.delta.write.retention import Retention
 from cdfd.errors import MissingFileError, SinkError
 from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan

@@ -4,12 +4,11 @@ from random import Random
 
 import pyarrow as pa
 
-from cdfd.delta import paths, statistics
+from cdfd.delta import paths, retention, statistics
 from cdfd.delta.actions import Metadata
 from cdfd.delta.types import schema_string, values
 from cdfd.delta.types.datatypes import DataType, Decimal, Primitive
 from cdfd.delta.types.schema import TableSchema
-from cdfd.delta.write import retention
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
 from tests.support.fuzz.decoders import fields

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from cdfd.config import own_topics, parse
+from cdfd.config import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.shard import owner
 from cdfd.deliver.path_ranges import MOST_RANGES
@@ -99,8 +99,8 @@ def _of_topics() -> Iterator[tuple[str, str]]:
         )
         for topic, key in config.sink.side_topics("golden").items():
             yield f"kafka: {key} with prefix {prefix!r}", topic
-        yield f"kafka: heartbeat.topic with prefix {prefix!r}", own_topics.heartbeat_topic(config)
-        yield f"kafka: controls.notifications with prefix {prefix!r}", own_topics.notification_topic(config)
+        yield f"kafka: heartbeat.topic with prefix {prefix!r}", config.own_topics.heartbeats
+        yield f"kafka: controls.notifications with prefix {prefix!r}", config.own_topics.notifications
         yield f"kafka: topic of a table with prefix {prefix!r}", config.listed[0].topic
 
 

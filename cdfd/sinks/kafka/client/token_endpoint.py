@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import urllib3
 
 from cdfd.errors import SinkError
-from cdfd.runtime.escaping import one_line
+from cdfd.escaping import one_line
 from cdfd.sinks.kafka.client.certificates import untrusted
 from cdfd.sinks.kafka.client.tokens import UNKNOWN_LIFETIME, Token, expiry
 from cdfd.sinks.kafka.security import OAuth
