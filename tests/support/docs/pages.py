@@ -59,17 +59,6 @@ class Kind(Enum):
 _PROMPTS = {"$ ": Kind.COMMAND, ">>> ": Kind.TYPED}
 
 
-class Kind(Enum):
-    """What runs a step: a shell, a Python, or a console that shows the values of statements."""
-
-    COMMAND = auto()
-    PYTHON = auto()
-    TYPED = auto()
-
-
-_PROMPTS = {"$ ": Kind.COMMAND, ">>> ": Kind.TYPED}
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """Something to run, and what the page says comes of it.
