@@ -24,7 +24,7 @@ CDFD = [sys.executable, "-m", "cdfd"]
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind."""
+    """The result of a command that has ended."""
 
     code: int
     out: str

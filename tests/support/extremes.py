@@ -56,7 +56,7 @@ class Column:
 
     @property
     def values(self) -> list[Any]:
-        """What is not null."""
+        """The values that are not null."""
         return [each for each in self.raw if each is not None]
 
     def literal(self, raw: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A store that does what a test tells it to before or after any step: fail, die, or let somebody else act."""
+"""A store that runs a test's action before or after any step: fail, die, or let another writer act."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
@@ -115,7 +115,7 @@ def since(part: str) -> Counts:
 
 
 class AtStep:
-    """A hook for one step: it raises an error, or lets somebody else act. The steps after it happen.
+    """A hook for one step: it raises an error or lets another writer act. Later steps run as usual.
 
     Args:
         number: of the step, from 0.

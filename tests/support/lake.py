@@ -85,7 +85,7 @@ async def checkpoint(storage: Storage, version: int) -> None:
 
 
 class Lake(MemoryStorage):
-    """A store in memory that is under the clock, tells what it was asked, and forgets what it is told to.
+    """A store in memory that takes its times from a clock, records its calls, and lets a test act before each call.
 
     Attributes:
         calls: (method, path or prefix) of each call.

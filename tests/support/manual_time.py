@@ -73,7 +73,7 @@ class ManualClock:
 
 @asynccontextmanager
 async def passing(clock: ManualClock, step: float = 1.0) -> AsyncIterator[ManualClock]:
-    """A clock whose time passes by itself meanwhile: by `step` seconds whenever somebody waits for it."""
+    """A clock that advances by itself within the block: by `step` seconds each time a task sleeps on it."""
 
     async def advance() -> None:
         while True:

@@ -250,7 +250,7 @@ Write: TypeAlias = "Callable[[Random, pa.Table, Path], tuple[bytes, dict[str, An
 
 
 def difference(write: Write, seed: int, folder: Path, types: list[pa.DataType]) -> tuple[str, bool]:
-    """What is wrong with the rows that cdfd reads of a random file, and whether pyarrow reads the file, too.
+    """The difference between a random file's rows and the rows that cdfd reads, empty if none, and whether pyarrow reads the file, too.
 
     Args:
         write: of the writer.
@@ -268,7 +268,7 @@ def difference(write: Write, seed: int, folder: Path, types: list[pa.DataType]) 
         theirs = pq.read_table(io.BytesIO(data))
     except (pa.ArrowException, OSError):
         return "", False
-    # It loses rows of files that have pages of nulls or of no rows. What it reads else is what was written.
+    # pyarrow loses rows of files that contain pages of nulls or of no rows. It reads all other files correctly.
     if len(theirs) == len(table) and not is_same(theirs, table):
         return f"pyarrow reads other rows: {what}", True
     return "", len(theirs) == len(table)

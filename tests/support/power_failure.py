@@ -1,4 +1,4 @@
-"""What a power failure would take: files and names that were not synced. It watches `os.fsync` and each name that a file gets."""
+"""Finds the files and names that a power failure would lose because they were not synced. It watches `os.fsync` and each rename."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The moment at which a file got its name.
+    """The event of a file getting a name.
 
     Attributes:
         name: of the file.
@@ -31,7 +31,7 @@ class Naming:
 
 @dataclass(slots=True)
 class Device:
-    """The device below a folder, as of its last syncs. Nothing below the folder is there yet.
+    """The device below a folder, as of its last syncs. The folder is empty at first.
 
     Attributes:
         folder: that is watched.
@@ -55,7 +55,7 @@ class Device:
         fsync = os.fsync
 
         def synced(descriptor: int) -> None:
-            # What changes meanwhile may not be on the device.
+            # A change during the sync may not be on the device.
             record = device._state_of(descriptor)
             fsync(descriptor)
             record()

@@ -1,6 +1,7 @@
-"""What a tier needs and this machine lacks, fetched or built before its tests: `python -m tests.support.prepare TIER...`.
+"""Fetches or builds the missing programs of a tier before its tests run: `python -m tests.support.prepare TIER...`.
 
-Otherwise a worker waits for a download or a compiler, and often the other one for the same. `programs` needs no installed package.
+Without it, a test worker waits for a download or a compiler, and often another worker for the same one.
+`programs` needs no installed package.
 """
 
 import sys

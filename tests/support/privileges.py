@@ -1,4 +1,4 @@
-"""Permissions that hold for whoever runs the tests: to root nothing is forbidden."""
+"""Makes file permissions effective for tests that run as root, to whom nothing is forbidden."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _NOBODY = 65534
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Be nobody in particular where the tests run as root; as anybody else be what one is."""
+    """Run the block without root's privileges. Other users keep their own."""
     if os.geteuid() != 0:
         yield
         return

@@ -43,7 +43,7 @@ def readable(reader: Any, writer: Any) -> bool:
 
 @dataclass
 class Registry:
-    """What it has been told, and how it is to behave.
+    """The state of the registry, and the behaviour that a test sets.
 
     Attributes:
         schemas: by id, counted from 1.

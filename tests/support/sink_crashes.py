@@ -1,8 +1,8 @@
-"""A files sink that is killed before its k-th step in the file system, for every k. Run as a program; see its test.
+"""A files sink that is killed before its k-th step in the file system, for every k. Its test runs it as a program.
 
-Python tells audit hooks of every file it opens, renames or removes, before it does so: killing there, for one step
-after the other, leaves a folder in every state that a crash can leave it in. (What is in a temporary file does not
-matter: nobody reads one.)
+Python calls audit hooks before it opens, renames or removes a file. A kill in each of these calls, one after the other,
+leaves a folder in every state in which a crash can leave it. (The content of temporary files does not matter: the sink
+never reads one.)
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def survives(folder: Path, rows: RowsFormat, steps: int) -> bool:
 
         def count(event: str, args: tuple[object, ...]) -> None:
             nonlocal left
-            # What is in the folder is reached through its descriptor: names are relative, or there are none.
+            # The sink uses the folder through its descriptor: names are relative, or there are none.
             ours = event in _EVENTS and (not os.path.isabs(str(args[0])) or str(args[0]).startswith(str(folder)))
             if ours:
                 left -= 1

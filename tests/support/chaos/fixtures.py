@@ -1,4 +1,4 @@
-"""What chaos has in common with the tests of Kafka."""
+"""Fixtures of the Kafka tests that the chaos tests share."""
 
 from tests.support.kafka.fixtures import broker, name, needs_broker, pipeline
 

@@ -16,7 +16,7 @@ def writer(tmp_path: Path) -> TableWriter:
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table that nobody changes."""
+    """A table that stays unchanged."""
     folder = tmp_path_factory.mktemp("lake") / "orders"
     run(history(folder))
     return str(folder)

@@ -1,6 +1,6 @@
-"""What a cluster's Python processes run: an archive of a virtual environment that may be unpacked anywhere, and a wheel of cdfd.
+"""Files for a cluster's Python processes: a relocatable archive of a virtual environment, and a wheel of cdfd.
 
-The archive has what cdfd needs, and not cdfd itself, so that it is made once. `spark-submit` sends both to executors:
+The archive contains the dependencies of cdfd without cdfd itself, so it is built once. `spark-submit` sends both to executors:
 `--archives environment.tar.gz#environment --py-files cdfd.zip`. PySpark comes from the cluster.
 """
 
@@ -83,7 +83,7 @@ def _files(one: importlib.metadata.Distribution) -> Iterator[tuple[Path, str]]:
 
 
 def _distributions() -> dict[str, importlib.metadata.Distribution]:
-    """What cdfd needs, by name, and all that these need."""
+    """The direct and transitive dependencies of cdfd, by name."""
     found: dict[str, importlib.metadata.Distribution] = {}
     waiting = _needed(importlib.metadata.distribution("cdfd"))
     while waiting:

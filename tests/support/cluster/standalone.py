@@ -156,7 +156,7 @@ class Standalone:
             time.sleep(0.1)
 
     def state(self) -> dict[str, Any]:
-        """What the master's page says: workers, applications; empty while it is not there."""
+        """The master's state as its page reports it: workers and applications. Empty while the page does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -247,7 +247,7 @@ def sent(archive: Path | None, wheel: Path) -> list[str]:
 
 
 def _clean(home: Path) -> dict[str, str]:
-    """No way to import from the repository, or from the tests' own Python, and no keys of anybody."""
+    """An environment without Python or Spark paths of the repository and of the tests' interpreter, and without AWS credentials."""
     left_out = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV", "AWS_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return kept | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)}

@@ -1,4 +1,4 @@
-"""What pages have in common with the tests of Kafka."""
+"""Fixtures of the Kafka tests that the tests of pages share."""
 
 from tests.support.kafka.fixtures import broker, needs_broker
 

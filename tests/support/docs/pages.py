@@ -49,7 +49,7 @@ _MASKS = (
 
 
 class Kind(Enum):
-    """What runs a step: a shell, a Python, or a console that shows the values of statements."""
+    """The interpreter of a step: a shell, Python, or a Python console that prints the values of expressions."""
 
     COMMAND = auto()
     PYTHON = auto()
@@ -77,7 +77,7 @@ class Step:
 
 
 def steps(text: str) -> Iterator[Step]:
-    """What a page shows, in order."""
+    """The steps of a page, in order."""
     found = list(blocks(text.splitlines()))
     for number, (first, language, block) in enumerate(found):
         if language == "python":
@@ -185,7 +185,7 @@ class Tour:
         assert not told, "\n\n".join(told)
 
     def _played(self, step: Step) -> tuple[list[str], bool]:
-        """What the step printed, and whether it is what the page says."""
+        """The output of a step, and whether it matches the page."""
         if step.script.startswith("cat ") and not (file := self.folder / step.script[4:]).exists():
             file.write_text(self._here("\n".join([*step.shown, self.settings, ""])))
             return list(step.shown), True

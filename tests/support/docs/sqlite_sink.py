@@ -20,7 +20,7 @@ def module() -> ModuleType:
 
 
 def install(folder: Path) -> None:
-    """What an installer makes of the page's package: the module, and metadata beside it."""
+    """Write the page's package as an installer does: the module, and its metadata next to it."""
     (folder / "sqlite_sink.py").write_text("\n\n".join(blocks("python")))
     project = tomllib.loads(blocks("toml")[0])["project"]
     metadata = folder / f"sqlite_sink-{project['version']}.dist-info"

@@ -1,4 +1,4 @@
-"""What a case is, what is a finding, and what an error of ours must look like."""
+"""Cases and findings of the fuzzer, and the rules that every error of cdfd follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGE = str(Path(__file__).parents[3] / "cdfd")
 
 
 class Violation(AssertionError):
-    """Something that must never happen did, and it is no exception of itself."""
+    """A forbidden outcome that did not raise an exception by itself."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}"[:2000])
@@ -29,7 +29,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Case:
-    """What is tried: a target by name, files by path, and anything else as JSON."""
+    """One input: a target by name, files by path, and further arguments as JSON."""
 
     target: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class Target:
 
     Attributes:
         make: a case from random numbers.
-        check: tries it; how it ended, in a word. Whatever it raises is a finding.
-        share: how many of a thousand cases are its.
+        check: tries a case and returns its outcome as a word. Any exception is a finding.
+        share: the number of its cases in a thousand.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Target:
 
 
 def guarded(work: Callable[[], str], table: str | None = None, *, allowed: tuple[type[Exception], ...] = ()) -> str:
-    """How some work ended. An error of ours is an answer, where it says what it must: with `table`, which one."""
+    """The outcome of some work. An error of cdfd is a valid outcome if it follows the rules; with `table`, it must name that table."""
     try:
         return work()
     except CdfdError as error:
@@ -83,7 +83,7 @@ def guarded(work: Callable[[], str], table: str | None = None, *, allowed: tuple
 
 
 last_refusal: list[str] = []
-"""The newest error of ours, for what is said of findings."""
+"""The newest error of cdfd, for reports of findings."""
 
 
 def check_error(error: CdfdError, table: str | None) -> None:
@@ -106,7 +106,7 @@ def check_text(line: str) -> None:
 
 
 def signature(error: BaseException) -> str:
-    """What makes two findings the same one: the kind, and where in our code it came from."""
+    """The identity of a finding: its kind, and the function of cdfd that raised it."""
     if isinstance(error, Violation):
         return f"violation {error.kind}{_place(error.__context__) if error.__context__ is not None else ''}"
     return f"{type(error).__name__}{_place(error)}"

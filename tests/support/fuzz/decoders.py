@@ -41,7 +41,7 @@ def entries() -> list[bytes]:
 
 
 def fields(*names: str) -> list[bytes]:
-    """What is at that place of an action, wherever it is in a log."""
+    """The values at this path of an action, in all log entries."""
 
     def found(path: str, files: Files) -> list[bytes]:
         values = []

@@ -270,7 +270,7 @@ def check_filter(case: Case) -> str:
 
 
 def operand(text: Any) -> Any:
-    """What Spark compares with."""
+    """The value that Spark passes to a filter for this JSON text."""
     if isinstance(text, str) and text.startswith("t:"):
         return datetime(1, 1, 1, tzinfo=UTC) + timedelta(days=int(text[2:]))
     if isinstance(text, str) and text.startswith("d:"):

@@ -1,4 +1,4 @@
-"""What earlier runs left behind, what services answer, and rows that encoders are given."""
+"""Targets that read the state of earlier runs and the answers of services, and encoders of rows."""
 
 import json
 import math

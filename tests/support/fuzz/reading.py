@@ -172,7 +172,7 @@ def _checksum(random: Random, entry: bytes) -> bytes:
 
 
 def _neutral(random: Random, files: Files) -> None:
-    """What readers ignore: files, actions and fields that they do not know, statistics, the order of keys."""
+    """Change only parts that readers ignore: unknown files, actions and fields, statistics, and the order of keys."""
     kind = random.randrange(5)
     commits = [
         path for path in files if path.startswith(LOG) and len(path) == len(commit(0)) and path.endswith(".json")

@@ -29,7 +29,7 @@ SETTINGS = {
 
 @dataclass
 class Campaign:
-    """What was tried, and what came of it."""
+    """The outcomes of a run of the fuzzer, by target."""
 
     seed: str
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)

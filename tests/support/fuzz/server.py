@@ -1,7 +1,7 @@
 """Cases in child processes with limits of time and memory.
 
-The parent forks a child for a batch of cases and uses nothing of Arrow itself, whose threads a fork would lose. A child says how each case
-ended on a pipe. Where it dies, hangs or grows, the case is the one after the last it told of.
+The parent forks a child for a batch of cases and uses nothing of Arrow itself, whose threads a fork would lose. A child
+reports the outcome of each case on a pipe. If it dies, hangs or grows, the cause is the case after the last one that it reported.
 """
 
 import gc
@@ -102,7 +102,7 @@ def _run(target: Target, cases: Callable[[int], Case], numbers: range, pipe: int
     base = _peak()
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
-    # What is only reserved counts here, too: stacks of threads, heaps of the allocator.
+    # The limit also counts memory that is only reserved: stacks of threads, heaps of the allocator.
     resource.setrlimit(resource.RLIMIT_AS, (size + 2 * MEMORY, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in numbers:
@@ -204,7 +204,7 @@ def alone(target: Target, case: Case) -> Outcome:
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:
-    """What some work gives, done in a child: JSON is too slow for it, so it comes pickled."""
+    """The result of some work in a child process. It is pickled, because JSON is too slow."""
     import pickle
 
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""What people hand over: configuration, options, requests."""
+"""Targets that parse the input of users: configuration, options, requests."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Where tables of cases are: in memory, behind the scheme `fuzz`, or in a folder beside something that nobody may read."""
+"""Stores for the tables of cases: in memory, behind the scheme `fuzz`, or in a folder next to files that no command may show."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ from tests.support.memory_storage import MemoryStorage, _Object
 URI = "fuzz://lake/t"
 BEGINNING_MS = 1_700_000_000_000
 BOUND = 64 << 20
-"""Bytes that nobody has reason to read of a log at once."""
+"""Bytes of a log. No reader has a reason to read so much at once."""
 CANARY = "the canary that nobody may see"
 _current: list[MemoryStorage] = []
 
@@ -101,7 +101,7 @@ def _open(uri: str, options: object) -> MemoryStorage:
     return _current[-1]
 
 
-# Nobody writes to these tables: what is not whole now never will be.
+# These tables have no writer: an incomplete entry stays incomplete.
 tailer.SETTLE_SECONDS = 0.01
 STORES.add("fuzz", _open)
 
@@ -178,7 +178,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def forget_writes(*, keep: bool = False) -> None:
-    """What was written so far is none of a case's; with `keep`, what is written from now on is not."""
+    """Forget the writes so far, which belong to no case. With `keep`, forget the writes from now on instead."""
     if keep:
         _watching.clear()
     else:
@@ -190,7 +190,7 @@ _hooked: list[bool] = []
 
 @contextlib.contextmanager
 def _watched(folder: str) -> Iterator[None]:
-    """`Violation` where something is written meanwhile."""
+    """Raise `Violation` if the block writes to a file."""
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked.append(True)

@@ -169,7 +169,7 @@ def raw(random: Random, files: Files) -> None:
 
 
 def columnar(random: Random, files: Files) -> None:
-    """What is in a Parquet file, its footer, its pages."""
+    """Mutate a Parquet file: its footer, its pages, or its rows."""
     path = pick(random, files, lambda p: p.endswith(".parquet"))
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""What works on tables besides reading them: versions in slices, ledgers that are written, `cdfd check` and `cdfd progress show`."""
+"""Targets that use tables other than by a plain read: versions in slices, writes to ledgers, `cdfd check` and `cdfd progress show`."""
 
 import asyncio
 import tempfile

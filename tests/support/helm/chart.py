@@ -43,7 +43,7 @@ class Chart:
         )
 
     def objects(self, *arguments: object, **values: Any) -> list[Object]:
-        """What is rendered with these values, beside a minimal configuration unless `config` is given or is None.
+        """The objects that Helm renders with these values. Without `config`, a minimal configuration is added; None leaves it out.
 
         Raises:
             AssertionError: Helm refuses; the message is Helm's.
@@ -58,7 +58,7 @@ class Chart:
         return self.run("template", RELEASE, FOLDER, "--namespace", NAMESPACE, *arguments, values=given)
 
     def refused(self, **values: Any) -> str:
-        """What Helm says of values that it refuses."""
+        """Helm's error for values that it refuses."""
         done = self.render(**values)
         assert done.returncode == 1, done.stdout
         return done.stderr

@@ -36,7 +36,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one `FROM` begins.
+    """A build stage, which begins with `FROM`.
 
     Attributes:
         base: the image it begins with, variables as written.

@@ -39,7 +39,7 @@ def missing() -> str | None:
 
 @dataclass
 class Image:
-    """What a Dockerfile makes.
+    """An image that was built from a Dockerfile.
 
     Attributes:
         folder: has the layers of the last stage.
@@ -60,7 +60,7 @@ class Image:
 
     @property
     def layer(self) -> Path:
-        """What it has besides its base image."""
+        """The files that the Dockerfile adds to its base image."""
         return self.folder / "upper"
 
 

@@ -58,19 +58,19 @@ _DEFAULTS = {
 class Broker:
     """A cluster of one node. As a context manager it runs from beginning to end; else `start` it, and `close` it at last.
 
-    Whoever comes by `bootstrap_servers`, in the clear, may do everything, with an authorizer too.
+    Clients that connect to `bootstrap_servers`, in plain text, may do everything, even with an authorizer.
 
     Args:
         protocols: further listeners; `address` tells where they are. SASL takes PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; see `users`.
             SSL alone asks for a client's certificate, SASL_SSL does not.
         users: names and passwords, for PLAIN; for SCRAM create them, as an administrator does.
         certificates: for the listeners with TLS.
-        authorizer: with one, nobody else may do anything that no ACL allows. Users are `User:name`, and `User:CN=name` by certificate.
+        authorizer: with one, all other clients need an ACL for each operation. Users are `User:name`, and `User:CN=name` by certificate.
         properties: more of the node's, as in `server.properties`.
-        port: of `bootstrap_servers`; a free one where None.
-        behind: the port of a proxy. There is one more listener then, in the clear, for the proxy to connect to: `address("BEHIND")`. Clients
-            that come through it are told that the broker is at the proxy's port.
-        jvm: what the JVM is told besides its memory.
+        port: of `bootstrap_servers`; a free one if None.
+        behind: the port of a proxy. The proxy connects to one more plain-text listener, `address("BEHIND")`. It
+            advertises the proxy's port to clients.
+        jvm: options of the JVM besides its memory.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Broker:
         return self._node.pid
 
     def log(self) -> str:
-        """What the node wrote, warnings and errors."""
+        """The node's log: warnings and errors."""
         return self._node.log()
 
     @contextmanager

@@ -59,7 +59,7 @@ async def check(delivering: Delivering, engine: Engine | None = None) -> None:
 
 
 def folded(records: Sequence[Record]) -> dict[int, str]:
-    """What a consumer keeps who looks at nothing but keys and values: null deletes."""
+    """The rows that a consumer keeps if it uses keys and values only: a null value deletes the row."""
     rows: dict[int, str] = {}
     for record in records:
         number = json.loads(record.key or b"")["id"]

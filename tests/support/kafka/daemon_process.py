@@ -197,7 +197,7 @@ def configure(
 
 
 def until(condition: Callable[[], bool], timeout: float = WITHIN) -> None:
-    """Return when something has become true that nobody tells of."""
+    """Poll until a condition without a notification holds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

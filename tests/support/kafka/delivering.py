@@ -89,12 +89,12 @@ class Delivering:
         return [record for record in self.records() if (record.partition, record.offset) not in known]
 
     def transactions(self) -> list[dict[str, Any]]:
-        """What is told of versions, without the times."""
+        """The topic's records about versions, without their times."""
         return [json.loads(record.value or b"") for record in read_topic(self.servers, f"{self.name}.transactions")]
 
 
 class Noted(NullMonitor):
-    """Stops a loop at a version, and keeps what it was told."""
+    """A monitor that counts the committed rows, and stops the loop at a version."""
 
     def __init__(self, stop: asyncio.Event, newest: int) -> None:
         self.rows: Counter[str] = Counter()

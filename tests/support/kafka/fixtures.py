@@ -1,4 +1,4 @@
-"""A real broker for whatever asks for one, and topics nobody else has.
+"""A real broker for each test that requests it, and topics of its own for each test.
 
 `broker` is shared by all tests of a run, in all its processes. Tests that stop, kill or set up a broker in their own way start their own:
 `with Broker(...) as broker`, after `needs_broker`.

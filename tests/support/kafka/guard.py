@@ -1,4 +1,4 @@
-"""Ends a broker and removes its folder as soon as nobody uses it any more, whatever became of its users.
+"""Ends a broker and removes its folder as soon as its last user ends, even if that user was killed.
 
 Each user holds a shared lock on the folder's file `users`, which the kernel releases when a process ends, by `kill -9` too. The guard is a
 process of its own that waits for an exclusive one. Only the standard library: it starts in 20 ms, `python -I -S guard.py FOLDER`.

@@ -1,6 +1,6 @@
 """A table that changes in every way while a daemon delivers its changes, and whether all of them arrived exactly once.
 
-What is expected comes from `cdfd.changes`, which other tests compare with other readers; the rows that are left from delta-rs.
+The expected changes come from `cdfd.changes`, which other tests compare with other readers. The expected live rows come from delta-rs.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from tests.support.kafka.reading import Record, read_topic
 from tests.support.lake import SCHEMA, rows
 
 MOVED = 1_000_000_000
-"""What is added to a key when it changes."""
+"""The number that an update adds to a key that it changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a table is, and for one in a store, how everybody but the daemon reaches it: delta-rs's options."""
+    """The location of a table. For one in a store, `options` are delta-rs's, for all its users but the daemon."""
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Location:
         return open_storage(self.uri, self.options) if self.options else LocalStorage(self.uri, sync=False)
 
     def delta(self) -> DeltaTable:
-        """What delta-rs makes of it."""
+        """The table as delta-rs opens it."""
         return DeltaTable(self.uri, storage_options=dict(self.options) or None)
 
 
@@ -144,7 +144,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a record, or a change row, says."""
+    """The content of a record or of a change row."""
 
     sign: int
     id: int
@@ -173,7 +173,7 @@ def _change(row: Mapping[str, Any]) -> Change:
 
 
 def await_records(bootstrap_servers: str, topic: str, count: int, **options: Any) -> list[Record]:
-    """What a `read_committed` reader gets of a topic, when it is all there, or does not come."""
+    """The records that a `read_committed` reader gets of a topic, once it has `count` records or the wait is over."""
     try:
         return read_topic(bootstrap_servers, topic, at_least=count, **options)
     except TimeoutError as error:

@@ -73,7 +73,7 @@ def missing() -> str | None:
 
 
 def installed() -> Installation:
-    """What is there, fetched and prepared first where it is not. Several processes may ask at once.
+    """The installed broker, which is fetched and prepared first if it is missing. Several processes may call this at once.
 
     Raises:
         BrokerError: it cannot be had.
@@ -94,7 +94,7 @@ def as_text(properties: Mapping[str, str]) -> str:
 
 
 def node_properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
-    """What it takes to be a cluster of one."""
+    """The properties of a cluster of one node."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",

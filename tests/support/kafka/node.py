@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 READY = "Kafka Server started"
-# The process writes down who it is before it becomes the broker, so that whoever removes the folder also finds the process; see guard.py.
+# The process writes its id before it becomes the broker. The guard, which removes the folder, finds the process by it; see guard.py.
 _LAUNCH = 'echo $$ > pid && exec "$@"'
 
 
@@ -37,7 +37,7 @@ _PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens at, just now."""
+    """Different ports of 127.0.0.1 without a listener at this moment."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:

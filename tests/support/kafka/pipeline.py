@@ -16,7 +16,7 @@ from tests.support.lake import SCHEMA
 
 @dataclass
 class Pipeline:
-    """Its daemon runs as a process; its readers are in ours.
+    """A pipeline. Its daemon runs as a process of its own, its readers in the test's process.
 
     Attributes:
         folder: an empty one, for everything.
@@ -24,8 +24,8 @@ class Pipeline:
         servers: where the daemon finds the cluster.
         direct: where readers find it, whatever is between the daemon and the cluster.
         elsewhere: where the table is, unless it is a folder in `folder`. Its last segment is `orders`.
-        sections: what its configuration says besides, however it is written.
-        config: the file; write it anew with `configure`.
+        sections: of the configuration that every `configure` includes.
+        config: the file; `configure` rewrites it.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ class Pipeline:
         return Daemon(self.config, *options, within=within)
 
     def writing(self, seed: int = 1, *, pause: float = 0.02, burst: int = 0) -> Writing:
-        """Somebody who changes the table all the time."""
+        """A writer that changes the table all the time."""
         return Writing(self.place, seed, pause=pause, burst=burst)
 
     def table(self) -> TableWriter:
@@ -76,11 +76,11 @@ class Pipeline:
         return table
 
     def read(self, count: int = 0, **options: Any) -> list[Record]:
-        """What is delivered, waited for."""
+        """The delivered records, once there are `count` of them."""
         return history.await_records(self.direct, self.topic, count, **options)
 
     def check(self, start: int = 0, *, snapshot: bool = False) -> int:
-        """Every change of the table, which is at rest now, arrives exactly once. How many there are."""
+        """Assert that every change of the table, which is at rest now, arrives exactly once. Returns the number of changes."""
         expected = history.history(self.place, start, snapshot=snapshot)
         history.check(self.place, self.read(len(expected)), expected)
         return len(expected)
@@ -88,7 +88,7 @@ class Pipeline:
     def finish(self) -> int:
         """Let a daemon deliver what there is to deliver, end it in good order, and `check`."""
         with self.daemon() as daemon:
-            daemon.wait_for("at version")  # before that, a signal may come before anybody listens
+            daemon.wait_for("at version")  # earlier, a signal may come before the daemon handles it
             self.check()
             daemon.stop()
         return self.check()

@@ -1,4 +1,4 @@
-"""A network between a client and a broker that fails when it is told to.
+"""A proxy between a client and a broker that fails on command.
 
     with Proxy() as proxy, Broker(behind=proxy.port) as broker:
         proxy.connect(broker.address("BEHIND"))
@@ -31,12 +31,12 @@ _WITHIN = 60.0
 
 
 class Fault:
-    """What happens to the next request of a kind.
+    """A failure of the next request of a kind.
 
     - `lost`: the broker never gets it;
     - `halved`: the broker gets the first half of it;
     - `unanswered`: the broker does what it is asked to, and its answer is lost;
-    - `stalled`: it is the first one that is held up by `Proxy.stall`;
+    - `stalled`: the proxy stalls, as by `Proxy.stall`, with this request;
     - `failed`: the broker never gets it, and the answer is UNKNOWN_SERVER_ERROR. Only of END_TXN.
 
     The connection is reset, in each case but the last two.
@@ -104,7 +104,7 @@ class Proxy:
         self._call(self._flowing.clear)
 
     def resume(self) -> None:
-        """Let everything through again, what was held up first. Faults that have not happened are forgotten."""
+        """Forward everything again, stalled data first. Pending faults are dropped."""
         self._open = True
         self._faults.clear()
         self._call(self._flowing.set)
@@ -195,7 +195,7 @@ class Proxy:
             await self._flowing.wait()
             fault = self._fault(api)
             if fault is not None and fault.fate == "failed":
-                # Who gets the answer may look at once whether it happened.
+                # The client may check for the fault as soon as it has the answer.
                 fault.done()
                 link.client[1].write(_failed_end(version, number))
                 continue

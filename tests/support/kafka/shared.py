@@ -1,4 +1,4 @@
-"""One broker for all processes of a test run, whoever comes first and whoever leaves last."""
+"""One broker for all processes of a test run. The first process starts it; it ends after the last one."""
 
 import fcntl
 import json
@@ -15,14 +15,14 @@ from tests.support.kafka.broker import Broker
 
 @dataclass(frozen=True, slots=True)
 class SharedBroker:
-    """A broker that others use too: never stopped, and topics of others in it."""
+    """A broker that other tests use too. It is never stopped, and it contains their topics."""
 
     bootstrap_servers: str
     folder: Path
     place: Path
 
     def log(self) -> str:
-        """What the node wrote, warnings and errors."""
+        """The node's log: warnings and errors."""
         return (self.folder / "broker.log").read_text(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""A token endpoint of an identity provider on 127.0.0.1, with its keys (JWKS), that behaves as it is told to.
+"""A token endpoint of an identity provider on 127.0.0.1, with its keys (JWKS), whose behaviour a test sets.
 
 It checks what a real one checks: the method, the form, the grant, id and secret.
 """

@@ -64,7 +64,7 @@ def prepare(cache: Path) -> None:
 
 
 def call(function: Callable[[], Any], seconds: float) -> Any | Literal["timeout", "died"]:
-    """What the function returns in a child, which is ended with all its own after that time."""
+    """The function's result in a child process. After `seconds`, the child and its own children are killed."""
     readable, writable = os.pipe()
     sys.stdout.flush()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

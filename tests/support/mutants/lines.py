@@ -34,7 +34,7 @@ _LIMIT = 900
 
 @dataclass
 class Recording:
-    """What a module of tests ran.
+    """The lines that a module of tests ran.
 
     Attributes:
         digests: of the module, and of each file of which its tests ran a line.

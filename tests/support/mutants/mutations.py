@@ -67,7 +67,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What names the change when lines move."""
+        """The identity of the mutation, which stays the same when lines move."""
         return self.file, self.scope, self.was, self.now
 
 
@@ -189,7 +189,7 @@ def _stays(node: ast.AST) -> bool:
 
 
 def _instead(node: ast.AST, parent: ast.AST, scope: tuple[str, ...], returns: str) -> Iterator[ast.AST]:
-    """What may come in the place of a node."""
+    """The mutations of a node."""
     if isinstance(node, ast.stmt):
         yield from _instead_of_statement(node, scope)
     elif isinstance(node, ast.expr) and not isinstance(parent, ast.Raise):

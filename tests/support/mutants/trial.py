@@ -30,7 +30,7 @@ class Verdict:
 
 
 def judge(root: Path, mutant: Mutant | None, tests: Sequence[str], seconds: float) -> Verdict:
-    """What tests say of a mutant, or of the code as it is, within a time."""
+    """The verdict of tests about a mutant, or about the original code, within a time limit."""
     finder = None if mutant is None else _Finder(root, mutant)
     verdict = forks.call(lambda: _run(root, finder, tests), seconds)
     return verdict if isinstance(verdict, Verdict) else Verdict(verdict)

@@ -30,7 +30,7 @@ def _local(r: random.Random) -> datetime.datetime:
     return _instant(r).replace(tzinfo=None)
 
 
-# What a column may be besides the fixed ones: its Arrow type, and how a value is made.
+# Types of the random columns: the Arrow type, and a function that makes a value.
 VALUES: dict[str, tuple[pa.DataType, Make]] = {
     "byte": (pa.int8(), lambda r: r.randint(-128, 127)),
     "short": (pa.int16(), lambda r: r.randint(-(2**15), 2**15 - 1)),
@@ -75,7 +75,7 @@ AWKWARD: dict[str, tuple[pa.DataType, list[object]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was done, the table's version afterwards, and whether the change data feed is on in it."""
+    """An operation, the version that it produced, and whether the change data feed was on in that version."""
 
     operation: str
     version: int

@@ -1,4 +1,4 @@
-"""Servers for a run of tests, and buckets nobody else has."""
+"""Servers for a run of tests, and buckets of its own for each test."""
 
 import os
 import uuid

@@ -1,4 +1,4 @@
-"""A proxy in front of a server of HTTP: counts requests, makes each take longer, and has them fail as told."""
+"""A proxy in front of an HTTP server: it counts requests, delays each, and fails them on command."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to the next `times` requests that `concerns` is true of.
+    """A failure of the next `times` requests for which `concerns` is true.
 
     Attributes:
         kind: `answer`: with `status`, `body` and `headers`, without asking the server. `reset`: the connection ends before there is an

@@ -1,4 +1,4 @@
-"""S3-protocol servers of this machine, each a process of its own that ends with whoever started it."""
+"""S3-protocol servers of this machine, each a process of its own that ends with the process that started it."""
 
 import contextlib
 import os
@@ -24,12 +24,12 @@ _BUILD_SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server listens."""
+    """A server, by its address."""
 
     url: str
 
     def options(self, **more: object) -> dict[str, object]:
-        """What `storage_options` needs to be to reach it."""
+        """The `storage_options` that reach it."""
         return {
             "aws_endpoint_url": self.url,
             "aws_access_key_id": KEY_ID,

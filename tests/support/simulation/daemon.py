@@ -39,13 +39,13 @@ TABLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What the configuration of a run says.
+    """The configuration of a run.
 
     Attributes:
         ledger: `table`, `source` or `none`.
-        start: where tables begin.
-        on_missing: what to do where a file is gone.
-        exactly_once: whether the sink keeps positions; where not, the ledger's count.
+        start: the version from which tables are delivered.
+        on_missing: what to do if a file is gone.
+        exactly_once: whether the sink keeps positions. If not, the ledger's positions count.
         limits: of a delivery.
         poll, max_poll, ledger_seconds: seconds.
     """
@@ -69,7 +69,7 @@ class Settled:
             random.choice((0, 4000, 1 << 30)),
             random.choice((0.01, 10.0)),
         )
-        # Without a position in the sink, a daemon that dies before its ledger is told begins again at what is newest then.
+        # Without positions in the sink, a daemon that dies before it records one in the ledger restarts at the version that is newest then.
         starts = ("snapshot", "earliest", "earliest", 1, "latest")[: 5 if exactly_once else 4]
         return cls(
             ledger,
@@ -91,7 +91,7 @@ class _Inline(Execution):
 
 
 class Watchful(TableMonitor):
-    """The monitor of one table, which looks closely at what it is told."""
+    """The monitor of one table, which checks each error that it receives."""
 
     weather: Weather
     process: Process
@@ -116,7 +116,7 @@ class Watchful(TableMonitor):
 
 @dataclass(slots=True)
 class CheckedLedger:
-    """A ledger that may not be told of what is not delivered.
+    """A ledger that reports a violation if it records an undelivered version.
 
     Attributes:
         inner: the real one.

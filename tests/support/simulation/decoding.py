@@ -1,6 +1,6 @@
 """Files, log entries and schemas are decoded by the real readers, each only once: most are read again and again, in this seed and others.
 
-What is remembered is a value, made from the same bytes by a function that knows nothing else.
+The cached values are results of pure functions of the same bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _read_state = checkpoint_files._read_state
 
 
 def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
-    """What `read` gives; opening the file may fail, as ever."""
+    """The batches of `read`. Opening the file may fail, as without the cache."""
     if options.get("reorder_buffer") is not None:
         yield from read(scan, schema, files, **options)
         return
@@ -51,7 +51,7 @@ def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options
 
 
 def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str]) -> State:
-    """What a checkpoint holds besides files; opening it may fail, as ever. Here it is one file."""
+    """The content of a checkpoint besides files. A checkpoint is one file here. Opening it may fail, as without the cache."""
     (stat,) = checkpoint.files
     with checkpoint_files._errors_naming(stat.path), storage.open_input_file(stat.path, stat.size):
         data = storage.contents(stat.path)

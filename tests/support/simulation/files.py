@@ -1,4 +1,4 @@
-"""What writers write: Parquet files, actions of the log, and checkpoints."""
+"""The files of writers: Parquet files, log entries with their actions, and checkpoints."""
 
 import io
 from dataclasses import dataclass

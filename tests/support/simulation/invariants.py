@@ -1,4 +1,4 @@
-"""What must be true of a daemon at all times, and at the end."""
+"""Invariants of a daemon: at all times, and at the end."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Auditor:
         self._settled = settled
         self._topics = topics
         self.overlapped = False
-        """Whether there were two processes: the older one may tell the ledger late what the newer one has told it better."""
+        """Whether there were two processes. The older one may then record a version late, after the newer one recorded a later version."""
 
     async def watch(self, daemons: Sequence[Daemon]) -> None:
         """Look again and again."""
@@ -67,7 +67,7 @@ class Auditor:
                 self._weather.violate(f"{topic.world.name}: {verdicts[-1] if verdicts else 'no process runs'}")
 
     def _verdict(self, daemon: Daemon, topic: Topic) -> str | None:
-        """What is wrong with a table at the end; None where nothing is."""
+        """The violation of a table at the end, or None."""
         monitor, world = daemon.monitors[topic.world.name], topic.world
         reading, why = monitor.reading(), monitor.not_ready()
         if daemon.task.done() and not world.disturbed:
@@ -82,7 +82,7 @@ class Auditor:
         return None
 
     async def check_end(self, ledger: Disk) -> None:
-        """What is there when everything has stopped."""
+        """Check the ledger after everything has stopped."""
         if self._settled.ledger != "table":
             return
         found = TableLedger(FailingStorage(ledger, Process(0)), VirtualClock())

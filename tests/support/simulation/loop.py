@@ -19,7 +19,7 @@ MOST_TURNS = 100_000
 """Turns of the loop in one run, at most: far more than any run takes that comes to an end."""
 SAME_MOMENT_SECONDS = 1e-6
 THREAD_SECONDS = (0.0, 0.0, 0.001, 0.03)
-"""What it may take until a thread has done its work."""
+"""Possible times of a thread for its work."""
 
 
 class Stuck(Exception):
@@ -27,7 +27,7 @@ class Stuck(Exception):
 
 
 class _Call(list[Any]):
-    """A callback that is to run, its arguments and its context: `asyncio.Handle`, as far as anybody here needs it. A list is made fastest."""
+    """A scheduled callback, its arguments and its context: the part of `asyncio.Handle` that the loop needs. Lists are fastest to create."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     Attributes:
         unclosed: names of asynchronous generators that were left to the garbage collector.
-        errors: what nobody handled.
+        errors: that no code handled.
     """
 
     get_debug = staticmethod(bool)  # False; it is asked for with each future
@@ -98,7 +98,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise Stuck(f"no end after {MOST_TURNS} turns")
 
     def _turn(self) -> list[_Call]:
-        """What runs next. Time passes if nothing is ready."""
+        """The callbacks that run next. If none is ready, time jumps to the next timer."""
         scheduled, ready = self._scheduled, self._ready
         self._ready = []
         while scheduled and scheduled[0][2][0] is None:
@@ -126,7 +126,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _execute(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if future.cancelled() and self._random.random() < 0.5:
-            return  # no thread had begun with it; else it runs to its end, and nobody hears of it
+            return  # no thread had begun it; otherwise it runs to its end, and its result is lost
         try:
             result = func(*args)
         except asyncio.CancelledError:

@@ -28,12 +28,12 @@ PAUSE_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a seed.
+    """The outcome of a seed.
 
     Attributes:
-        violations: of invariants; none where all is well.
+        violations: of invariants; empty if the run passed.
         trace: what happened.
-        counts: of what there was to go wrong.
+        counts: of injected faults, kills, starts, rows and versions.
     """
 
     seed: int
@@ -55,7 +55,7 @@ def simulate(seed: int) -> Outcome:
 
 @contextmanager
 def _collected_after() -> Iterator[None]:
-    """The garbage collector runs after this, and not within: what only it finds, it then finds in the run that left it behind."""
+    """Run the garbage collector after the block and not within it. So it finds a run's cyclic garbage in the run that left it."""
     gc.disable()
     try:
         yield
@@ -65,7 +65,7 @@ def _collected_after() -> Iterator[None]:
 
 
 def _run(loop: VirtualLoop, random: Random) -> tuple[Weather, Counter[str], list[str]]:
-    """What there was, what of it went wrong, and which tasks did not end."""
+    """The weather of a run, its counts, and violations that the loop found: tasks that did not end."""
     simulation: Simulation | None = None
 
     async def scenario() -> None:
@@ -158,7 +158,7 @@ class Simulation:
         for _ in range(actions):
             await asyncio.sleep(self.random.expovariate(1 / (4 * pause)))
             actions = [self._kill, self._kill, self._restart, self._overlap]
-            # A daemon that begins with what is newest leaves out what is between, where nobody knows where it was.
+            # With `latest`, a daemon whose position is lost skips the versions in between, which would be a violation.
             actions += [self._lose] * (self.settled.start != "latest")
             await self.random.choice(actions)()
             if self.random.random() < 0.5:
@@ -174,7 +174,7 @@ class Simulation:
         self.daemons.append(daemon)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A process may end when it is told to, when another one has taken over, and when all its tables fail."""
+        """A process may end after a stop request, after another process took over, and after all its tables failed."""
         if task.cancelled():
             return
         error = task.exception()
@@ -186,7 +186,7 @@ class Simulation:
             self.weather.violate(f"ended by {error!r}")
 
     def _ensure(self) -> None:
-        """What restarts processes that ended does so."""
+        """Restart the daemon if all its processes have ended, as a process supervisor does."""
         now = asyncio.get_running_loop().time()
         if all(daemon.task.done() for daemon in self.daemons) and now >= self._not_before:
             self._not_before = now + PAUSE_SECONDS

@@ -54,7 +54,7 @@ def many(seeds: range, processes: int, run: Run = simulate) -> int:
 
 
 def results(seeds: range, processes: int, run: Run = simulate) -> Iterator[Results]:
-    """What came of the seeds, chunk by chunk, in order.
+    """The results of the seeds, chunk by chunk, in order.
 
     Raises:
         BrokenProcessPool: a process died.

@@ -1,6 +1,6 @@
-"""Where rows go: a topic with transactions, which outlives processes, and the `Sink` port of one process over it.
+"""The destination of rows: a topic with transactions, which outlives processes, and the `Sink` port of one process over it.
 
-The topic is the judge: whatever becomes visible in it is compared with what the table's versions mean, at the moment it becomes visible.
+The topic checks the rows: at each commit it compares the newly visible rows with the meaning of the table's versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Seen = tuple[int, int, int, Change]
 
 
 class Topic:
-    """What is delivered of one table, and the position that was committed with it.
+    """The delivered rows of one table, and the position that was committed with them.
 
     Attributes:
         world: the table.
@@ -72,7 +72,7 @@ class Topic:
         self._ordinal = 0
 
     def note_recorded(self, version: int) -> None:
-        """The ledger is told that this version is delivered. Versions before one that was given up for a snapshot were, too."""
+        """The ledger records this version as delivered. So are the versions before one that was given up for a snapshot."""
         if version > max(self.whole(), self.first_version - 1, self._given_up - 1) and not self.resets:
             self._violate(f"the ledger is told of version {version}, and {self.whole()} is delivered")
 
@@ -182,7 +182,7 @@ class Topic:
         if meaning is None:
             return False
         expected = meaning.live_rows() if snapshot else meaning.rows()
-        # Whoever replaces a table removes its files, too.
+        # A writer that replaces a table removes its files, too.
         gone = self.on_missing == "skip" and (self.world.lost or "replaced" in self.world.disturbed)
         return seen == expected if whole and not gone else seen <= expected
 
@@ -238,7 +238,7 @@ class TransactionalSink:
         self.cursor.close()
 
     async def call(self, failure: str) -> None:
-        """What any request comes to."""
+        """Simulate one request: delay it, and fail it if the weather says so."""
         self.process.check()
         await self.weather.pass_by("sink: slow")
         self.process.check()

@@ -25,10 +25,10 @@ class Blob:
 
 
 class Disk:
-    """What is stored in one place. What is done to it here is done at once and never fails: this is how writers act.
+    """The objects of one store. Its methods act at once and never fail, because writers use them.
 
     Args:
-        uri: of the place.
+        uri: of the store.
         weather: of the run.
         remote: whether it is an object store.
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and how often; the processes that it happens to; and what was seen."""
+"""The faults of a run and their rates, the processes that they hit, and the trace."""
 
 from __future__ import annotations
 

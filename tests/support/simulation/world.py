@@ -1,4 +1,4 @@
-"""Tables and those who write them: versions of every kind, and what each of them means to whoever follows the table.
+"""Tables and their writers: versions of every kind, and the change rows that each version means to a reader.
 
 A table's past may be replaced, too: it is then another timeline. No row is in two timelines but in the versions that they share.
 """
@@ -19,14 +19,14 @@ from tests.support.simulation.weather import Weather
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
-    """What a version is to whoever follows the table.
+    """The meaning of a version to a reader that follows the table.
 
     Attributes:
         changes: its change rows.
         files: that hold them.
         width: columns of the table.
         live: its files afterwards.
-        since: when it was there, in seconds since the beginning.
+        since: the time of its commit, in seconds since the beginning.
         entry: its log entry, whole.
     """
 
@@ -304,7 +304,7 @@ class World:
             self.disk.put(path, data[: self._random.choice((0, len(data) // 2))])
             await asyncio.sleep(self._random.choice((0, 0.05, 0.3)))
             if path not in self.disk.blobs:
-                return  # somebody replaced the table meanwhile
+                return  # another writer has replaced the table meanwhile
         self.disk.put(path, data)
 
     def _entered(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What `test_connect.py` runs in an environment with Spark Connect's packages; server and broker come by CDFD_CONNECT."""
+"""Cases that `test_connect.py` runs in an environment with Spark Connect's packages. CDFD_CONNECT names the server and the broker."""
 
 import json
 import os

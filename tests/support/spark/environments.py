@@ -13,7 +13,7 @@ from tests.support.cache import CACHE, ROOT, locked
 _SECONDS = 600
 
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "zstandard>=0.25", "pandas>=2.2")
-"""What a client of Spark Connect needs besides PySpark."""
+"""The packages that a client of Spark Connect needs besides PySpark."""
 
 NEXT_SPARK = ("pyspark==4.2.1",)
 """The version of Spark after the one that all tests run with."""

@@ -33,7 +33,7 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 
 
 def settings(folder: str, cores: int = 2) -> dict[str, str]:
-    """What Spark is told: delta-spark is its catalog, and all that it writes besides tables is below `folder`.
+    """The settings of Spark: delta-spark is its catalog, and its files other than tables are below `folder`.
 
     The JVM has to be started with the `SPARK_HOME` that this process has from here on.
     """
@@ -72,7 +72,7 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # What the page would show is kept all the same.
+        # Spark keeps the data of its web page even if the page is off.
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",

@@ -1,4 +1,4 @@
-"""What the shell begins with: a session, a table of three versions, and a few things to try; see `shell.py`."""
+"""The startup script of the shell: a session, a table of three versions, and a few things to try; see `shell.py`."""
 
 from __future__ import annotations
 

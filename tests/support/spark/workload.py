@@ -40,11 +40,11 @@ V2_CHECKPOINTS = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a table is surely about.
+    """The features that a random table is certain to have.
 
     Attributes:
-        properties: what it is made with.
-        operations: what is surely done to it, among the random ones.
+        properties: with which it is created.
+        operations: that are certain to be among the random ones.
         creation: `sql`, `dataframe`, `select`, `builder` (with generated and identity columns), `convert` (from Parquet files) or `clone`.
         feed: whether the change data feed is on at first.
         partitioned: None leaves it to chance.
@@ -126,7 +126,7 @@ PROFILES: dict[str, Profile] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was done, what delta-spark said where it refused, and the table's version afterwards."""
+    """An operation, delta-spark's error if it refused, and the table's version afterwards."""
 
     operation: str
     refusal: str | None
@@ -138,14 +138,14 @@ class Step:
 
 @dataclass(slots=True)
 class Workload:
-    """One table's life; `live` lives it.
+    """One table and its random operations; `live` runs them.
 
     Attributes:
-        spark: who writes; its settings are left as they were.
-        folder: where the table comes to be, with whatever it needs.
+        spark: the writer's session; its settings stay as they were.
+        folder: for the table and further files of the workload.
         seed: decides everything.
         partitions: names of the partition columns, whose values are few.
-        computed: columns that nobody writes.
+        computed: names of generated and identity columns, which the workload never writes.
     """
 
     spark: SparkSession
@@ -275,7 +275,7 @@ class Workload:
         return columns + list(self.partitions.items())
 
     def properties(self) -> dict[str, str]:
-        """What the table is made with."""
+        """The properties with which the table is created."""
         r = self.random
         found: dict[str, str] = {FEED: "true"} if self.profile.feed else {}
         if r.random() < 0.4:

@@ -1,4 +1,4 @@
-"""What delta-spark and cdfd say of a table, and where they differ.
+"""The rows that delta-spark and cdfd read of a table, and the differences.
 
 Rows are compared as bags, with change type, version and timestamp. A column that is null and one that is not there are the same: a range
 that ends before a column was added has it in one reader and not in the other. The order of rows is ours alone.
@@ -47,7 +47,7 @@ def bag(batches: Iterable[pa.RecordBatch], less: Iterable[str] = ()) -> Bag:
 
 
 def folded(changes: Bag) -> Bag:
-    """What is left when inserts add and deletes take away."""
+    """The rows that are left after inserts added rows and deletes removed them."""
     rows: Bag = Counter()
     for row, count in changes.items():
         rows[frozenset(cell for cell in row if cell[0] not in META)] += SIGN[dict(row)["_change_type"]] * count
@@ -222,10 +222,10 @@ def stretches(path: str) -> list[tuple[int, int]]:
 
 
 def returned(path: str) -> set[str]:
-    """Names of the columns that were dropped and brought back by RESTORE, or renamed before a replaced schema has that name too.
+    """Names of the columns that RESTORE brought back after a drop, and of those that were renamed before a new schema used the name again.
 
-    What was written in between has no value of them, in files that were only rewritten too: changes do not add up to such a column. Nor do
-    they where the new schema knows the column by its last name only: rows of before the rename have another.
+    Files that were written in between, or only rewritten, have no value of them: changes do not add up to such a column. Nor do they if
+    the new schema knows the column by its last name only: earlier rows have it by another name.
     """
     gone: set[str] = set()
     back: set[str] = set()

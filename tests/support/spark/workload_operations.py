@@ -1,4 +1,4 @@
-"""What random workloads do to their tables: an operation is one thing that a user of delta-spark does."""
+"""Operations of random workloads on their tables. An operation is one action of a user of delta-spark."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 from tests.support.spark.workload import FEED, Workload
 from tests.support.spark.workload_values import MAPPED_NAMES, TYPES, quoted
 
-# What a type may grow to.
+# Types to which a type may be widened.
 WIDER = {
     "tinyint": ["SMALLINT", "INT", "DOUBLE", "DECIMAL(10, 0)"],
     "smallint": ["INT", "BIGINT", "DOUBLE"],

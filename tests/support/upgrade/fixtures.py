@@ -1,4 +1,4 @@
-"""What upgrades have in common with the tests of Kafka."""
+"""Fixtures of the Kafka tests that the tests of upgrades share."""
 
 from tests.support.kafka.fixtures import admin, broker, create, name, needs_broker
 

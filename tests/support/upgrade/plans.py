@@ -278,4 +278,4 @@ PLANS: Mapping[str, Callable[[Path], bytes]] = {
     "bounds.json": bounds,
     "buckets.json": buckets,
 }
-"""What writes each golden file again, of a lake with copies of the golden tables."""
+"""The function that rewrites each golden file, for a lake with copies of the golden tables."""
