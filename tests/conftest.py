@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""Fixtures and hooks that all tests share."""
 
 import asyncio
 import inspect
@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Workers get tests by units, whatever `--dist` says."""
-    from tests.support.distribution import Units  # where xdist is not installed, nobody asks
+    from tests.support.distribution import Units  # pytest calls this only if xdist is installed
 
     return Units(config, log)
 

@@ -1,4 +1,4 @@
-"""What every `Clock` does, and what only the manual one can be asked."""
+"""The contract of every `Clock`, and the further methods of the manual one."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ class TestEveryClock:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        # What was cancelled does not come back when its time would have come.
+        # A cancelled sleeper does not return when its time comes.
         if isinstance(clock, ManualClock):
             clock.advance(1e7)
             await asyncio.sleep(0)

@@ -1,7 +1,8 @@
-"""What every data file format does.
+"""The contract of every data file format.
 
-To add one, add a function to `FORMATS`: given a folder and tables of rows, it writes a file whose row groups they are, and returns its path.
-Trevni files have no row groups: parts of the rows stand for them, so tables of two rows are written, and each part has two.
+To add one, add a function to `FORMATS`. It takes a folder and tables of rows, writes a file with a row group for each table,
+and returns its path.
+Trevni files have no row groups. Parts of the rows stand for them: each table has two rows, and so does each part.
 """
 
 from collections.abc import Callable, Sequence

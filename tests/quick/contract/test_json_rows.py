@@ -1,4 +1,4 @@
-"""What puts rows of text together: machine code, and Arrow. Both give the same bytes."""
+"""The two encoders of JSON rows, native code and Arrow, give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What puts Kafka's records one after the other: machine code, and Python. Both give the same bytes."""
+"""The two encoders of Kafka's records, native code and Python, give the same bytes."""
 
 from __future__ import annotations
 

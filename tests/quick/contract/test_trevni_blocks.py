@@ -1,4 +1,4 @@
-"""What decodes and encodes blocks of Trevni columns: `cdfd_native`, and plain code. Both give the same, and the same errors."""
+"""The two codecs of Trevni blocks, `cdfd_native` and Python, give the same values, bytes and errors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def typed(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
 
 
 def written(name: str, schema: pa.Schema) -> Counter[Row] | None:
-    """The rows that the newest snapshot must have, or None where nobody wrote them down."""
+    """The expected rows of the newest snapshot, or None if the golden table has none on file."""
     files = sorted((GOLDEN / "snapshot" / name / "expected").glob("*.parquet"))
     if not files:
         return None

@@ -94,7 +94,7 @@ async def _never_again(*_: object) -> None:
 
 
 async def _nothing(*_: object) -> None:
-    """Instead of what is to be done."""
+    """Replaces a step by nothing."""
 
 
 async def _true(*_: object) -> bool:
@@ -116,7 +116,7 @@ PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "a table that failed is not tried again": (Supervisor, "_pause", _never_again, ""),
     "a stop leaves the ledger behind": (Recorder, "finish", _nothing, "after a stop the ledger"),
 }
-"""What is replaced, by what, and what is said about it."""
+"""For each planted bug: the object and the attribute that are replaced, the replacement, and a part of the expected violation."""
 
 
 @pytest.mark.parametrize("bug", PLANTED)

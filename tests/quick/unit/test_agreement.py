@@ -69,7 +69,7 @@ class Shop:
         return self.orders / entry_path(version)
 
     def clean_up(self, before: int) -> None:
-        """What log clean-up does: a checkpoint, and no entries before it."""
+        """Clean the log up: write a checkpoint, and remove the entries before it."""
         run(checkpoint(LocalStorage(self.orders), before))
         for version in range(before):
             self.entry(version).unlink()
@@ -320,7 +320,7 @@ def test_commands_say_what_the_daemon_does(situation: str, tmp_path: Path, caplo
         done = run(delivers(load(shop.path), caplog))
     assert (done is True) == expected, done
     assert (checked["usable"], code) == (expected, 0 if expected else 1), checked
-    # What the folder of the sink is like, only `check` looks at.
+    # Only `check` inspects the sink's folder.
     if "folder" not in situation:
         assert (position["usable"], shown_code) == (expected, 0 if expected else 1), position
     if isinstance(done, CdfdError):

@@ -24,7 +24,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def read(encoder: AvroEncoder, batch: pa.RecordBatch) -> list[Any]:
-    """What fastavro finds in the rows, each of which it has to read to its end."""
+    """The values that fastavro decodes. It must consume every byte of each row."""
     schema = fastavro.parse_schema(json.loads(encoder.avro_schema))
     values = encoder.rows(batch)
     values.validate(full=True)

@@ -75,18 +75,18 @@ def _peak() -> int:
 
 
 def zeros(path: Path) -> None:
-    """Nothing but zeros."""
+    """Replace the content by zeros."""
     path.write_bytes(b"")
     os.truncate(path, LARGE)
 
 
 def extended(path: Path) -> None:
-    """What it was, then zeros."""
+    """Append zeros to the original content."""
     os.truncate(path, LARGE)
 
 
 def a_long_line(path: Path) -> None:
-    """Of one action, as far as it goes."""
+    """Replace the content by one action whose line never ends."""
     path.write_bytes(b'{"add":{"path":"x')
     os.truncate(path, LARGE)
 
@@ -185,7 +185,7 @@ def test_deletion_vector_that_claims_too_much_is_refused(claim: dict[str, int], 
 
 
 def test_nothing_of_a_table_is_read_whole(original: Path) -> None:
-    """Whoever reads says how much, at most."""
+    """Every read states the most bytes that it takes."""
     lengths = list[int | None]()
 
     class Asked(LocalStorage):

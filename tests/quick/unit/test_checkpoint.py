@@ -467,7 +467,7 @@ def survives(data: bytes) -> bool:
 
 
 def test_the_header_reads_no_file_rows() -> None:
-    """The bytes of every column of `add` and `remove` are damaged, and nobody notices until they are needed."""
+    """All columns of `add` and `remove` are damaged. The reader raises no error until it needs them."""
     data = bytearray(layout.parquet(layout.table(ACTIONS), compression="snappy"))
     metadata = pq.ParquetFile(pa.BufferReader(bytes(data))).metadata
     for index in range(metadata.num_columns):

@@ -293,7 +293,7 @@ async def test_statistics_in_the_forms_that_the_table_wants(
 
 
 def meant(stats: str | None, schema: TableSchema) -> list[object]:
-    """What statistics say, whatever their spelling."""
+    """The parsed values of statistics, which do not depend on the JSON's spelling."""
     known = statistics.parse(stats, schema)
     columns = [[field.name] for field in schema.struct if field.name != "logical in"] + [["logical in", "logical c"]]
     bounds = [(known.min(path), known.max(path)) for path in columns]

@@ -24,7 +24,7 @@ sys.stdin.read()
 
 
 def output_of(format: str, end: str = "") -> list[str]:
-    """What a process writes to standard error that ends while its child runs."""
+    """The lines on standard error of a process that ends while its child runs."""
     command = [sys.executable, "-c", PARENT.format(end=end), format, CHILD]
     ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
     return ended.stderr.decode(errors="replace").splitlines()

@@ -529,7 +529,7 @@ class TestLarge:
         assert size == found.size
         assert size > 200 << 20
         assert len(found.adds) == 10_000
-        # What Python allocates and, for the packed files, what Arrow does.
+        # Memory that Python allocates and, for packed files, that Arrow does.
         assert peak < 20 << 20
         assert isinstance(found.adds, PackedFiles)
         assert found.adds.table.nbytes < 2 << 20

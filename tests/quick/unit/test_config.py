@@ -86,7 +86,7 @@ def problems(text: str, environ: dict[str, str] | None = None) -> tuple[str, ...
     return caught.value.problems
 
 
-# What is read
+# Valid configurations
 
 
 def test_the_documented_example_with_every_key() -> None:
@@ -395,7 +395,7 @@ def test_storage_without_a_file() -> None:
     assert caught.value.problems == ('s3.secret_acess_key: unknown key, did you mean "secret_access_key"?',)
 
 
-# What is refused
+# Refused configurations
 
 
 def test_all_problems_at_once_with_paths_and_lines() -> None:
@@ -568,7 +568,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert load(tmp_path / "bom.yaml", {}) == parse(MINIMAL, {})
 
 
-# What is never shown
+# Secrets are never shown
 
 
 SECURITY = "security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username: u, password: ${KAFKA_PASSWORD}}"

@@ -22,7 +22,7 @@ from cdfd.errors import CdfdError, DataError, UnsupportedError
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 SPEC_ROWS = [3, 4, 7, 11, 18, 29]
-# What example 3 of the specification was meant to say; its own text has neither of the two magic numbers.
+# Example 3 of the specification, corrected: its own text has neither of the two magic numbers.
 CORRECTED = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
 SPEC_UUID = UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
 
@@ -496,7 +496,7 @@ class TestFormats:
 
 
 def mutated_cardinality(data: bytes) -> int:
-    """What a mutated vector holds if the library takes it at all: so that mutants pass the last check too."""
+    """The number of rows in a mutated vector if the library accepts it. With it as the cardinality, mutants pass the last check, too."""
     try:
         return len(BitMap64.deserialize(data[4:]))
     except (ValueError, IndexError):

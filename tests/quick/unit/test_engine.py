@@ -1,4 +1,4 @@
-"""What the Spark engine does without a Spark: jobs, their parts and stages, errors that come back as text."""
+"""The parts of the Spark engine that need no Spark: jobs, their parts and stages, errors that return as text."""
 
 import json
 import os

@@ -172,7 +172,7 @@ async def test_what_is_held_is_let_go_by_a_look_elsewhere(clock: ManualClock) ->
 
 @pytest.mark.parametrize("versions", [30, 100])
 async def test_a_table_that_is_created_anew_meanwhile(versions: int, clock: ManualClock) -> None:
-    """What was read of the old one is its own; before anything of the new one is given it is found out that it is gone."""
+    """The reader returns entries of the old table only. It raises an error before it returns an entry of the new one."""
 
     lake, other = Counting(clock), Lake(clock)
     await table(lake, 60, clock)

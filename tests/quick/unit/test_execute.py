@@ -203,7 +203,7 @@ class TestInThread:
         assert closed == [False]
 
     async def test_cancelled_while_an_item_is_made(self) -> None:
-        """What runs in a thread cannot be stopped there; it is waited for, and closed."""
+        """The iterator's thread cannot be stopped. The task waits for it, and then closes the iterator."""
         making, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
         def items() -> Iterator[int]:

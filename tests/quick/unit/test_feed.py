@@ -429,7 +429,7 @@ class TestOtherTables:
         assert await position(place) == Position("T", 3)
 
     async def test_a_backup_that_is_restored_before_the_newest_versions_are_read(self, place: Place) -> None:
-        """What was listed before the restore is no lag after it."""
+        """Versions that were listed before the restore do not count as lag after it."""
 
         class Restoring(NullMonitor):
             def __init__(self, lake: Lake, stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""Data files of a target with column mapping have the ids of their columns, whoever writes the files."""
+"""Data files of a target with column mapping contain the ids of their columns, whichever writer wrote them."""
 
 import json
 from collections.abc import Iterator, Sequence

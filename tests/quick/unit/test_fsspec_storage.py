@@ -26,7 +26,7 @@ from tests.support.lake import SCHEMA, WITHIN, rows
 
 
 class Custom(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """One that nobody knows, and that fails as told."""
+    """A file system that no library registers, with a failure that a test sets."""
 
     protocol = ("custom",)
     failure: Exception | None = None

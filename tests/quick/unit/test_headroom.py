@@ -298,7 +298,7 @@ def test_a_table_that_is_paused_over_a_restart_has_a_headroom_that_shrinks() -> 
     run(scenario(3, [7, 7, 6, 5], (1, 2)))  # nothing to deliver until the second day
 
 
-# Who goes first
+# The order of admission
 
 
 async def test_tables_at_risk_are_admitted_first_and_the_most_urgent_before_all() -> None:

@@ -1,4 +1,4 @@
-"""Who may read what over HTTP, asked over real connections, with and without TLS."""
+"""Access rules of the HTTP endpoints, over real connections, with and without TLS."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What is particular to a folder as a store: temporary files, odd files, what the system refuses."""
+"""Properties of a folder as a store: temporary files, special files, errors of the operating system."""
 
 import asyncio
 import errno
@@ -188,7 +188,7 @@ async def test_stats_listings_and_links(tmp_path: Path) -> None:
     for path in OUTSIDE:
         with pytest.raises(PathError):
             await store.stat(path)
-    # A link that nobody reads stops nobody; whoever reads it gets the error.
+    # A link to the outside does not break a listing; reading it raises the error.
     found = {found.path: found.size async for found in store.list("")}
     assert set(found) >= {"in", "out", "out-relative"}
     assert found["out"] == len(os.readlink(root / "out"))
@@ -355,7 +355,7 @@ def result(store: LocalStorage, path: str) -> bytes | CdfdError:
 @settings(deadline=None, max_examples=150)
 @given(tree=TREES, way=WAYS.filter(lambda way: way.split("/")[-1] not in ("..", ".")))
 def test_any_tree_of_links(tree: list[tuple[str, list[str], str]], way: str) -> None:
-    """What is read is what the system itself finds at the path, if that is in the root. What is outside is neither read nor changed."""
+    """A read returns the file that the system finds at the path, if that is in the root. Files outside are neither read nor changed."""
     with TemporaryDirectory() as made:
         top = Path(os.path.realpath(made))
         root, outside = top / "root", top / "out"

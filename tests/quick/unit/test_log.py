@@ -41,7 +41,7 @@ def add(number: int) -> Fields:
 
 
 def state(version: int) -> list[Fields]:
-    """What a checkpoint of the table of `table` holds."""
+    """The actions of a checkpoint of the table that `table` makes."""
     start = [{"protocol": PROTOCOL}, {"metaData": metadata("start")}]
     return [*start, *(add(number) for number in range(1, version + 1))]
 
@@ -365,8 +365,8 @@ class Counting(MemoryStorage):
         lambda log: anext(log.stats_before(3, 2)),
     ],
 )
-async def test_a_listing_is_closed_by_whoever_has_seen_enough(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
-    """What is left to the garbage collector ends whenever that likes, and after the store was closed."""
+async def test_a_listing_that_is_not_read_to_its_end_is_closed(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
+    """The garbage collector would close it at an unknown time, perhaps after the store was closed."""
 
     storage = Counting()
     storage.remote = True

@@ -1,4 +1,4 @@
-"""What is counted, and that labels have only so many values."""
+"""The metrics, and the limited number of values of their labels."""
 
 import re
 import subprocess

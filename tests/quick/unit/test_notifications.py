@@ -1,4 +1,4 @@
-"""Who is woken by a queue, and what happens when it falls silent."""
+"""A queue's messages wake the readers of their tables. If the queue falls silent, readers poll."""
 
 from __future__ import annotations
 

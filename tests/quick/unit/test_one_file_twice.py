@@ -83,7 +83,7 @@ async def added_again(folder: Path, *, checkpointed: bool) -> None:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_two_live_adds_of_one_path_are_refused(tmp_path: Path, *, checkpointed: bool) -> None:
-    """Whoever needs all files of the table sees them. Those who follow the log publish what each version says."""
+    """A reader of all files finds the conflict. A reader that follows the log publishes each version as it is."""
     run(added_again(tmp_path, checkpointed=checkpointed))
     with pytest.raises(LogError, match="is in the table twice, with different deletion vectors") as caught:
         cdfd.snapshot(str(tmp_path)).read_all()

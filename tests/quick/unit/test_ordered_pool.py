@@ -83,7 +83,7 @@ class TestInOrder:
 
     @pytest.mark.parametrize("at", [0, 1, 2, 6])
     def test_so_does_the_error_that_ends_the_tasks(self, workers: int, at: int) -> None:
-        """What was planned before a version that cannot be is read and handed on."""
+        """The results of all tasks before the error are returned first."""
 
         def work() -> Iterator[Task]:
             yield from (counting(number * 10, 2) for number in range(at))

@@ -254,7 +254,7 @@ def test_every_encoding() -> None:
 
 
 def test_other_types() -> None:
-    """What a writer of Arrow had as large strings or views are strings."""
+    """Arrow's large strings and string views are read as strings."""
     big = ["a", "bcd" * 20, None] * 3
     table = pa.table({"time": pa.array(range(9), pa.time64("us")), "big": pa.array(big, pa.large_string())})
     table = table.append_column("view", pa.array(big, pa.string_view()))

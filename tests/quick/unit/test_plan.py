@@ -1,4 +1,4 @@
-"""What a version changes: the rules of planning one by one, as the module and the specification number them."""
+"""The rules for planning a version's changes one by one, numbered as in the module and the specification."""
 
 import itertools
 import pickle

@@ -1,4 +1,4 @@
-"""What a write has promised is on the device: first the content of a file, then its name, then what depends on it."""
+"""A completed write is on the device: first the content of a file, then its name, then the files that depend on it."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -118,7 +118,7 @@ class TestRows:
         assert which(found, written(numbers(count), row_group_size=group), batch_rows=batch) == expected
 
     def test_row_groups_without_a_wanted_row_are_not_read(self) -> None:
-        """Their bytes are damaged, and nobody notices."""
+        """Their bytes are damaged, and the read succeeds."""
         data = bytearray(written(numbers(40), row_group_size=10, compression="snappy"))
         metadata = pq.ParquetFile(pa.BufferReader(bytes(data))).metadata
         for group in (0, 2):
@@ -389,7 +389,7 @@ class TestDamage:
 
 
 class TestPaths:
-    """A hostile log must not make anybody publish what is not the table's."""
+    """A hostile log cannot make a reader publish files outside the table."""
 
     def files(self, allowed: tuple[str, ...] = ()) -> tuple[TableFiles, list[str]]:
         opened: list[str] = []

@@ -1,4 +1,4 @@
-"""When the ledger is told."""
+"""The times at which the ledger records a version."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def test_what_fails_is_tried_again_later() -> None:
 def test_own_versions_are_not_due_for_their_own_sake() -> None:
     pace = RecordInterval(10).delivered(7, ours=True)
     assert (due(pace, 0), pace.pending, pace.wait(0)) == (None, None, None)
-    # With one of somebody else, the newest is recorded.
+    # After a version of another writer, the newest is recorded.
     pace = pace.delivered(8).delivered(9, ours=True)
     assert due(pace, 0) == 9
     assert pace.tried(0).recorded(9).delivered(10, ours=True).pending is None

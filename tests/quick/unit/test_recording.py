@@ -18,7 +18,7 @@ WITHIN = 20
 
 
 class Book(NoLedger):
-    """A ledger that keeps all it was told, and fails while it is told to."""
+    """A ledger that keeps every recorded version, and fails while a test asks for it."""
 
     def __init__(self) -> None:
         self.versions: list[int] = []

@@ -169,14 +169,14 @@ def test_never_skips_what_the_sink_lacks(sink: Position | None, known: LedgerEnt
     else:
         assert start.position is None
     if start.record is not None:
-        # Once the ledger is told, another start finds the two agreeing.
+        # Once the ledger has recorded it, another start finds that both agree.
         assert start.position is not None
         again = decide(sink, entry(start.record, start.position.table_id), TABLE, recover)
         assert facts(again) == (start.position, None, False)
 
 
 def test_a_lost_sink_goes_on_where_it_was() -> None:
-    """What the ledger was told at each position leads to the version after it: no version is skipped, none comes twice."""
+    """From the ledger's record of any position, recovery resumes at the version after it: it skips none and repeats none."""
     for version, part in itertools.product(range(1, 5), range(3)):
         position = Position(TABLE, version, part)
         whole = delivered(position)

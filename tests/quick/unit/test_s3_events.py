@@ -1,4 +1,4 @@
-"""What messages say of objects in S3."""
+"""The objects in S3 that messages name."""
 
 import json
 from typing import Any

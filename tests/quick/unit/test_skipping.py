@@ -1,4 +1,4 @@
-"""What partition values and statistics say of a file: it may have rows that satisfy a condition, or it has none."""
+"""Data skipping: by its partition values and statistics, a file may contain rows that satisfy a condition, or it contains none."""
 
 import json
 import math

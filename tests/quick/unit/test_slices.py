@@ -90,7 +90,7 @@ class TestChangeDataFiles:
     @settings(deadline=None, max_examples=60)
     @given(versions() | blocks(), LIMITS, st.data())
     def test_of_some_of_its_files(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
-        """What nobody asks for changes nothing in what is left."""
+        """Files that the caller leaves out do not change the rows of the others."""
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
         kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
@@ -119,7 +119,7 @@ class TestChangeDataFiles:
     def test_change_data_files_are_read_once_if_order_is_not_needed(
         self, made: tuple[Lot, set[int]], limit: int
     ) -> None:
-        """Where nobody asks for ordinals each file is read once, as it is."""
+        """Without ordinals, each file is read once and in its own order."""
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
         slices = cut(plan, limit, ordered=False)
@@ -166,7 +166,7 @@ def plans(draw: st.DrawFn) -> Made:
         scans.append(FileScan(f"f{number}", kind, {}, size, only=only, without=draw(vectors(count))))
     if not snapshot:
         return Made(ChangePlan(3, 9, SCHEMA, tuple(scans), "files"), storage)
-    # What the log says of rows is of the file, those that a vector hides among them.
+    # The log counts all rows of a file, including those that a vector hides.
     noted = [f'{{"numRecords":{count}}}' if draw(st.booleans()) else None for count in counts]
     adds = [Add(scan.path, {}, scan.size, 0, True, text, scan.without) for scan, text in zip(scans, noted, strict=True)]
     files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))

@@ -78,7 +78,7 @@ class Model:
         return actions
 
     def _target(self, kind: str, number: int) -> tuple[str, Any] | None:
-        """What a step is about, by a name that no other step of its entry may be about; None where there is nothing."""
+        """The target of a step, and its name, which no other step of the entry may use; None if there is no target."""
         if kind in ("metadata", "protocol"):
             return kind, None
         if kind in ("txn", "domain"):
@@ -250,7 +250,7 @@ class TestHistories:
     @given(HISTORIES, st.data())
     @fewer
     def test_live_file_is_found_and_removed_one_is_not(self, history: History, data: st.DataObject) -> None:
-        """What is live is found, in the base and in the overlay; what is gone is not."""
+        """A lookup finds live files, in the base and in the overlay, and no removed ones."""
         state = first(history.commits[0])
         middle = data.draw(st.integers(0, history.last))
         for commit in history.commits[1:]:

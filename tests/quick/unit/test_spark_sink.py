@@ -1,4 +1,4 @@
-"""What Spark is told of a sink, and what becomes of its rows; neither needs Spark."""
+"""The sink's interface to Spark, and its handling of rows. Neither needs Spark."""
 
 import json
 from pathlib import Path

@@ -324,7 +324,7 @@ def test_another_table_in_its_place(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_that_is_run_again_on_a_copy_that_went_another_way(tmp_path: Path) -> None:
-    """What it began with is there, what it ended with is not."""
+    """The copy has the version at which the batch began, and not the one at which it ended."""
     path = table(tmp_path / "a", 3)
     shutil.copytree(path, tmp_path / "b")
     for copy in ("a", "b"):

@@ -217,7 +217,7 @@ class TestRanges:
 
 class TestCleanedLogs:
     async def test_the_oldest_version_that_can_be_read(self) -> None:
-        """Clean-up may leave entries whose checkpoint it removed: what the table was like then, nobody knows."""
+        """Clean-up may remove a checkpoint and leave entries after it. The table's state at these entries is unknown."""
 
         lake = await hourly(manual_clock(), 9)
         await checkpoint(lake, 5)

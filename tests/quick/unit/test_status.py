@@ -1,4 +1,4 @@
-"""Where a table stands, by what its loop told."""
+"""The status of a table, derived from the events of its loop."""
 
 import json
 from collections.abc import Callable

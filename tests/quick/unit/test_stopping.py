@@ -1,4 +1,4 @@
-"""What a signal does to a process that delivers."""
+"""The effect of a signal on a process that delivers."""
 
 import signal
 import subprocess

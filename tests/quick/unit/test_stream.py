@@ -88,7 +88,7 @@ class TestRemovesWithoutPartitionValues:
             [("delete", "c", {"v": "fri"})],
         ]
         reads = [path for method, path in lake.calls if method != "stat"]
-        # What follows is looked for together with them.
+        # The reader also looks for the entry after the last one.
         assert list(dict.fromkeys(reads)) == [entry_path(version) for version in range(4, 9)]
 
     async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:

@@ -76,7 +76,7 @@ class TestOrder:
             assert await reader.after(1) == [0, 1, 2, 3, 4, 5]
 
     async def test_a_head_start_of_the_delivery(self, clock: ManualClock, lake: Lake) -> None:
-        """After an entry that was waited for, the next one is looked for later. What is there from the start is read at once."""
+        """After an entry that the tailer waited for, it polls for the next one later. It reads existing entries at once."""
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             reader.tailer.head_start = 0.5
@@ -184,7 +184,7 @@ class TestSlowWriters:
             assert await reader.after(SETTLE_STEP) == [0, 1, 2]
 
     async def test_lines_that_come_while_it_is_read_are_not_lost(self, clock: ManualClock, lake: Lake) -> None:
-        """What is there may end with a line, and be valid."""
+        """A partly written entry may end at a line's end, and be valid."""
 
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))
@@ -420,7 +420,7 @@ class TestOtherTables:
     async def test_a_table_that_is_replaced_has_another_id_and_the_same_log(
         self, clock: ManualClock, lake: Lake
     ) -> None:
-        """`CREATE OR REPLACE TABLE`: entries decide. What is deleted and created anew is still found out."""
+        """After `CREATE OR REPLACE TABLE` the entries define the id. A later deletion and re-creation is still detected."""
 
         await table(lake, 2, clock, "old")
         other = Lake(clock)

@@ -63,7 +63,7 @@ READ = [
     ("true", "boolean", True),
     ("false", "boolean", False),
     ("\u0001\u0002\u0003", "binary", b"\x01\x02\x03"),
-    # What deployed writers put there.
+    # Spellings of deployed writers.
     ("\\u0001\\u0002\\u00fF", "binary", b"\x01\x02\xff"),
     ("\\u0001x", "binary", b"\\u0001x"),
     ("\u00ff\u0100", "binary", "\u00ff\u0100".encode()),

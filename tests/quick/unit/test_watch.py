@@ -170,7 +170,7 @@ class TestDirectoryWatch:
         await established(watch, log)
         await established(other, log)
         rename(log / "1.json")
-        await other.wait(LONG)  # the event has been told to both, or is about to be
+        await other.wait(LONG)  # both have the event now, or are about to get it
         await watch.wait(LONG)
 
     async def test_files_of_no_concern_wake_nobody(self, log: Path, file_events: FileEvents) -> None:
@@ -182,7 +182,7 @@ class TestDirectoryWatch:
         waiting = await waiting_on(watch, clock)
         for name in ("1.crc", "1.checkpoint.parquet", ".2.json", "_last_checkpoint"):
             (log / name).write_bytes(b"")
-        # Events come in order: those before the last file's have been told.
+        # Events come in order: those before the last file's have arrived.
         await last.wait(LONG)
         assert not waiting.done()
         write_in_place(log / "1.json")
