@@ -1,4 +1,4 @@
-"""`cdfd backfill` where it is refused before anybody is asked, and into a Delta table."""
+"""`cdfd backfill`: refusals before any connection, and backfills into a Delta table."""
 
 import json
 from pathlib import Path

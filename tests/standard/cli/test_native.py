@@ -1,4 +1,4 @@
-"""What the command and the daemon say about `cdfd-native`, and that they work without it."""
+"""Reports of the command and the daemon about `cdfd-native`. Both work without it."""
 
 import asyncio
 import json

@@ -138,7 +138,7 @@ class TestTail:
                 assert tail.end(how).code == code
 
     def test_a_place_that_is_no_table(self, writer: TableWriter, tmp_path: Path) -> None:
-        """It may become one, so it is waited for; but whoever named the wrong place is to see it."""
+        """The place may become a table, so the command waits. It logs the reason, in case the user named a wrong place."""
         (tmp_path / "files").mkdir()
         (tmp_path / "files" / "a.parquet").touch()
         for place, said in (
@@ -163,7 +163,7 @@ class TestTail:
             assert tail.end(how) == Ended(code, "", "")
 
     async def test_ended_in_the_middle_of_much_work(self, tmp_path: Path) -> None:
-        """A first snapshot, say, that nobody takes off our hands: a signal ends it all the same, once the reader reads on."""
+        """The output is blocked in the middle of a long read, as the reader is slow. A signal ends the command once the reader reads on."""
 
         writer = await table(LocalStorage(tmp_path), 1, SystemClock())
         for _ in range(20):

@@ -1,7 +1,7 @@
-"""What every `Ledger` does, whatever is behind it.
+"""The contract of every `Ledger`.
 
-To add an implementation, add a function to `LEDGERS`: given an empty folder for its use, it returns what opens the ledger, as often as one
-likes, for a table whose id is `TABLE`.
+To add an implementation, add a function to `LEDGERS`. It takes an empty folder for its use, and returns a function that opens the ledger, any
+number of times, for a table whose id is `TABLE`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.s3.server import Server
 
 TABLE = "table-1"
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
-FIRST = 1000  # versions of the source table that do not exist: whether they are somebody's cannot be looked up
+FIRST = 1000  # versions that the source table lacks: the ledger cannot look up their writers
 Open = Callable[[], Ledger]
 DIGESTS = "00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100", "0" * 31 + "1", "f" * 32
 

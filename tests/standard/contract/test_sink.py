@@ -1,6 +1,6 @@
-"""What every `Sink` does, whatever is behind it.
+"""The contract of every `Sink`.
 
-To add an implementation, add a subclass of `Place` to `PLACES`: somewhere to deliver to, that sinks come and go on.
+To add an implementation, add a subclass of `Place` to `PLACES`: a destination on which sinks are opened and closed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What every `Storage` does, whatever is behind it.
+"""The contract of every `Storage`.
 
-To add an implementation, add a function to `STORES`: given an empty folder for its use, it yields a store without
-objects whose listing pages hold no more than a handful of them.
+To add an implementation, add a function to `STORES`. It takes an empty folder for its use, and yields an empty store
+whose listing pages contain a handful of objects at most.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Parts of a version, each by a producer of its own: once, whoever tries how often."""
+"""Parts of a version, each by a producer of its own: each part arrives once, however many processes try, and how often."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What every `Producer` does, over each client, with a real broker.
+"""The contract of every `Producer`, over each client, with a real broker.
 
 To add an implementation, add it to `PRODUCERS`.
 """
@@ -85,7 +85,7 @@ def values_of(records: Sequence[Record], partition: int | None = None) -> list[b
 
 
 def send_and(finish: Callable[[], None], producer: Producer, topic: str, partition: int, value: bytes) -> None:
-    """What fails may do so at once, or only when it is waited for."""
+    """Send, and finish: an error may come from either."""
     producer.send(topic, partition, of(value), 1)
     finish()
 
@@ -273,7 +273,7 @@ def test_an_older_producer_that_learns_of_it_between_two_calls_is_fenced(start: 
 
 @pytest.mark.parametrize("kind", ["kafka-python"])
 def test_an_older_producer_is_fenced_while_it_waits_for_metadata(start: Open, create: Any, topic: str) -> None:
-    """It does not wait for what nobody requests any more."""
+    """It raises at once. A fenced client requests no more metadata, so that a wait for it would last until the timeout."""
     create(topic)
     older = start(timeout=20.0)
     older.begin()
@@ -303,7 +303,7 @@ def test_what_a_lost_producer_left_open_ends_when_the_next_one_starts(
 def test_a_transaction_of_which_a_batch_failed_is_never_committed(
     start: Open, create: Any, read: Any, admin: KafkaAdminClient, topic: str
 ) -> None:
-    """kafka-python commits it when it is told to."""
+    """kafka-python by itself would commit such a transaction."""
     gone = f"{topic}-gone"
     create(topic)
     create(gone)

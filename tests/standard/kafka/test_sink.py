@@ -1,4 +1,4 @@
-"""What a Kafka sink writes where. That it keeps positions and drops what is aborted, the contract of all sinks says."""
+"""The records of a Kafka sink, and their topics. The contract of all sinks covers positions and aborted deliveries."""
 
 import asyncio
 import json
@@ -492,7 +492,7 @@ class TestLargeAndSmall:
 
 
 class TestTopicCreatedAgain:
-    """By somebody else: with the id of a topic its rows are gone."""
+    """Another client deletes the topic and creates it again: its id is new, and its rows are gone."""
 
     @pytest.fixture
     def again(self, admin: KafkaAdminClient, create: Callable[..., str]) -> Callable[[str], None]:

@@ -1,14 +1,14 @@
 """delta-rs as the oracle: random tables that it wrote, read by it and by cdfd.
 
-What is not compared, and why:
+Differences that are expected, and not compared:
 - `_commit_timestamp`: delta-rs takes `commitInfo.timestamp`, cdfd the log file's modification time as Spark does.
 - The order of rows: delta-rs has none.
 - Nulls against missing columns: `load_cdf` reads every version in the newest schema, so a column added later is null in
   older versions; the bags of rows leave nulls out.
 - Columns that a RESTORE took away: `load_cdf` does not know them any more (the newest schema again), and a version's
   removes of files that still hold them are read in that version's schema, which is without them.
-- `load_cdf` of tables with percent-encoded paths (`p=a%20b`): delta-rs does not decode the path, finds no file. Their
-  snapshots it reads, so these tables are compared through the fold.
+- `load_cdf` of tables with percent-encoded paths (`p=a%20b`): delta-rs does not decode the path, finds no file. It
+  reads their snapshots, so these tables are compared by their rows after all changes.
 - `load_cdf` of ranges with a version in which the feed is off: delta-rs refuses. The stretches between are compared.
 """
 

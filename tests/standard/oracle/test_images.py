@@ -1,4 +1,4 @@
-"""delta-rs's own change data files: whoever keeps the last change of each key ends with the table."""
+"""delta-rs's own change data files: a consumer that keeps the last change of each key ends with the table's rows."""
 
 import json
 from pathlib import Path

@@ -21,7 +21,7 @@ from tests.support.s3.proxy import Asked, Fault, Proxy
 from tests.support.s3.server import KEY_ID, SECRET, Server
 
 DAEMONS = 3
-"""Killed while somebody writes."""
+"""Number of daemons that are killed while a writer commits."""
 DEADLINE = 2.0
 
 
@@ -88,7 +88,7 @@ def test_daemons_killed_while_somebody_writes(pipeline: Pipeline) -> None:
 
 
 def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline], proxy: Proxy) -> None:
-    """What passes within the deadline is not even an error."""
+    """A fault that passes within the deadline causes no error."""
     pipeline = make(deadline="30s")
     faults = [
         Fault("answer", 4, 503, "SlowDown", concerns=lambda asked: asked.path.endswith(f"{3:020d}.json")),
@@ -144,7 +144,7 @@ def test_a_ledger_that_fails_keeps_no_row_waiting(pipeline: Pipeline, proxy: Pro
 def test_a_token_that_expires(
     make: Callable[..., Pipeline], proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A profile's are looked for anew until there are new ones."""
+    """The daemon reads the profile again until it contains new credentials."""
     file = tmp_path / "credentials"
 
     def write(key: str) -> None:
@@ -171,7 +171,7 @@ def test_a_token_that_expires(
 
 
 def test_a_token_of_the_configuration_that_expires(pipeline: Pipeline, proxy: Proxy) -> None:
-    """Nobody has a newer one: the daemon ends, and says why."""
+    """The configuration cannot provide a newer token: the daemon ends, and reports the reason."""
     table = pipeline.table()
     do(table.insert(rows(1, 2)))
     with pipeline.daemon() as daemon:

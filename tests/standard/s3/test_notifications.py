@@ -45,7 +45,7 @@ def client(server: Server, service: str) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(moto_server: Server, bucket: str) -> str:
-    """The URL of a queue that is told of what is written to `bucket`."""
+    """The URL of a queue that receives an event for each object written to `bucket`."""
     with client(moto_server, "sqs") as asked:
         url: str = asked.create_queue(QueueName=bucket)["QueueUrl"]
         arn = asked.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -63,7 +63,7 @@ def left(server: Server, queue: str) -> int:
 
 
 async def test_a_commit_wakes_its_reader(moto_server: Server, bucket: str, queue: str) -> None:
-    """Nothing else would, for hours. What does not come from S3 is left in the queue."""
+    """Polls alone would take hours. Messages that are not from S3 stay in the queue."""
     uri = f"s3://{bucket}/lake/my orders"
     options = parse(moto_server.options())
 

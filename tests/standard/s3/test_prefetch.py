@@ -92,7 +92,7 @@ def test_requests_start_in_order_as_many_as_may_run(
 
 
 def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects wait until others are read, and those that nobody reads make room for the ones after them."""
+    """Further objects wait for memory until others are read. Objects that are never read make room for later ones."""
     monkeypatch.setattr(prefetch, "MAX_BYTES", 3000)
     contents = put(store, proxy, "abcdefghij", 1000)
     for name in "abcdefghij":

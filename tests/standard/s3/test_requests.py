@@ -1,4 +1,4 @@
-"""What it costs: requests of each thing that a daemon or a reader does, counted by a proxy."""
+"""Costs in requests of each operation of a daemon or a reader, counted by a proxy."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -91,7 +91,7 @@ async def test_at_the_tip_of_a_table(moto_server: Server, bucket: str, proxy: Pr
     mine = [asked for asked in proxy.asked if f"{4:020d}" not in asked.path]
     while mine[0].path.endswith(f"{3:020d}.json") and mine[1].path == mine[0].path:
         mine = mine[1:]  # polls
-    # The entry of the version before is looked at once: the table may have been made anew while it was waited for.
+    # One request checks the entry of the version before: the table may have been re-created during the wait.
     assert [asked.method for asked in mine] == ["GET", "HEAD", "GET"]
     assert mine[2].path.endswith(".parquet")
     await reader.end()

@@ -90,7 +90,7 @@ class Sink:
         }
 
     def stream(self, rows: DataFrame | None = None, **options: object) -> list[StreamingQueryProgress]:
-        """What there is, from a checkpoint."""
+        """Write the available rows, from the checkpoint on. Returns the query's progress."""
         if rows is None:
             rows = self.spark.readStream.format("cdfd").option("startingVersion", 0).load(self.table)
         written = rows.writeStream.format("cdfd-kafka").options(**self.options | options)
@@ -102,7 +102,7 @@ class Sink:
         return query.recentProgress
 
     def forget_commit(self) -> None:
-        """As if Spark had died after the executors' last commit and before its own."""
+        """Leave the checkpoint as if Spark had died after the executors' last commit and before its own."""
         newest = max((self.folder / "cp" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         newest.unlink()
         newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)

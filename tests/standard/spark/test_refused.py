@@ -1,4 +1,4 @@
-"""What delta-spark's change feed refuses, and `format("cdfd")` reads."""
+"""Tables that delta-spark's change feed refuses and `format("cdfd")` reads."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def ours(spark: SparkSession, table: str, start: int = 0) -> DataFrame:
 
 
 def refusal(spark: SparkSession, table: str, start: int = 0) -> str:
-    """What delta-spark says."""
+    """The error of delta-spark."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  # its errors are of many classes
         spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", start).load(
             table

@@ -1,4 +1,4 @@
-"""The order of images: whoever keeps the last change of each key is left with the table's rows, wherever a writer put them."""
+"""The order of images: a consumer that keeps the last change of each key has the table's rows, in whichever files the images are."""
 
 import asyncio
 import io
@@ -240,7 +240,7 @@ CHANGES = st.lists(st.sampled_from(["insert", "delete", "update", "move", "repla
 
 @st.composite
 def versions(draw: st.DrawFn) -> tuple[Lot, set[int]]:
-    """What happens to rows of keys 0, 1, ..., written as Spark does: a pair at once, but each image into the file of its partition."""
+    """Changes of rows with the keys 0, 1, ..., written as Spark does: a pair at once, and each image into the file of its partition."""
     partitions = draw(st.sampled_from([[0], [0, 0], [0, 1], [0, 1, 2, 1]]))
     files: list[list[Image]] = [[] for _ in partitions]
     place = st.integers(0, len(partitions) - 1)
@@ -284,7 +284,7 @@ def test_the_last_change_of_each_key_is_the_right_one(made: tuple[Lot, set[int]]
     assert sorted((row.kind, row.id) for row in rows) == sorted(row for _, _, rows in written.files for row in rows)
     last = {row.id: row.kind for row in rows}
     assert {key for key, kind in last.items() if kind in "i>"} == live
-    # What looks like a pair is one.
+    # Adjacent images with consecutive ordinals are a pair of one row.
     for row, after in itertools.pairwise(rows):
         if (row.kind, after.kind, after.ordinal) == ("<", ">", row.ordinal + 1):
             assert row.id == after.id
@@ -305,7 +305,7 @@ def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> N
 
 
 def folded(rows: Sequence[Numbered]) -> set[int]:
-    """The keys that a consumer has who keeps the last change of each key, and takes a changed key for a delete and an insert."""
+    """The keys of a consumer that keeps the last change of each key, and applies a changed key as a delete and an insert."""
     live: set[int] = set()
     for row in rows:
         if row.kind in "i>":
@@ -316,7 +316,7 @@ def folded(rows: Sequence[Numbered]) -> set[int]:
 
 
 class TestKeys:
-    """With a key, whoever keeps the last change of each key is right wherever rows move from key to key."""
+    """With a key, a consumer that keeps the last change of each key is right even if rows move from key to key."""
 
     @pytest.mark.parametrize(
         ("files", "large", "small"),

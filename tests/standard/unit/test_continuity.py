@@ -34,10 +34,10 @@ from tests.support.memory_storage import MemoryStorage
 
 Files = dict[str, bytes]
 Found = tuple[str, int, frozenset[str]]
-"""What a version gives: from changes or from a snapshot, which version, the data files to read."""
+"""A version as read: whether as changes or as a snapshot, its number, and its data files."""
 
 TICKS = 120
-"""Seconds for which a reader is left to wait, by its own clock: it looks at everything once in a minute."""
+"""Seconds, by its own clock, after which a waiting reader is stopped. It checks everything once in a minute."""
 
 
 # --- tables ---
@@ -115,7 +115,7 @@ class Memory(MemoryStorage):
 
 
 class Tagged(Memory):
-    """A store like S3: writings of the same bytes at one time are one to it, and it reads ahead what it is told to expect."""
+    """A store like S3: writes of the same bytes at one time have the same tag, and announced objects are read ahead."""
 
     remote = True
 
@@ -162,16 +162,16 @@ def at_once(store: Store, files: Files) -> Iterator[Awaitable[None]]:
 
 
 def removed_first(store: Store, files: Files) -> Iterator[Awaitable[None]]:
-    """It is removed, and later another one is made, file by file."""
+    """The table is removed. Later another one is created, file by file."""
     yield store.clear()
     for path in sorted(files):
         yield store.put(path, files[path])
 
 
 def copied_over(store: Store, files: Files) -> Iterator[Awaitable[None]]:
-    """Files are copied over it one by one, in order of their names.
+    """Files are copied over the table one by one, in order of their names.
 
-    A shorter table would leave a log whose end is the old table's: one log to whoever begins to read it then.
+    A shorter table would leave a log whose end is the old table's. A reader that starts then takes it for one log.
     """
     for path in sorted(files):
         yield store.put(path, files[path])
@@ -216,7 +216,7 @@ class Stage:
 
 @dataclass
 class Reading:
-    """What a reader has given, and how it ended: with an error, or not within the time that it had."""
+    """The versions that a reader returned, and its end: an error, or a timeout."""
 
     found: list[Found] = field(default_factory=list)
     error: CdfdError | None = None
@@ -311,13 +311,13 @@ async def delivered(store: FaultyStorage, place: MemoryPlace, last: int, start: 
 
 
 def check(reading: Reading, old: History, new: History, moment: int) -> None:
-    """What any reader of a table that is replaced may give."""
+    """Check the rules for a reader of a table that is replaced: versions of one table, or an error."""
     about = (moment, reading.error, reading.waits, [each[:2] for each in reading.found])
     assert old.continues(reading.found) or new.continues(reading.found), about
     if reading.error is not None:
         assert isinstance(reading.error, TableChangedError | LogError | StorageError), about
     elif reading.waits:
-        # What nothing is wrong with: it has given all of the table that is there.
+        # A reader that waits without an error has returned all versions of the new table.
         assert new.ended(reading.found) or not reading.found, about
 
 
@@ -372,7 +372,7 @@ def rows_of(place: MemoryPlace) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 @pytest.mark.parametrize("make", STORES, ids=["memory", "tagged", "disk"])
 async def test_a_daemon_that_resumes(make: Callable[[Path], Store], start: str, other: str, tmp_path: Path) -> None:
-    """Its table is replaced while it is down, or at any moment after that. What it delivers is of one table."""
+    """Its table is replaced while it is down, or at any moment after that. All delivered rows are of one table."""
 
     old = await history(VERSIONS)
     versions, table_id, common = OTHERS[other]

@@ -491,7 +491,7 @@ class TestRefused:
         assert not list((tmp_path / "t").glob("_delta_log/*.json"))
 
     async def test_a_target_that_is_replaced(self, tmp_path: Path) -> None:
-        """By a table of somebody else, or by a target that another process created."""
+        """Another writer's table takes its place, or a target that another process created."""
         sink = await opened(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=[0]))
         (tmp_path / "t").rename(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""What a feed delivers does not depend on how often it was ended."""
+"""The delivered rows of a feed do not depend on the number of its crashes."""
 
 from functools import partial
 from typing import Any

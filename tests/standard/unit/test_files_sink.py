@@ -1,4 +1,4 @@
-"""What is particular to files as a sink: crashes, the lock, foreign files, what is in the files."""
+"""Properties of files as a sink: crashes, the lock, foreign files, the content of files."""
 
 import asyncio
 import errno
@@ -296,7 +296,7 @@ class TestLock:
     async def test_the_older_process_delivers_just_before_it_gives_up_the_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Who takes over reads the position once it has the lock."""
+        """The newer process reads the position after it has the lock."""
         older, loop, lock = await FilesSink.open(tmp_path, LINES), asyncio.get_running_loop(), fcntl.flock
 
         async def end() -> None:

@@ -1,4 +1,4 @@
-"""What a table need not have, or need not say: where it is wrong, the rows are the same, or there is an error that names the place."""
+"""Optional parts of a table. If one is wrong, the rows are the same, or an error names the file."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def actions(folder: Path, version: int) -> list[Fields]:
 
 
 def checkpoint(folder: Path, version: int, kind: str = "single") -> None:
-    """What the log comes to at a version, as delta-spark would write it."""
+    """Write the checkpoint of a version as delta-spark does."""
     newest: dict[Any, Fields] = {}
     for number in range(version + 1):
         for action in actions(folder, number):
@@ -221,7 +221,7 @@ def said(folder: Path, change: Callable[[str, Fields], None]) -> None:
         os.utime(entry, ns=(written, written))
     checkpoint(folder, 3)
     checkpoint(folder, 6, "json")
-    # What is in the manifest alone.
+    # Actions that only the manifest contains.
     manifest = folder / paths.LOG / v2_name(6, NAME, "json")
     found = [orjson.loads(line) for line in manifest.read_bytes().splitlines()]
     for action in found:

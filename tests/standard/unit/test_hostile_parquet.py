@@ -108,7 +108,7 @@ def a_dictionary_of(size: int, rows: int) -> bytes:
 
 
 def a_dictionary_after_plain_values(size: int, rows: int) -> bytes:
-    """What is seen first says nothing of what follows."""
+    """The first page has plain values, so that it does not show how large the later ones are."""
     first = levels(run(1, 1)) + struct.pack("<I", 1) + b"x"
     body = levels(run(rows - 1, 1)) + b"\1" + run(rows - 1, 0)
     chunk = dictionary_page(struct.pack("<I", size) + bytes(size), 4 + size, 1)
@@ -117,7 +117,7 @@ def a_dictionary_after_plain_values(size: int, rows: int) -> bytes:
 
 
 def prefixes_of(size: int, rows: int) -> bytes:
-    """Each value is the one before it."""
+    """Each value repeats the one before it by a prefix."""
     blocks = -(-(rows - 1) // 128) - 1
     start = varint(128) + varint(4) + varint(rows)
     rest = (number(0) + bytes(4)) * blocks
@@ -158,7 +158,7 @@ def limit() -> None:
 
 
 def outcome(path: Path, script: str = READ) -> str:
-    """What a child process says of a table: rows and bytes, or the error."""
+    """The output of a child process that reads a table: rows and bytes, or the error."""
     found = subprocess.run(
         [sys.executable, "-c", script, str(path)],
         capture_output=True,

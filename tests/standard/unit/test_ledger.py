@@ -1,4 +1,4 @@
-"""What is particular to ledgers as Delta tables: their log, others that write into it, and whatever fails on the way."""
+"""Properties of ledgers as Delta tables: their log, other writers in it, and failures."""
 
 import asyncio
 import errno
@@ -694,9 +694,9 @@ class TestContention:
 class TestFailures:
     @pytest.mark.parametrize(("known", "last", "least"), [(0, 2, 10), (18, 21, 40)], ids=["first use", "upkeep"])
     def test_dying_at_any_step(self, known: int, last: int, least: int) -> None:
-        """Whatever a process dies of: the ledger is readable, says what was acknowledged or what was on its way, and goes on.
+        """After a crash the ledger is readable and writable, and has the acknowledged version or the one in flight.
 
-        Who dies after a step has left the same as who dies before the next one.
+        A crash after a step leaves the same state as a crash before the next one.
         """
         prepared = Lake(manual_clock())
         run(record(opened(prepared), range(known)))

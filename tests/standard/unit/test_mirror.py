@@ -372,7 +372,7 @@ class TestFaults:
             await deliver(sink, version, *self.batches(version))
         await sink.close()
 
-    # Who dies after a step has left the same as who dies before the next one.
+    # A crash after a step leaves the same state as a crash before the next one.
     @pytest.mark.parametrize(
         ("when", "error"),
         [

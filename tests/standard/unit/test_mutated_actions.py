@@ -214,8 +214,8 @@ def refused(entries: list[bytes]) -> CdfdError | None:
 
 
 def is_placed(error: CdfdError) -> bool:
-    """Whether it says where, as docs/errors.md promises."""
-    # What is in force may have come from any file before.
+    """Whether the error names the table, the version and the file, as docs/errors.md promises."""
+    # A property that is in force may be from any earlier file.
     in_force = error.what.startswith("delta.inCommitTimestampEnablementVersion")
     where = (error.table == "memory://t", error.version in range(len(ENTRIES)), error.path is not None or in_force)
     return error.family in ("log", "unsupported", "path") and all(where)

@@ -114,7 +114,7 @@ async def read(data: bytes) -> None:
     await log.header()
     for some in ({}, {"with_stats": True, "with_tombstones": True}, {"with_counts": True}):
         state = await log.snapshot(**some)
-        # What is in the columns is text where it is said to be.
+        # Columns whose type is text contain text.
         assert all(isinstance(file.path, str) for file in [*state.live(), *state.tombstones(0)])
         state.live().table.validate(full=True)
         state.live().by_path()

@@ -1,4 +1,4 @@
-"""What the log says of a data file, with values of every kind: rows, or an error with the table, the version and the file."""
+"""Log fields of a data file with values of every kind give rows, or an error with the table, the version and the file."""
 
 import math
 import os

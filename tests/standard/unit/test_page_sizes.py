@@ -80,7 +80,7 @@ def strings_left_out(codec: int, promised: int) -> bytes:
 
 
 def fill_memory() -> None:
-    """Write a pattern to memory that is released: whoever reads more than was written reads it."""
+    """Write a pattern to memory that is then released. Code that reads uninitialised memory reads the pattern."""
     for size in (1 << 12, 1 << 17, 1 << 20):
         blocks = [pa.allocate_buffer(size) for _ in range(8)]
         for block in blocks:
@@ -90,13 +90,13 @@ def fill_memory() -> None:
 
 @contextlib.contextmanager
 def at_most_64_mebibytes() -> Iterator[None]:
-    """Reading takes no more memory than so much, beside what the process has."""
+    """Assert that the block takes no more memory than this, on top of the process's own."""
 
     def resident(name: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident("VmRSS")
     yield
     assert resident("VmHWM") - before < 64 << 20

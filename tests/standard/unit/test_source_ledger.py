@@ -1,4 +1,4 @@
-"""Progress in the source table itself: what must not happen to somebody else's table."""
+"""Progress in the source table itself: the ledger does no harm to another owner's table."""
 
 import asyncio
 import json
@@ -186,7 +186,7 @@ class TestItsOwn:
             for _ in range(10):
                 for app, ledger in ledgers.items():
                     await ledger.record(app, await newest(lake), "T")
-            # One version of each for what somebody else wrote.
+            # Each ledger records once after a version of another writer.
             assert await newest(lake) == 2 + 3 * inserted - 1
             writer.version = await newest(lake)
             await writer.insert(rows(10 + inserted))

@@ -115,7 +115,7 @@ def test_errors_cross_processes(numbers: str) -> None:
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tables are not beside this checkout")
 @pytest.mark.parametrize("folder", sorted(GOLDEN.glob("*/*")), ids=lambda folder: str(folder.name))
 def test_golden_tables(folder: Path) -> None:
-    """What `cdfd.changes` reads is read, and what it refuses is refused."""
+    """The Spark source reads the tables that `cdfd.changes` reads, and refuses the others, too."""
     path = str(folder / "delta" if (folder / "delta").is_dir() else folder)
     try:
         expected = wanted(path, "earliest")
