@@ -139,7 +139,7 @@ async def test_five_hundred_tables_can_be_searched_filtered_and_sorted() -> None
 
 
 async def test_a_refresh_replaces_texts_and_nothing_else() -> None:
-    """What has not changed stays: rows, the scroll position, the focus and what is selected."""
+    """A refresh keeps everything else: unchanged rows, the scroll position, the focus and the selection."""
     watch = """(() => { window.changed = []; new MutationObserver((all) => all.forEach((each) => window.changed.push(
       [each.type, (each.target.id || each.target.className || each.target.nodeName).toString()])))
       .observe(document.body, { subtree: true, childList: true, characterData: true }); })()"""

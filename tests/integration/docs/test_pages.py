@@ -1,6 +1,6 @@
-"""What pages show is what happens: commands, their outputs, and Python.
+"""Commands and Python code on pages give the outputs that the pages show.
 
-`make docs` rewrites the outputs of pages, but for those with a line `...`.
+`make docs` rewrites the outputs on pages, except those with a line `...`.
 """
 
 import os
@@ -21,7 +21,7 @@ def tour(folder: Path, broker: str = "localhost:9092") -> Tour:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # What the daemon listens at by default may be taken on this machine.
+    # The daemon's default port may be in use on this machine.
     places = {f"{host}:9464": f"{host}:{port}" for host in ("localhost", "127.0.0.1")}
     settings = f"http: {{listen: 127.0.0.1:{port}}}"
     update = os.environ.get("CDFD_DOCS") == "update"

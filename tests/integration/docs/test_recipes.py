@@ -95,7 +95,7 @@ def jobs() -> dict[str, Job]:
 
 
 def run_files() -> Iterator[str]:
-    """What the recipes name as the script."""
+    """The script that each recipe names."""
     job, _ = databricks()
     yield job["tasks"][0]["spark_python_task"]["python_file"]
     yield emr()["jobDriver"]["sparkSubmit"]["entryPoint"]

@@ -1,4 +1,4 @@
-"""What the page and the README show is what Helm says."""
+"""The page and the README show Helm's real output."""
 
 import os
 import re

@@ -39,7 +39,7 @@ def image() -> Iterator[Image]:
     if reason is not None:
         assert "CI" not in os.environ, reason
         pytest.skip(reason)
-    # Not below pytest's own folder, where nobody but its user can look.
+    # Not below pytest's own folder, which only its user can read.
     folder = Path(tempfile.mkdtemp(prefix="cdfd-image-", dir="/var/tmp"))
     folder.chmod(0o755)
     try:

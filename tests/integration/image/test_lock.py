@@ -1,4 +1,4 @@
-"""What the image installs is what `pyproject.toml` asks for. If a test here fails, run `make lock`."""
+"""The image installs the requirements of `pyproject.toml`. If a test here fails, run `make lock`."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ def pins(name: str) -> dict[str, list[Requirement]]:
 
 
 def asked(name: str) -> list[Requirement]:
-    """What a file is resolved from."""
+    """The requirements from which a lock file is resolved."""
     lines = [] if name in TOOLS else [line for line in PROJECT["dependencies"] if not line.startswith("cdfd-native")]
     lines += PROJECT["optional-dependencies"].get(name, [])
     more = FOLDER / f"{name}.in"

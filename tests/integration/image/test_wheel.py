@@ -106,7 +106,7 @@ def test_wheel_of_cdfd_native_is_for_all_pythons(wheels: Path) -> None:
 
 @pytest.mark.parametrize("version", [f"{sys.version_info[0]}.{sys.version_info[1]}", *OTHER_PYTHONS])
 def test_pip_installs_both_from_a_folder(wheels: Path, version: str, tmp_path: Path) -> None:
-    """What they need comes from the index, as the image has it, and both from the folder alone."""
+    """Dependencies come from the index, with the image's pins. Both wheels come from the folder alone."""
     interpreter = python(version)
     if interpreter is None:
         pytest.skip(f"there is no Python {version}")

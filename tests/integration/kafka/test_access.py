@@ -64,7 +64,7 @@ def pipeline(secured: Broker, master: KafkaAdminClient, tmp_path: Path, name: st
 
 
 def rights(pipeline: Pipeline, user: str) -> list[ACL]:
-    """What a daemon needs."""
+    """The ACLs that a daemon needs."""
 
     def on(kind: ResourceType, name: str, pattern: ACLResourcePatternType, operation: ACLOperation) -> ACL:
         return ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, ResourcePattern(kind, name, pattern))

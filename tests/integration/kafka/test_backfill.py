@@ -1,4 +1,4 @@
-"""A range published again: beside a daemon, interrupted, begun anew, once for a name."""
+"""A range is published again: next to a daemon, after an interruption, from the start, and once for each name."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def backfill(pipeline: Pipeline, *options: object) -> Ended:
 
 
 def published(pipeline: Pipeline, *options: object) -> str:
-    """What a backfill says that comes to its end."""
+    """The output of a backfill that succeeds."""
     ended = backfill(pipeline, *options)
     assert ended.code == 0, ended.err
     return ended.out
@@ -143,7 +143,7 @@ class TestInterrupted:
             assert "interrupted at version" in ended.out
         expected = Counter([*PAST, *((5 + number, "insert", 100 + number) for number in range(MANY))])
         assert 0 < len(pipeline.read(8)) < expected.total()
-        # What `now` is does not change by being interrupted.
+        # The resumed backfill keeps the version that `now` meant at its start.
         do(table.insert(rows(999)))
         assert "resumed at version" in published(pipeline, "--from", 1)
         assert Counter(changes(pipeline.read(expected.total()))) == expected

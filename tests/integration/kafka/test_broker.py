@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs. Those that ended and that nobody has waited for do not."""
+    """Whether a process runs. A zombie does not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
     return not (state == "" or state.startswith("Z"))
 

@@ -1,4 +1,4 @@
-"""Many tables in one daemon: a small one is not held up by a large one that catches up."""
+"""Many tables in one daemon: a large table that catches up does not delay a small one."""
 
 import json
 import urllib.request

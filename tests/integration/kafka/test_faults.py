@@ -1,4 +1,4 @@
-"""What goes wrong with topics, sizes and processes: the log says what happened and what the daemon does about it."""
+"""Failures of topics, record sizes and processes. The log states the failure and the daemon's reaction."""
 
 import json
 import random

@@ -28,7 +28,7 @@ OFTEN = {"interval": "50ms"}
 
 @pytest.fixture
 def table(pipeline: Pipeline) -> TableWriter:
-    """Three rows at version 1; the ledger is told of each version."""
+    """Three rows at version 1. The daemon records each version in the ledger."""
     pipeline.configure(progress={"ledger": str(pipeline.ledger)} | OFTEN)
     table = pipeline.table()
     do(table.insert(rows(0, 1, 2)))
@@ -50,9 +50,9 @@ def recorded(pipeline: Pipeline, folder: Path | None = None, name: str | None = 
 
 
 def small_disk(pipeline: Pipeline) -> list[str]:
-    """What to run a daemon in so that its ledger, and nobody else's, is on a file system of 256 KiB that is gone with it.
+    """The command that runs a daemon with its ledger, and no other file, on a file system of 256 KiB that ends with it.
 
-    Nothing, where the system does not let us.
+    Empty if the system does not allow such a mount.
     """
     pipeline.ledger.mkdir()
     mount = 'mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"'
@@ -62,13 +62,13 @@ def small_disk(pipeline: Pipeline) -> list[str]:
 
 
 def seen_by(daemon: Daemon, folder: Path) -> Path:
-    """A folder as a process has it, which may have something else there than we have."""
+    """A folder as a process sees it, which may have another file system mounted there."""
     return Path(f"/proc/{daemon.pid}/root{folder}")
 
 
 @contextmanager
 def full(folder: Path) -> Iterator[None]:
-    """There is no space left on a small disk."""
+    """Fill a small disk while the block runs."""
     filling = folder / "filling"
     with filling.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)):
@@ -79,7 +79,7 @@ def full(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def nothing_may_grow(daemon: Daemon) -> Iterator[None]:
-    """The daemon may write no byte to any file. Nobody needs a right for that, and no disk."""
+    """Forbid the daemon to write a byte to any file while the block runs. This needs no privilege and no extra disk."""
     soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, hard))
     yield
@@ -235,7 +235,7 @@ class TestDisagreement:
             daemon.stop()
 
     def test_both_lost(self, pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient) -> None:
-        """It begins anew, as it was told to begin."""
+        """The daemon starts at the configured start again."""
         assert pipeline.finish() == 3
         admin.delete_topics([f"_cdfd_progress.{pipeline.name}", pipeline.topic])
         shutil.rmtree(pipeline.ledger)

@@ -1,4 +1,4 @@
-"""Who may come in, and what is said to those who may not. Passwords are never shown."""
+"""Authentication and its errors. Passwords are never shown."""
 
 import contextlib
 import gc
@@ -213,7 +213,7 @@ class TestCertificates:
 
 
 class TestFiles:
-    """What is wrong with files is known before anybody is asked."""
+    """Errors in files are found before any connection."""
 
     def error(self, **security: Any) -> ConfigError:
         with pytest.raises(ConfigError) as caught:

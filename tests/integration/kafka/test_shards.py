@@ -55,7 +55,7 @@ class Fleet:
 
     @contextmanager
     def writing(self, pause: float) -> Iterator[list[Writing]]:
-        """Somebody changes every table all the time."""
+        """Writers that change every table all the time."""
         with ExitStack() as stack:
             yield [
                 stack.enter_context(Writing(place, seed, pause=pause))

@@ -81,7 +81,7 @@ class TestTakenOver:
     async def test_a_commit_just_before_the_other_is_fenced_counts(
         self, producer: MakeProducer, servers: str, name: str, read: Read
     ) -> None:
-        """Who takes over reads the position once nobody else can move it."""
+        """The newer process reads the position after it has fenced the older one."""
         place, loop = Place(servers, name), asyncio.get_running_loop()
         async with place.sink(producer=producer) as first:
             await deliver(first, rows(0))

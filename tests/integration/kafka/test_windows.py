@@ -35,7 +35,7 @@ def table(proxied: Pipeline) -> TableWriter:
 
 @contextmanager
 def hanging(pipeline: Pipeline, topic: str) -> Iterator[None]:
-    """Somebody else's transaction is open."""
+    """Another client's transaction, which stays open while the block runs."""
     other = KafkaProducer(bootstrap_servers=pipeline.direct, transactional_id=f"other.{pipeline.name}")
     other.init_transactions()
     other.begin_transaction()
@@ -219,7 +219,7 @@ def test_a_transaction_whose_time_is_up(proxied: Pipeline, proxy: Proxy, table: 
 
 
 def test_an_answer_that_does_not_come(proxied: Pipeline, proxy: Proxy, table: TableWriter) -> None:
-    """Nobody has to mend anything: the daemon looks where it stands, and goes on."""
+    """The daemon recovers by itself: it reads its position, and resumes there."""
     with proxied.daemon() as daemon:
         assert proxied.check() == 3
         fault = proxy.next(END_TXN, "stalled")

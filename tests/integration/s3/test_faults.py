@@ -1,4 +1,4 @@
-"""What can go wrong between here and a store: it is asked again, and where that does not help, said clearly."""
+"""Failures between the daemon and a store. Requests are retried; if that does not help, the error is clear."""
 
 import asyncio
 import logging

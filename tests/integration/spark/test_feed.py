@@ -1,4 +1,4 @@
-"""`engine.kind: spark`: `cdfd run` has Spark deliver, and every change arrives once and in order, whoever is killed."""
+"""`engine.kind: spark`: Spark delivers for `cdfd run`. Every change arrives once and in order, whichever process is killed."""
 
 import json
 import os

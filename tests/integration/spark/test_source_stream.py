@@ -49,7 +49,7 @@ class Stream:
         return writer.option("checkpointLocation", str(self.checkpoint))
 
     def run(self, batches: int | None = None) -> list[Key]:
-        """What comes until there is nothing more, or of so many micro-batches; only what is new."""
+        """The new rows of a run of the query, until no more are available."""
         before = len(self.rows)
         writer = self.writer()
         if batches is None:
@@ -253,7 +253,7 @@ def test_only_what_is_to_come(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_schema_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """A running query stops before it, started anew it goes on, and earlier rows lack the column."""
+    """A running query stops before the change. After a restart it resumes, and earlier rows lack the column."""
     table = create(spark, tmp_path)
     insert(spark, table, 0, 3)
     stream = Stream(spark, table, tmp_path, startingVersion=0)

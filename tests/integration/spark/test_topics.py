@@ -1,4 +1,4 @@
-"""What the daemon's sink writes, in every format, `read_changes` gives back as `cdfd.changes` has it."""
+"""`read_changes` returns the records of the daemon's sink, in every format, as the rows of `cdfd.changes`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -290,7 +290,7 @@ def ended(pipeline: Pipeline, version: int) -> bool:
 
 @pytest.mark.parametrize("format", ["flat", "arrow"])
 def test_a_copy_equals_its_source(spark: SparkSession, pipeline: Pipeline, format: str, tmp_path: Path) -> None:
-    """However often a batch comes again, and where the query was ended and started anew."""
+    """Repeated batches and a restart of the query do not change the copy."""
     target, checkpoint = f"{tmp_path}/copy", f"{tmp_path}/checkpoint"
     write(pipeline, format, 7, 20)
     failing = Failing(Upsert(target, ("id",), evolve_schema=True, deleted=f"{checkpoint}/cdfd-deleted"), 2)

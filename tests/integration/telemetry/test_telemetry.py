@@ -1,4 +1,4 @@
-"""Traces and run events of a real daemon, received by a real server; and a daemon that does not care when nobody receives them."""
+"""Traces and run events of a real daemon, received by a real server. A daemon works without a receiver, too."""
 
 import json
 import subprocess

@@ -28,7 +28,7 @@ SAMPLES = 36
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a process holds of the machine."""
+    """The resources that a process holds."""
 
     mebibytes: float
     threads: int

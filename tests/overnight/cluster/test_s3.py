@@ -55,7 +55,7 @@ def live(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
 
 
 def feed(spark: SparkSession, config: str) -> Any:
-    """Run the query of `engine: spark` to the end of the table. What Spark says of it."""
+    """Run the query of `engine: spark` to the end of the table. Returns Spark's plan and progress reports."""
     from pathlib import Path
 
     from cdfd.config import load

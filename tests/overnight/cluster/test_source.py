@@ -112,7 +112,7 @@ def test_nobody_imports_from_the_repository(driver: Application, cluster: Standa
     spark = (f"{HOME}/", f"{(HOME / 'jars').resolve()}/")
     for folder, imported, path in found["executors"]:
         assert imported == f"{folder}/cdfd.zip/cdfd/__init__.py"
-        # What is left of this tree are PySpark's own packages and jars.
+        # The only paths of this repository are PySpark's own packages and jars.
         assert not [place for place in path if str(ROOT) in place and not place.startswith(spark)]
 
 

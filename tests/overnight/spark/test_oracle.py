@@ -1,7 +1,7 @@
-"""delta-spark as the oracle: random tables that it wrote, its change feed beside ours. What was found to differ is in docs/oracle.md.
+"""delta-spark as the oracle: random tables that it wrote, its change feed against cdfd's. docs/oracle.md lists the differences.
 
-CDFD_ORACLE says how many (`make oracle`: 300), CDFD_ORACLE_FIRST the seed to begin at: a run goes on where it was stopped.
-CDFD_ORACLE_LOG is a file that gets a line of JSON for each seed. The first sixteen have every feature among them.
+CDFD_ORACLE is the number of tables (`make oracle`: 300). CDFD_ORACLE_FIRST is the first seed, so that a stopped run can be resumed.
+CDFD_ORACLE_LOG is a file to which each seed adds a line of JSON. The first sixteen tables cover every feature.
 """
 
 import datetime
