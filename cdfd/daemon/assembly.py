@@ -124,7 +124,7 @@ def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
     from cdfd.storage.s3 import sqs
     from cdfd.storage.s3.options import parse
 
-    return sqs.opened(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
+    return sqs.open_queue(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
 
 
 async def check_notifications(config: Settings) -> str | None:

@@ -23,7 +23,7 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
 from cdfd.log.segment import Checkpoint
-from cdfd.scan.parquet.reader import AnyReader, opened
+from cdfd.scan.parquet.reader import AnyReader, open_parquet
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
 
@@ -268,7 +268,7 @@ def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool =
 
 @contextlib.contextmanager
 def _open(storage: Storage, path: str, size: int) -> Iterator[AnyReader]:
-    with storage.open_input_file(path, size) as source, opened(source) as file:
+    with storage.open_input_file(path, size) as source, open_parquet(source) as file:
         checkpoints.check_schema(file.schema_arrow)
         yield file
 

@@ -138,7 +138,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     if segment.checkpoint is None:
         return None
     with Within(log.storage.uri, segment.checkpoint.version, None):
-        header, listing, begun = await asyncio.to_thread(_opened, log.storage, segment.checkpoint)
+        header, listing, begun = await asyncio.to_thread(_open_checkpoint, log.storage, segment.checkpoint)
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
@@ -149,7 +149,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     return LiveListing(listing, changed, state)
 
 
-def _opened(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, Listing, Snapshot]:
+def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, Listing, Snapshot]:
     state = checkpoint_files.state_of(storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
     sidecars = checkpoint_files.sidecar_stats(state.sidecars)

@@ -117,8 +117,8 @@ ENGINES = Registry(
 DATA_FILES = Registry(
     "cdfd.data_files",
     {
-        "parquet": "cdfd.scan.parquet.reader:opened",
-        "trv": "cdfd.trevni.files.data_file:opened",
+        "parquet": "cdfd.scan.parquet.reader:open_parquet",
+        "trv": "cdfd.trevni.files.data_file:open_trevni",
     },
 )
 """Functions that open a table's data files as `cdfd.scan.data_files.DataFile`, by the end of their names."""

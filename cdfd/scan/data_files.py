@@ -79,7 +79,7 @@ def skips_rows(kind: type) -> bool:
     return issubclass(kind, SkipsRows)
 
 
-def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:
+def open_data_file(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:
     """A data file for reading: of the format that the end of its name says. If that says none, a file that begins as Trevni files do
     is one, and any other is Parquet.
 

@@ -14,7 +14,7 @@ from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.scan.column_prefetch import may_skip_groups, prefetch_columns
-from cdfd.scan.data_files import DataFile, opened
+from cdfd.scan.data_files import DataFile, open_data_file
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, check_change_type, selection_of
 from cdfd.scan.group_pruning import excluded_groups, kept_batches
 from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
@@ -27,14 +27,18 @@ def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None 
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(scan.path, source, [CHANGE_TYPE]) as file,
+        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         return ImageOrder.of(lambda: _types(file, scan, files, key))
 
 
 def count_rows(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
-    with naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
+    with (
+        naming_file(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        open_data_file(scan.path, source) as file,
+    ):
         return selection_of(scan, files, file.metadata).count(file.metadata)
 
 
@@ -43,7 +47,7 @@ def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None = No
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(scan.path, source, [CHANGE_TYPE]) as file,
+        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         return ImageCounts.of(_types(file, scan, files, key))
 
@@ -110,7 +114,7 @@ def read(
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(scan.path, source, [CHANGE_TYPE]) as file,
+        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         skips = may_skip_groups(scan, where)
         if not skips:

@@ -219,7 +219,7 @@ def by_spark(chance: Random, table: pa.Table, folder: Path, spark: SparkSession)
 
 def read(chance: Random, data: bytes) -> pa.Table:
     """A file as cdfd reads it, in batches of some size."""
-    with reader.opened(pa.BufferReader(data)) as file:
+    with reader.open_parquet(pa.BufferReader(data)) as file:
         rows, threads = chance.choice([1, 9, 70, 65_536]), chance.random() < 0.5
         names = file.schema_arrow.names
         return pa.Table.from_batches(file.batches(names, rows=rows, use_threads=threads), file.schema_arrow)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from cdfd.cli.commands.tail import Existing, Writer, opened
+from cdfd.cli.commands.tail import Existing, Writer, open_output
 from cdfd.cli.difference import Difference, State
 from cdfd.errors import ConfigError
 from cdfd.log.table import Table
@@ -70,7 +70,7 @@ def run(request: Request) -> None:
     before, after = asyncio.run(_states(table, other, request))
     difference = Difference(before, after, request.key, request.columns, spill_space())
     total = dict.fromkeys(("insert", "update", "delete"), 0)
-    with opened(request.output, request.existing) as out:
+    with open_output(request.output, request.existing) as out:
         writer = Writer(request.uri, "flat", out)
         writer.begin(None, empty=request.existing == "overwrite")
         for batch in difference.batches():

@@ -97,7 +97,7 @@ def run(request: Request) -> None:
     if request.format == "trevni" and (request.output is None or request.existing == "append"):
         raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
     allocator.settle()
-    with opened(request.output, request.existing) as out:
+    with open_output(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
 
 
@@ -300,7 +300,7 @@ def _trevni(out: BinaryIO) -> TrevniOutput:
 
 
 @contextlib.contextmanager
-def opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
+def open_output(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
     """The output of a command. Its errors are translated, except for a closed pipe."""
     try:
         if path is None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.trevni import avro_schema
-from cdfd.trevni.files.opening import in_threads, opened
+from cdfd.trevni.files.opening import in_threads, open_source
 from cdfd.trevni.files.reading import TrevniFile
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.values import physical
@@ -72,7 +72,7 @@ def columns(file: str) -> Iterator[str]:
     Raises:
         CdfdError: the file cannot be read, or is damaged.
     """
-    with opened(file) as source, in_threads() as run:
+    with open_source(file) as source, in_threads() as run:
         for part in physical.document(Reader(source), run):
             yield part.decode()
 

@@ -34,7 +34,7 @@ Statistics: TypeAlias = "list[tuple[Mapping[str, ChunkStatistics], Mapping[str, 
 
 
 @contextlib.contextmanager
-def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[AnyReader]:
+def open_parquet(source: Any, dictionaries: Collection[str] = ()) -> Iterator[AnyReader]:
     """A file for reading. `dictionaries` are string columns to return as dictionaries.
 
     Args:

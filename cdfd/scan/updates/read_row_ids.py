@@ -14,7 +14,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.refinement import RowTracking
 from cdfd.scan.column_prefetch import prefetch_columns
-from cdfd.scan.data_files import opened
+from cdfd.scan.data_files import open_data_file
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles, naming_file
@@ -40,7 +40,11 @@ class IdBatch(NamedTuple):
 
 def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> Iterator[IdBatch]:
     """The row ids of the rows of a scan. Other columns are not read. Raises what `read` does."""
-    with naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
+    with (
+        naming_file(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        open_data_file(scan.path, source) as file,
+    ):
         assert scan.row_ids is not None
         found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         selection = selection_of(scan, files, file.metadata)
@@ -77,7 +81,7 @@ def read_with_ids(
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(scan.path, source) as file,
+        open_data_file(scan.path, source) as file,
     ):
         assert scan.row_ids is not None
         found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)

@@ -24,7 +24,7 @@ from cdfd.model.refinement import RowTracking
 from cdfd.runtime.arrays import array_of
 from cdfd.runtime.clock import Clock
 from cdfd.scan.file_reader import BATCH_ROWS, selection_of
-from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.reader import open_parquet
 from cdfd.scan.parquet.writer import DataFile, DataFileWriter
 from cdfd.scan.table_files import TableFiles, naming_file
 from cdfd.scan.updates.row_ids import FileRowIds
@@ -141,7 +141,7 @@ class Compactor:
         with (
             naming_file(file.path),
             self._storage.open_input_file(file.path, file.size) as source,
-            opened(source) as data,
+            open_parquet(source) as data,
         ):
             selection = selection_of(scan, self._files, data.metadata)
             names = data.schema_arrow.names

@@ -39,7 +39,7 @@ class ChangePartition(InputPartition):
     target: Target
 
 
-def opened(options: SourceOptions) -> Table:
+def open_table(options: SourceOptions) -> Table:
     """Open a table. A process caches its tables, with their connections and file metadata."""
     return _opened(
         options.path,
@@ -99,7 +99,7 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
         CdfdError: with table, version and file.
     """
     # A task has one core. Another thread would take one from another task.
-    table = opened(options)
+    table = open_table(options)
     execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
     convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)

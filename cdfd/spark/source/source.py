@@ -27,7 +27,7 @@ from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
 from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_slices
 from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
-from cdfd.spark.source.reading import ChangePartition, execution_of, opened, read_partition, stream_of
+from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition, stream_of
 from cdfd.spark.source.stream import StreamReader
 
 
@@ -45,7 +45,7 @@ class CdfdSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
-        self._target = asyncio.run(resolve_target(opened(self._options), self._options))
+        self._target = asyncio.run(resolve_target(open_table(self._options), self._options))
         rows = self._target.spark_schema
         return packed_schema(rows) if self._options.packed else rows
 
@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
-        self._target = target or asyncio.run(resolve_target(opened(options), options, schema))
+        self._target = target or asyncio.run(resolve_target(open_table(options), options, schema))
         self._filters = Filters()
 
     @property
@@ -94,7 +94,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
-        table, target = opened(self._options), self._target
+        table, target = open_table(self._options), self._target
         if self._options.start == "snapshot" and not self._filters.conditions:
             live = asyncio.run(listed_snapshot(stream_of(table, self._options, target), self._options, target.version))
             if live is not None:

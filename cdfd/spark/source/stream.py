@@ -19,7 +19,7 @@ from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
 from cdfd.spark.source.partitioning import partition_slices
 from cdfd.spark.source.range_partitions import range_partitions
-from cdfd.spark.source.reading import ChangePartition, execution_of, opened, read_partition
+from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream_plan import StreamPlanner
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class _Planning:
 
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
-        self._table = opened(options)
+        self._table = open_table(options)
         self._runner = asyncio.Runner()
         if target is None:
             target = self._run(resolve_target(self._table, options, schema))

@@ -39,7 +39,7 @@ def leading_ranges(size: int) -> list[tuple[int, int]]:
     return [(start, min(start + MAX_GET_BYTES, end)) for start in range(0, end, MAX_GET_BYTES)]
 
 
-def opened(
+def open_object(
     client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges = ()
 ) -> pa.NativeFile:
     """A file whose bytes in `got`, from `start` on (from its end if negative), are fetched, and those in `started` are being fetched."""

@@ -111,7 +111,7 @@ class Queue:
 
 
 @asynccontextmanager
-async def opened(name: QueueName, options: S3Options) -> AsyncIterator[Queue]:
+async def open_queue(name: QueueName, options: S3Options) -> AsyncIterator[Queue]:
     """Opens the queue with the credentials of a store.
 
     Raises:

@@ -15,7 +15,7 @@ from cdfd.errors import ConfigError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.file import first_range, leading_ranges, opened
+from cdfd.storage.s3.file import first_range, leading_ranges, open_object
 from cdfd.storage.s3.native import LISTING_PAGE, Listed
 from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import parse
@@ -179,7 +179,7 @@ class S3Storage:
             start = started[0][0].start
         else:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
-        return opened(self._client, request, got, start, started[1:])
+        return open_object(self._client, request, got, start, started[1:])
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects, with parallel GETs; see `WholeFiles`."""

@@ -58,7 +58,7 @@ class Footer:
 
 
 @contextmanager
-def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[TrevniDataFile]:
+def open_trevni(source: Any, dictionaries: Collection[str] = ()) -> Iterator[TrevniDataFile]:
     """A file for reading. `dictionaries` are columns to return as dictionaries.
 
     Raises:

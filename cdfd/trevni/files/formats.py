@@ -50,7 +50,7 @@ OpenSink: TypeAlias = Callable[[BinaryIO, pa.Schema], AbstractContextManager[Sin
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Rows]:
-    with pa.OSFile(path) as source, parquet_reader.opened(source) as file:
+    with pa.OSFile(path) as source, parquet_reader.open_parquet(source) as file:
         schema = _with_json(file.schema_arrow, ArrowReader(source).schema_arrow)
         batches = file.batches(schema.names, rows=BATCH_ROWS)
         yield Rows(schema, (pa.record_batch(_Retyped(batch, schema)) for batch in batches), file.metadata.num_rows)

@@ -43,7 +43,7 @@ def split(where: str | os.PathLike[str], options: StorageOptions | None = None) 
 
 
 @contextmanager
-def opened(where: Where, options: StorageOptions | None = None) -> Iterator[Source]:
+def open_source(where: Where, options: StorageOptions | None = None) -> Iterator[Source]:
     """A file for reading. A file object stays open.
 
     Raises:

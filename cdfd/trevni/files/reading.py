@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.trevni.blocks import BlockTable
-from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, opened
+from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, open_source
 from cdfd.trevni.metadata import FileMetadata
 from cdfd.trevni.rows import run_all
 from cdfd.trevni.table_reader import BATCH_ROWS, TableReader
@@ -89,7 +89,7 @@ class TrevniFile:
     ) -> None:
         self._path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
         with ExitStack() as stack:
-            found = stack.enter_context(opened(source, storage_options))
+            found = stack.enter_context(open_source(source, storage_options))
             self._run = stack.enter_context(in_threads()) if use_threads else run_all
             with self._naming():
                 self._reader = TableReader(found)

@@ -23,7 +23,7 @@ from cdfd.model.position import Position
 from cdfd.spark.engine import parts
 from cdfd.spark.engine.kafka_sink import CdfdKafka
 from cdfd.spark.engine.sink_options import SinkOptions
-from cdfd.spark.source.reading import ChangePartition, opened
+from cdfd.spark.source.reading import ChangePartition, open_table
 from cdfd.spark.source.source import CdfdSource
 from cdfd.storage.location import open_storage
 from tests.support import lake
@@ -79,7 +79,7 @@ def test_a_batch(moto_server: Server, uri: str) -> None:
     partitions = reader.partitions()
     assert len(partitions) == 2
     assert sum(batch.num_rows for each in partitions for batch in reader.read(each)) == 3
-    assert has_none(schema.json(), repr(found._options), repr(found), repr(reader), opened(found._options))
+    assert has_none(schema.json(), repr(found._options), repr(found), repr(reader), open_table(found._options))
     for partition in partitions:
         assert has_none(repr(partition), vars(partition), pickle.dumps(partition))
     # Executors open the store with the reader's options: here they are, so the search finds them.

@@ -15,7 +15,7 @@ import pytest
 
 import cdfd.trevni as trevni_files
 from cdfd.errors import DataError
-from cdfd.scan.data_files import DataFile, opened
+from cdfd.scan.data_files import DataFile, open_data_file
 
 Write = Callable[[Path, Sequence[pa.Table]], Path]
 
@@ -69,7 +69,7 @@ def n_of(file: DataFile, groups: Sequence[int] | None = None, most: int = 100) -
 
 def test_rows_of_all_groups_in_order(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, GROUPS)
-    with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
+    with pa.OSFile(str(path)) as source, open_data_file(path.name, source) as file:
         assert file.schema_arrow.names == ["n", "s"]
         assert list(chain.from_iterable(n_of(file))) == [1, 2, 3, 4, 5]
         assert all(len(batch) <= 2 for batch in n_of(file, most=2))
@@ -77,7 +77,7 @@ def test_rows_of_all_groups_in_order(write: Write, tmp_path: Path) -> None:
 
 def test_the_footer_counts_the_rows_of_each_group(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, GROUPS)
-    with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
+    with pa.OSFile(str(path)) as source, open_data_file(path.name, source) as file:
         footer = file.metadata
         counts = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         assert (footer.num_rows, counts) == (5, [2, 2, 1])
@@ -89,13 +89,13 @@ def test_chosen_row_groups_are_read_in_order(
     write: Write, tmp_path: Path, groups: list[int], expected: list[int]
 ) -> None:
     path = write(tmp_path, GROUPS)
-    with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
+    with pa.OSFile(str(path)) as source, open_data_file(path.name, source) as file:
         assert list(chain.from_iterable(n_of(file, groups))) == expected
 
 
 def test_columns_in_columns(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, GROUPS)
-    with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
+    with pa.OSFile(str(path)) as source, open_data_file(path.name, source) as file:
         [batch] = file.batches(["s.a"], [1], rows=9)
         assert batch.to_pylist() == [{"s": {"a": "3"}}, {"s": {"a": "4"}}]
 
@@ -108,14 +108,14 @@ def test_a_truncated_file_is_an_error(write: Write, tmp_path: Path, left: float)
     with (
         pa.OSFile(str(path)) as source,
         pytest.raises((DataError, pa.ArrowException, OSError, ValueError)),
-        opened(path.name, source) as file,
+        open_data_file(path.name, source) as file,
     ):
         list(file.batches(["n", "s"], rows=100))
 
 
 def test_columns_as_dictionaries(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, [pa.table({"t": ["insert", "delete"]})])
-    with pa.OSFile(str(path)) as source, opened(path.name, source, ["t"]) as file:
+    with pa.OSFile(str(path)) as source, open_data_file(path.name, source, ["t"]) as file:
         [batch] = file.batches(["t"], rows=9)
         assert pa.types.is_dictionary(batch.schema.field("t").type)
         assert batch["t"].to_pylist() == ["insert", "delete"]

@@ -103,7 +103,7 @@ def test_groups_are_not_decoded(table: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def statistics(data: bytes, names: list[str]) -> list[Mapping[str, ChunkStatistics]]:
-    with parquet.opened(pa.BufferReader(data)) as file:
+    with parquet.open_parquet(pa.BufferReader(data)) as file:
         assert isinstance(file, parquet.ParquetReader)
         return [known for known, _ in file.statistics(names)]
 

@@ -16,7 +16,7 @@ def test_a_file_that_contradicts_itself_is_refused(name: str) -> None:
     _, data = HOSTILE[name]
     with (
         pytest.raises((DataError, ValueError)),
-        reader.opened(pa.BufferReader(data)) as file,
+        reader.open_parquet(pa.BufferReader(data)) as file,
     ):
         for _ in file.batches(file.schema_arrow.names, rows=1_000):
             pass

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.reader import open_parquet
 
 ROWS, LENGTH = 4_000, 2_000
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def rows_of_batches(source: pa.NativeFile) -> list[int]:
-    with opened(source) as file:
+    with open_parquet(source) as file:
         return [batch.num_rows for batch in file.batches(["id", "note"], rows=65_536)]
 
 

@@ -91,7 +91,7 @@ def stored(table: pa.Table, **options: Any) -> bytes:
 
 
 def read(data: bytes, rows: int, columns: list[str] | None = None, **options: Any) -> list[pa.RecordBatch]:
-    with reader.opened(pa.BufferReader(data), **options) as file:
+    with reader.open_parquet(pa.BufferReader(data), **options) as file:
         return list(file.batches(columns or file.schema_arrow.names, rows=rows))
 
 
@@ -266,7 +266,7 @@ def test_other_types() -> None:
 @pytest.mark.parametrize("threads", [False, True])
 def test_columns_in_threads(threads: bool) -> None:
     table = pa.table({"id": range(900), "l": [[1, None]] * 900, "word": [f"word {number}" for number in range(900)]})
-    with reader.opened(pa.BufferReader(stored(table, row_group_size=400))) as file:
+    with reader.open_parquet(pa.BufferReader(stored(table, row_group_size=400))) as file:
         found = list(file.batches(table.column_names, rows=70, use_threads=threads))
     same(found, table.to_batches(), table.schema)
 
@@ -293,7 +293,7 @@ def test_a_selection_of_rows(codec: str) -> None:
 
 def test_some_columns_have_their_share_of_the_size() -> None:
     table = pa.table({"a": range(10_000), "b": [chr(65 + number % 26) * 40 for number in range(10_000)]})
-    with reader.opened(pa.BufferReader(stored(table, use_dictionary=False, compression="none"))) as file:
+    with reader.open_parquet(pa.BufferReader(stored(table, use_dictionary=False, compression="none"))) as file:
         sizes = [file.size_of(names) for names in (["a"], ["b"], ["a", "b"])]  # type: ignore[union-attr]
     assert 75_000 < sizes[0] < 90_000
     assert 400_000 < sizes[1] < 480_000

@@ -12,7 +12,7 @@ import cdfd
 from cdfd.delta.statistics import count_only, record_count
 from cdfd.errors import DataError
 from cdfd.runtime import native
-from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.reader import open_parquet
 
 LISTS = pa.table(
     {"l": pa.array([["a", "b", "c"], ["d"], None], pa.list_(pa.string())), "id": pa.array([1, 2, 3], pa.int64())}
@@ -56,7 +56,7 @@ class TestFooter:
     @pytest.mark.skipif(not native.built, reason="pyarrow alone refuses such a file")
     def test_rows_that_pyarrow_leaves_out_are_read(self, tmp_path: Path) -> None:
         write_list_that_begins_with_an_empty_page(tmp_path / "a.parquet")
-        with pa.OSFile(str(tmp_path / "a.parquet")) as source, opened(source) as file:
+        with pa.OSFile(str(tmp_path / "a.parquet")) as source, open_parquet(source) as file:
             assert pa.Table.from_batches(file.batches(["l", "id"], rows=10)).to_pydict() == LISTS.to_pydict()
 
     @pytest.mark.skipif(not native.built, reason="pyarrow alone refuses such a file")
@@ -80,7 +80,7 @@ class TestFooter:
     @pytest.mark.parametrize("rows", [1, 2, 10])
     def test_all_rows_of_whole_files_are_counted(self, columns: list[str], rows: int, tmp_path: Path) -> None:
         pq.write_table(LISTS, tmp_path / "a.parquet", row_group_size=2)
-        with pa.OSFile(str(tmp_path / "a.parquet")) as source, opened(source) as file:
+        with pa.OSFile(str(tmp_path / "a.parquet")) as source, open_parquet(source) as file:
             assert sum(batch.num_rows for batch in file.batches(columns, rows=rows)) == 3
             assert sum(batch.num_rows for batch in file.batches(columns, [1], rows=rows)) == 1
 

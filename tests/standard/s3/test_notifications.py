@@ -73,7 +73,7 @@ async def test_a_commit_wakes_its_reader(moto_server: Server, bucket: str, queue
     table = Table.open(uri, moto_server.options())
     clock = SystemClock()
     name = sqs.QueueName.parse(queue)
-    async with Notifications(partial(sqs.opened, name, options), clock).running() as notifications:
+    async with Notifications(partial(sqs.open_queue, name, options), clock).running() as notifications:
         with table.tailer(clock, HOURS, HOURS, notifications=notifications) as tailer:
             async with aclosing(tailer.entries(2)) as entries:  # type: ignore[type-var]
                 for version in range(2, 6):
@@ -175,7 +175,7 @@ def test_what_is_no_name(text: str) -> None:
 def test_one_that_is_not_there(moto_server: Server, url: str, said: str) -> None:
     async def scenario() -> None:
         name = sqs.QueueName.parse(url.format(server=moto_server.url))
-        async with sqs.opened(name, parse(moto_server.options())) as queue:
+        async with sqs.open_queue(name, parse(moto_server.options())) as queue:
             await queue.receive()
 
     with pytest.raises(StorageError, match=said) as caught:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.errors import StorageError
-from cdfd.scan.parquet.reader import ParquetReader, opened
+from cdfd.scan.parquet.reader import ParquetReader, open_parquet
 from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file
@@ -73,7 +73,7 @@ def bytes_asked(proxy: Proxy, size: int) -> int:
 
 def places(data: bytes, names: Sequence[str], groups: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
     """Where columns of a file are."""
-    with opened(pa.BufferReader(data)) as file:
+    with open_parquet(pa.BufferReader(data)) as file:
         assert isinstance(file, ParquetReader)
         return file.ranges(names, groups)
 
@@ -81,7 +81,7 @@ def places(data: bytes, names: Sequence[str], groups: Sequence[int] | None = Non
 def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
     data = table(1000)
     put(store, proxy, small := written(1000))
-    with store.open_input_file("x", len(small)) as source, opened(source) as file:
+    with store.open_input_file("x", len(small)) as source, open_parquet(source) as file:
         assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(proxy.asked) == 1
 
@@ -91,7 +91,7 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
     put(store, proxy, large := written(400_000, row_group_size=50_000, compression="none"))
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
-        with opened(source) as file:
+        with open_parquet(source) as file:
             source.prefetch_columns(places(large, data.column_names))
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(large) > 3 * s3_ranges.MAX_GET_BYTES
@@ -107,7 +107,7 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
         assert isinstance(source, ColumnPrefetch)
         begun = {asked.range for asked in proxy.asked}
         assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_ranges.MAX_GET_BYTES - 1}"} <= begun
-        with opened(source) as file:
+        with open_parquet(source) as file:
             source.prefetch_columns(places(large, data.column_names))
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
@@ -122,7 +122,7 @@ def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Stor
     put(store, proxy, bytes(reversed(large)))
     after = client.loop.submit(client.get(request, -s3_file.TAIL_BYTES, None)).result()
     with (
-        s3_file.opened(
+        s3_file.open_object(
             client, request, after, -s3_file.TAIL_BYTES, [(PrefetchRange(start, end - start, 0), before)]
         ) as source,
         pytest.raises(StorageError, match="replaced"),

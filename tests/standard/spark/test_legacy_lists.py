@@ -30,7 +30,7 @@ def test_lists_of_elements_of_every_kind(element: str, spark: SparkSession, tmp_
     finally:
         spark.conf.unset("spark.sql.parquet.writeLegacyFormat")
     [path] = tmp_path.glob("rows/*.parquet")
-    with reader.opened(pa.OSFile(str(path))) as file:
+    with reader.open_parquet(pa.OSFile(str(path))) as file:
         batches = list(file.batches(["id", "items", "by_name"], rows=2))
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert rows == pq.ParquetFile(path).read().to_pylist()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cdfd.errors import DataError
-from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.reader import open_parquet
 from tests.support.parquet_bytes import (
     BYTE_ARRAY,
     INT32,
@@ -119,7 +119,7 @@ def as_it_is_read(data: bytes, path: Path) -> pa.NativeFile:
 
 def read(data: bytes, source: Callable[[bytes, Path], pa.NativeFile], path: Path, rows: int = 7_000) -> list[object]:
     fill_memory()
-    with source(data, path) as file, opened(file) as reader:
+    with source(data, path) as file, open_parquet(file) as reader:
         return [value for batch in reader.batches(["c"], rows=rows) for value in batch.column(0).to_pylist()]
 
 

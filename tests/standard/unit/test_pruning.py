@@ -30,7 +30,7 @@ from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.pruning import possible
 from cdfd.plan.skipping import Columns, Range
 from cdfd.plan.where import parse_where, selected
-from cdfd.scan.data_files import opened
+from cdfd.scan.data_files import open_data_file
 from cdfd.scan.file_reader import FileReader
 from cdfd.scan.group_pruning import excluded_groups
 from cdfd.scan.table_files import TableFiles
@@ -114,7 +114,7 @@ def test_footers_lose_no_row(kinds: str, data: st.DataObject, as_integers: bool)
     buffer, schema = pa.BufferOutputStream(), column.schema()
     rows = pa.table([column.stored], ["x"])
     pq.write_table(rows, buffer, row_group_size=2, store_decimal_as_integer=as_integers)
-    with opened("f.parquet", pa.BufferReader(buffer.getvalue())) as file:
+    with open_data_file("f.parquet", pa.BufferReader(buffer.getvalue())) as file:
         reader = FileReader.prepare(file, schema, FILE, TableFiles(MemoryStorage("memory://"), no_other_root))
         for text in data.draw(filters(column)):
             for group in excluded_groups(reader, schema, parse_filter(text)):
