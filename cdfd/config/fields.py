@@ -68,12 +68,12 @@ class Section(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key not in optional}
 
 
-def registered(registry: Registry) -> AfterValidator:
+def registry_name(registry: Registry) -> AfterValidator:
     """Text that is one of a registry's names."""
-    return AfterValidator(partial(_registered, registry))
+    return AfterValidator(partial(_check_registered, registry))
 
 
-def _registered(registry: Registry, name: str) -> str:
+def _check_registered(registry: Registry, name: str) -> str:
     if name not in registry:
         raise ValueError(f"expected {either(registry.names())}")
     return name

@@ -22,7 +22,7 @@ from cdfd.config.fields import (
     Text,
     WebAddress,
     in_folder,
-    registered,
+    registry_name,
 )
 from cdfd.config.problems import Conflicts
 from cdfd.config.values import Ledger, Secret
@@ -187,7 +187,7 @@ class SparkEngine(Section):
 class Engine(Section):
     """The engine, which reads the rows."""
 
-    kind: Annotated[str, registered(ENGINES)] = "embedded"
+    kind: Annotated[str, registry_name(ENGINES)] = "embedded"
     """Which process reads the rows. `embedded`: the daemon. `spark`: Spark. `auto`: Spark for large versions and first
     snapshots, otherwise the daemon.
     """

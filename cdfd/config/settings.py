@@ -34,7 +34,7 @@ from cdfd.config.fields import (
     UserText,
     WebAddress,
     either,
-    registered,
+    registry_name,
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.own_topics import HEARTBEATS, OwnTopics
@@ -84,7 +84,7 @@ __all__ = [
     "Uri",
     "UserText",
     "WebAddress",
-    "registered",
+    "registry_name",
 ]
 
 

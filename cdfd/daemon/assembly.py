@@ -31,7 +31,7 @@ from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
-from cdfd.runtime.progress_line import watched
+from cdfd.runtime.progress_line import is_watched
 from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import Ledger, app_id
 
@@ -178,7 +178,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 monitor,
                 shared.admission,
                 sinks.place,
-                terminal=watched() and len(config.tables) == len(config.listed) == 1,
+                terminal=is_watched() and len(config.tables) == len(config.listed) == 1,
                 # A table that was found is not in the settings, and parts of its versions are delivered by these.
                 large=large_versions(config.with_tables((table,)), table, sink, shared.engine, mailbox.interrupt),
                 warned=shared.warned.setdefault(table.name, set()),

@@ -40,7 +40,7 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import MISSING_HINT
 from cdfd.sinks.base import Sink, SnapshotNeededError
 from cdfd.sinks.ledger.ledger import LedgerEntry
-from cdfd.sinks.ledger.recovery import delivered, digest_of
+from cdfd.sinks.ledger.recovery import delivered_version, digest_of
 from cdfd.sinks.ledger.txn_state import is_ours
 
 logger = logging.getLogger("cdfd.feed")
@@ -291,7 +291,7 @@ class Feed:
         phase: Phase = "snapshot" if found.snapshot else "stream"
         position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
         await self._move(position, position)
-        before = delivered(position)
+        before = delivered_version(position)
         if self.policies.ledger_counts and before is not None:
             self._note_delivered(before, position)
             assert self.recorder is not None

@@ -29,7 +29,7 @@ from cdfd.model.control import Resnapshot
 from cdfd.model.plan import ChangePlan, LiveScans, plan_snapshot
 from cdfd.model.position import Position
 from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles, Touched
-from cdfd.plan.where import parse_where, selected
+from cdfd.plan.where import parse_where, select_files
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.sinks.base import ControlSink
@@ -164,7 +164,7 @@ class Resnapshotter:
         plan = plan_snapshot(found, 0)
         assert isinstance(plan.scans, LiveScans)
         terms = parse_where(state.where) if state.where else ()
-        chosen = selected(terms, plan.scans, plan.schema) if terms else np.ones(len(plan.scans), np.bool_)
+        chosen = select_files(terms, plan.scans, plan.schema) if terms else np.ones(len(plan.scans), np.bool_)
         return NumberedFiles(plan.scans), chosen, version
 
     async def _live(self, version: int, where: str) -> Snapshot:

@@ -302,11 +302,11 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
             control characters, drive letters, `file://host/`, `dbfs:/`).
     """
     if _FORBIDDEN.search(decoded_path):
-        raise _refused(decoded_path, "has a backslash or a control character in its path")
-    path = _replaced(decoded_path, prefixes)
+        raise _refusal(decoded_path, "has a backslash or a control character in its path")
+    path = _replace_prefix(decoded_path, prefixes)
     if _OPAQUE.match(path) or _FILE_SCHEME.match(path):
         what = "is neither below the table nor at an absolute path that cdfd understands"
-        raise _refused(decoded_path, what, _PREFIX_HINT)
+        raise _refusal(decoded_path, what, _PREFIX_HINT)
     place = _absolute(path)
     if place is None:
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))
@@ -314,10 +314,10 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
         base = _absolute(_without_file_scheme(root))
         if base is not None and base.holds(place):
             return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
-    raise _refused(decoded_path, "lies outside the table", _HINT)
+    raise _refusal(decoded_path, "lies outside the table", _HINT)
 
 
-def _replaced(path: str, prefixes: Prefixes) -> str:
+def _replace_prefix(path: str, prefixes: Prefixes) -> str:
     """The path with the longest prefix that it has replaced by the place that it stands for."""
     for prefix, place in sorted(prefixes, key=lambda each: -len(each[0])):
         begin = prefix.rstrip("/")
@@ -343,7 +343,7 @@ def locate(root_uri: str, decoded_path: str) -> Location:
     if base is None or place is None:
         return resolve(root_uri, decoded_path)
     if base.store.partition("//")[0] != place.store.partition("//")[0]:
-        raise _refused(decoded_path, "lies in a store of another kind than the table's")
+        raise _refusal(decoded_path, "lies in a store of another kind than the table's")
     return resolve(root_uri, "/".join((base.store.rstrip("/"), *place.segments)), (base.store,))
 
 
@@ -355,7 +355,7 @@ def _absolute(path: str) -> _Place | None:
         authority, *segments = uri["rest"].split("/")
         return _Place(f"{_SCHEMES.get(scheme, scheme)}://{authority}", _normalise(segments, path))
     if path.startswith("//"):
-        raise _refused(path, "lies on another host")
+        raise _refusal(path, "lies on another host")
     return _Place("/", _normalise(path.split("/"), path)) if path.startswith("/") else None
 
 
@@ -372,7 +372,7 @@ def _normalise(segments: list[str], path: str) -> tuple[str, ...]:
     for segment in segments:
         if segment == "..":
             if not result:
-                raise _refused(path, "lies outside the table", _HINT)
+                raise _refusal(path, "lies outside the table", _HINT)
             result.pop()
         elif segment not in ("", "."):
             result.append(segment)
@@ -381,10 +381,10 @@ def _normalise(segments: list[str], path: str) -> tuple[str, ...]:
 
 def _below(path: str, segments: tuple[str, ...]) -> str:
     if not segments or path.endswith(("/", "/.", "/..")):
-        raise _refused(path, "is a folder")
+        raise _refusal(path, "is a folder")
     return "/".join(segments)
 
 
-def _refused(path: str, why: str, hint: str | None = None) -> PathError:
+def _refusal(path: str, why: str, hint: str | None = None) -> PathError:
     # A path with control characters would speak to the terminal that the error is printed on.
     return PathError(f"the log names a file that {why}", path=path if path.isprintable() else repr(path), hint=hint)

@@ -185,7 +185,7 @@ class FileStatistics:
 
     def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
         child = self.schema.find(path)
-        return None if child is None else typed(self._entry(tree, path), child.type)
+        return None if child is None else typed_scalar(self._entry(tree, path), child.type)
 
     def _entry(self, tree: Mapping[str, Any], path: Path) -> object:
         """The entry under the physical names of a path."""
@@ -233,7 +233,7 @@ def whole(entry: object) -> int | None:
     return number if number == entry else None
 
 
-def typed(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
+def typed_scalar(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
     """A JSON value as one of the column's type, None if it is not."""
     if kind == Primitive("string"):
         return scalar_of(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None

@@ -76,7 +76,7 @@ def place_of(where: str | None) -> Iterator[Place]:
 
 async def _show(place: Place) -> None:
     table = Table.open(f"{place.lake}/orders")
-    writer = await created(table)
+    writer = await create_table(table)
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
     stop = asyncio.Event()
     files = await FilesSink.open(place.folder / "changes", JsonLines())
@@ -103,7 +103,7 @@ async def _show(place: Place) -> None:
     )
 
 
-async def created(table: Table) -> TableWriter:
+async def create_table(table: Table) -> TableWriter:
     """Create the demo's table, empty.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, created, place_of, say, steps, synced
+from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, create_table, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.log.table import Table
@@ -56,7 +56,7 @@ def run(servers: str, where: str | None) -> None:
 
 async def _show(servers: str, place: Place) -> None:
     table = Table.open(f"{place.lake}/orders")
-    writer = await created(table)
+    writer = await create_table(table)
     name = f"demo-{uuid.uuid4().hex[:6]}"
     topic = f"{name}.orders"
     config = place.folder / "shop.yaml"

@@ -50,7 +50,7 @@ class ArrowRecords:
 
     def _records(self, lots: list[KeyedRows]) -> list[Records]:
         return [
-            Records(None, _joined(list(self._streams(rows))), partition=partition)
+            Records(None, _join(list(self._streams(rows))), partition=partition)
             for lot in lots
             for partition, rows in self._by_partition(lot)
         ]
@@ -92,7 +92,7 @@ def _stream(batch: pa.RecordBatch) -> pa.Buffer:
     return out.getvalue()
 
 
-def _joined(streams: list[pa.Buffer]) -> pa.Array:
+def _join(streams: list[pa.Buffer]) -> pa.Array:
     """The streams as values. A single one, which is the usual case, is not copied."""
     if len(streams) == 1:
         return pool_from_parts(np.array([0, streams[0].size], np.int64), streams[0])

@@ -239,7 +239,7 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
                 yield checkpoints.adds(batch)
 
 
-def bounded(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def limit_memory(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Batches that are kept in memory, of checkpoint files of `size` bytes in total.
 
     Raises:

@@ -75,7 +75,7 @@ class Listing:
         Raises:
             LogError: they take more memory than the rows of such a checkpoint may take.
         """
-        return list(checkpoint_files.bounded((batch for batch in batches if len(batch)), self.size))
+        return list(checkpoint_files.limit_memory((batch for batch in batches if len(batch)), self.size))
 
     def _batches(self, storage: Storage, columns: RowColumns) -> Iterator[pa.RecordBatch]:
         with Within(storage.uri, self.version, None):
@@ -142,7 +142,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
-    changed = _named(commits)
+    changed = _named_paths(commits)
     rows = await asyncio.to_thread(_found, listing, log.storage, changed)
     state = replay(replace(begun, header=header, base=Base(rows)), commits)
     log.warn_of_mismatches(state)
@@ -162,7 +162,7 @@ def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, 
     return header, listing, checkpoint_files.snapshot_of(header, state)
 
 
-def _named(commits: list[Commit]) -> pa.Array:
+def _named_paths(commits: list[Commit]) -> pa.Array:
     """The paths that commits name, ascending."""
     paths = {added.path for commit in commits for added in commit.adds}
     paths |= {removed.path for commit in commits for removed in commit.removes}

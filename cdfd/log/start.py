@@ -106,7 +106,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
     """
     bound = parse_bound(start)
     exclusive = isinstance(bound, After)
-    match await _resolved(log, bound, now_ms):
+    match await _resolve(log, bound, now_ms):
         case "earliest":
             return await _earliest(log)
         case int(version):
@@ -142,7 +142,7 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
         LogError: more versions back than exist.
     """
     bound = None if until is None else parse_bound(until)
-    match None if bound is None else await _resolved(log, bound, now_ms):
+    match None if bound is None else await _resolve(log, bound, now_ms):
         case None:
             return None
         case _ if isinstance(bound, After):
@@ -210,7 +210,7 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
         )
 
 
-async def _resolved(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
+async def _resolve(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
     """A bound that no longer depends on the newest version or on the current time; of `After`, the one that it excludes."""
     if isinstance(bound, After):
         bound = bound.bound

@@ -33,9 +33,9 @@ from cdfd.model.plan import (
 )
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
-from cdfd.plan.refining import refined
+from cdfd.plan.refining import refine
 from cdfd.plan.resnapshot import NumberedFiles, Touched
-from cdfd.plan.shape.pruning import pruned
+from cdfd.plan.shape.pruning import prune
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 
 logger = logging.getLogger("cdfd.changes")
@@ -157,7 +157,7 @@ class PlanStream:
             raise error.within(table=self.log.storage.uri, version=state.version) from None
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
-        return made if self.shape.where is None else pruned(made, self.shape.where, self.target)
+        return made if self.shape.where is None else prune(made, self.shape.where, self.target)
 
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
@@ -262,7 +262,7 @@ class PlanStream:
         made = self._pruned(made)
         if (self.refine != "off" or self.key) and previous is not None:
             begun = commit.version in self.unrefined
-            made = refined(made, commit, header, previous, self.refine, self.key, begun=begun)
+            made = refine(made, commit, header, previous, self.refine, self.key, begun=begun)
             self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)

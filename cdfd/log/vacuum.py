@@ -144,7 +144,7 @@ async def _named_since(log: DeltaLog, cutoff_ms: int) -> AsyncIterator[vacuum.Na
                 commit = (await log.entry(version)).commit
             except NotFoundError:
                 continue  # log clean-up has removed it
-            yield vacuum.named(commit, log.storage.uri)
+            yield vacuum.files_named(commit, log.storage.uri)
 
 
 def _hours(milliseconds: int) -> str:

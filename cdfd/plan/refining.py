@@ -27,7 +27,7 @@ class _Fallback(Exception):
         self.reason = reason
 
 
-def refined(
+def refine(
     plan: ChangePlan,
     commit: Commit,
     header: Header,
@@ -59,7 +59,7 @@ def refined(
     if begun or refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
         return plan
     try:
-        return _refined(plan, commit, header, previous, refine, tuple(key))
+        return _refine(plan, commit, header, previous, refine, tuple(key))
     except _Fallback as fallback:
         return replace(plan, unrefined=fallback.reason)
 
@@ -102,7 +102,7 @@ def _replaces_rows(scans: Sequence[FileScan]) -> bool:
     return bool(scans) and not isinstance(scans, LiveScans) and scans[0].change_type != scans[-1].change_type
 
 
-def _refined(
+def _refine(
     plan: ChangePlan, commit: Commit, header: Header, previous: Header, refine: Refine, key: tuple[str, ...]
 ) -> ChangePlan:
     by_rows = refine == "rows" or (refine == "auto" and row_tracking_enabled(header.metadata))

@@ -66,7 +66,7 @@ def parse_where(text: str) -> tuple[Term, ...]:
     return tuple(_Parser(text).terms())
 
 
-def selected(terms: Sequence[Term], scans: LiveScans, schema: TableSchema) -> npt.NDArray[np.bool_]:
+def select_files(terms: Sequence[Term], scans: LiveScans, schema: TableSchema) -> npt.NDArray[np.bool_]:
     """For each file, whether it may have rows that satisfy all terms. The files must have their statistics.
 
     Raises:

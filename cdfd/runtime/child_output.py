@@ -21,7 +21,7 @@ _logger = logging.getLogger("stderr")
 
 
 @contextmanager
-def logged(program: str) -> Iterator[int | None]:
+def log_standard_error(program: str) -> Iterator[int | None]:
     """A file descriptor for the standard error of a process that starts in the block. A thread logs its lines, as warnings of `stderr`.
 
     Args:

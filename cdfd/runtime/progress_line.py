@@ -88,7 +88,7 @@ class ProgressLine:
         bar.update(task, description=f"{where}{self._rows:,} rows {self._verb}, {speed:,.0f} a second")
 
 
-def watched() -> bool:
+def is_watched() -> bool:
     """Whether standard error is a terminal and standard output is not."""
     with contextlib.suppress(AttributeError, ValueError):  # closed, or not there
         return sys.stderr.isatty() and not sys.stdout.isatty()

@@ -23,7 +23,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
-from cdfd.plan.shape.compiler import Filter, compiled
+from cdfd.plan.shape.compiler import Filter, compile_filter
 from cdfd.plan.shape.masks import Apply
 from cdfd.plan.shape.shape import Shape
 from cdfd.runtime.arrays import array_of
@@ -50,7 +50,7 @@ class _Columns:
             fields.append(column)
         first = len(rows) - len(CHANGE_COLUMNS)
         found += [(position, None) for position in range(first, len(rows))]
-        where = None if shape.where is None else compiled(shape.where, schema)
+        where = None if shape.where is None else compile_filter(shape.where, schema)
         return cls(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(found))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:

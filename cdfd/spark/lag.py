@@ -78,7 +78,7 @@ def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
     found = []
     for source in progress.sources:
         try:
-            fields = _parsed(source.endOffset)
+            fields = _parse(source.endOffset)
             if isinstance(fields, dict):
                 found.append(Offset.from_json(fields))
         except (ValueError, SyntaxError, ConfigError):
@@ -86,7 +86,7 @@ def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
     return found
 
 
-def _parsed(text: str) -> object:
+def _parse(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:

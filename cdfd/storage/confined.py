@@ -118,18 +118,18 @@ class ConfinedRoot:
         root, target = (os.path.realpath(os.path.join(self.root, each)) for each in ("", path))
         above = next((place for place in named if _is_below(root, place)), None)
         if above is None:
-            raise _refused(self._within, root, requested or path)
+            raise _refusal(self._within, root, requested or path)
         for inside, place in ((root, above), *((each, each) for each in named[1:])):
             if _is_below(target, inside):
                 return place, target[len(place) :].lstrip("/")
-        raise _refused("the table", target, requested or path)
+        raise _refusal("the table", target, requested or path)
 
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _refused(place: str, target: str, path: str) -> PathError:
+def _refusal(place: str, target: str, path: str) -> PathError:
     return PathError(
         f"a symbolic link leads out of {place}, to {target}",
         path=path,

@@ -131,7 +131,7 @@ class FsspecStorage:
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects are read whole, others by the file system's own file; see the port."""
         check_path(path)
-        with _translated("read", path):
+        with _translate_errors("read", path):
             known = self._stat(path).size
             if self._memory or known <= WHOLE_OBJECT_BYTES:
                 return pa.BufferReader(self._bytes(path, 0, known))
@@ -144,7 +144,7 @@ class FsspecStorage:
             check_path(path)
 
         def translated() -> T:
-            with _translated(doing, path), _memory if self._memory else contextlib.nullcontext():
+            with _translate_errors(doing, path), _memory if self._memory else contextlib.nullcontext():
                 return work()
 
         return await asyncio.to_thread(translated)
@@ -243,7 +243,7 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
 
 
 @contextlib.contextmanager
-def _translated(doing: str, path: str) -> Iterator[None]:
+def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except _ABSENT:

@@ -156,7 +156,7 @@ class LocalStorage:
             data, found = self._read(path, 0, _SMALL + 1)
             if found.size <= _SMALL:
                 return pa.BufferReader(data)
-        with _translated("open", path):
+        with _translate_errors("open", path):
             return columns(self._open(path))
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
@@ -164,14 +164,14 @@ class LocalStorage:
         found: list[bytes] = []
         for folder, group in groupby(zip(paths, sizes, strict=True), lambda wanted: wanted[0].rpartition("/")[0]):
             wanted = list(group)
-            with _translated("read", wanted[0][0]), self._confined.folder(folder, wanted[0][0]) as descriptor:
+            with _translate_errors("read", wanted[0][0]), self._confined.folder(folder, wanted[0][0]) as descriptor:
                 for path, size in wanted:
                     check_path(path)
                     found.append(self._read_in(descriptor, path, size))
         return found
 
     def _read_in(self, folder: int, path: str, size: int) -> bytes:
-        with _translated("read", path):
+        with _translate_errors("read", path):
             file = regular(self._confined.open_in(folder, path, _OPEN), path)
             try:
                 data = pread(file, 0, size + 1)
@@ -186,7 +186,7 @@ class LocalStorage:
         return regular(self._confined.open(path, _OPEN), path)
 
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
-        with _translated("read", path):
+        with _translate_errors("read", path):
             return content(self._open(path), path, start, length)
 
     def _read_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
@@ -204,10 +204,14 @@ class LocalStorage:
 
     def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         found: list[tuple[bytes, Stat]] = []
-        with suppress(StorageError), _translated("read", folder), self._confined.folder(folder, paths[0]) as descriptor:
+        with (
+            suppress(StorageError),
+            _translate_errors("read", folder),
+            self._confined.folder(folder, paths[0]) as descriptor,
+        ):
             with suppress(StorageError):
                 for path in paths:
-                    with _translated("read", path):
+                    with _translate_errors("read", path):
                         file = regular(self._confined.open_in(descriptor, path, _OPEN), path)
                         data, stat = content(file, path, 0, length + 1)
                     if stat.size > length or len(data) != stat.size:
@@ -224,7 +228,7 @@ class LocalStorage:
 
     def _matching_names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
         beginning = prefix[len(folder) :]
-        with _translated("list", folder):
+        with _translate_errors("list", folder):
             try:
                 with self._confined.folder(folder) as below:
                     names = [
@@ -242,7 +246,7 @@ class LocalStorage:
         return sorted(names)
 
     def _folders(self, folder: str) -> Sequence[str]:
-        with _translated("list", folder):
+        with _translate_errors("list", folder):
             try:
                 with self._confined.folder(folder) as below:
                     return sorted(entry.name for entry in entries(below) if is_folder(entry) and is_utf8(entry.name))
@@ -250,7 +254,7 @@ class LocalStorage:
                 return ()
 
     def _links(self, folder: str) -> Collection[str]:
-        with _translated("list", folder):
+        with _translate_errors("list", folder):
             try:
                 with self._confined.folder(folder) as below:
                     return {entry.name for entry in entries(below) if entry.is_symlink()}
@@ -258,17 +262,17 @@ class LocalStorage:
                 return ()
 
     def _file_id(self, path: str) -> tuple[int, int] | None:
-        with suppress(NotFoundError), _translated("stat", path):
+        with suppress(NotFoundError), _translate_errors("stat", path):
             file = os.stat(os.path.join(self._root, path))
             return file.st_dev, file.st_ino
         return None
 
     def _stat_page(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []
-        with suppress(NotFoundError), _translated("list", folder), self._confined.folder(folder) as below:
+        with suppress(NotFoundError), _translate_errors("list", folder), self._confined.folder(folder) as below:
             for name in names:
                 path = folder + name
-                with _translated("list", path), suppress(FileNotFoundError):
+                with _translate_errors("list", path), suppress(FileNotFoundError):
                     try:
                         found = self._confined.stat_in(below, path)
                     except (FileNotFoundError, NotADirectoryError):
@@ -283,11 +287,11 @@ class LocalStorage:
         return page
 
     def _stat(self, path: str) -> Stat:
-        with _translated("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
+        with _translate_errors("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
             return self._stat_in(folder, path)
 
     def _stat_in(self, folder: int, path: str) -> Stat:
-        with _translated("stat", path):
+        with _translate_errors("stat", path):
             found = self._confined.stat_in(folder, path)
             require_file(found, path)
             return as_stat(path, found)
@@ -324,7 +328,7 @@ class LocalStorage:
 
 
 @contextmanager
-def _translated(doing: str, path: str) -> Iterator[None]:
+def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from cdfd.cli.commands.backfill_job import Job, Request
-from cdfd.cli.commands.progress import named, with_table
+from cdfd.cli.commands.progress import table_named, with_table
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -38,7 +38,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
 from cdfd.runtime import allocator
 from cdfd.runtime.clock import SystemClock
-from cdfd.runtime.progress_line import ProgressLine, watched
+from cdfd.runtime.progress_line import ProgressLine, is_watched
 from cdfd.sinks.base import Backfill as Stored
 from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills, connector
 
@@ -56,7 +56,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
         CdfdError: the backfill failed. Running the command again resumes it.
     """
     config = with_table(load(path), request.table)
-    table = named(config, request.table)
+    table = table_named(config, request.table)
     sinks = connector(config)
     if not isinstance(sinks, TakesBackfills):
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
@@ -164,7 +164,7 @@ class Backfill:
             table_id = (await self._opened.log.header()).metadata.id
             async with self._engine() as engine, self._sink_at(job, table_id) as (sink, position):
                 await tailer.resume(position.table_id, position.basis, position.digest)
-                report = ProgressLine(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
+                report = ProgressLine(logger, "published", self._opened.uri, terminal=is_watched(), clock=self._clock)
                 with contextlib.closing(report):
                     await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
 

@@ -14,7 +14,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import engine_of
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.membership.discovery import resolved
+from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.delta.protocol import cdf_enabled
@@ -23,7 +23,7 @@ from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import Ledger
-from cdfd.sinks.ledger.recovery import delivered
+from cdfd.sinks.ledger.recovery import delivered_version
 from cdfd.storage.durable import nearest_existing
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
@@ -100,7 +100,7 @@ Shared = dict[str, str | CdfdError | None]
 async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], Shared]:
     """The result for each table, the errors of patterns of tables, and the state of everything that they share."""
     try:
-        config, errors = await resolved(config, shard=shard)
+        config, errors = await discover_tables(config, shard=shard)
     except CdfdError as error:
         config, errors = config.with_tables(config.listed), [error]
     sink = connector(config)
@@ -156,7 +156,7 @@ def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, fo
     error = _unwritable(ledger.uri)
     if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
         assert found.following is not None
-        if delivered(found.following) is not None:  # the daemon records this before its first delivery
+        if delivered_version(found.following) is not None:  # the daemon records this before its first delivery
             raise error
     return [] if error is None else [str(error)]
 

@@ -11,7 +11,7 @@ from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.membership.discovery import resolved
+from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.errors import ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
@@ -19,7 +19,7 @@ from cdfd.log.table import position_after
 from cdfd.model.position import Position
 from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
-from cdfd.sinks.ledger.recovery import delivered
+from cdfd.sinks.ledger.recovery import delivered_version
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 
@@ -32,7 +32,7 @@ def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
     Raises:
         ConfigError: the configuration is invalid.
     """
-    config, problems = asyncio.run(resolved(load(path)))
+    config, problems = asyncio.run(discover_tables(load(path)))
     found = asyncio.run(_show(config, connector(config)))
     code = 0 if all(each.error is None for each in found.values()) and not problems else 1
     if as_json:
@@ -49,7 +49,7 @@ def set_position(path: Path, table: str, version: int) -> str:
         SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
     """
     config = with_table(load(path), table)
-    return asyncio.run(_set(config, named(config, table), version, connector(config)))
+    return asyncio.run(_set(config, table_named(config, table), version, connector(config)))
 
 
 def reset(path: Path, table: str) -> str:
@@ -60,7 +60,7 @@ def reset(path: Path, table: str) -> str:
         SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
     """
     config = with_table(load(path), table)
-    return asyncio.run(_reset(config, named(config, table), connector(config)))
+    return asyncio.run(_reset(config, table_named(config, table), connector(config)))
 
 
 async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
@@ -79,7 +79,7 @@ def _document(name: str, found: DryRun) -> dict[str, Any]:
     return {
         "table": name,
         "usable": found.error is None,
-        "delivered_version": None if found.position is None else delivered(found.position),
+        "delivered_version": None if found.position is None else delivered_version(found.position),
         "position": None if found.position is None else asdict(found.position),
         "ledger_version": None if found.entry is None else found.entry.version,
         "table_version": found.newest,
@@ -125,10 +125,10 @@ def with_table(config: Settings, name: str) -> Settings:
     """
     if config.table(name) is not None or not config.discoveries:
         return config
-    return asyncio.run(resolved(config, only=name))[0]
+    return asyncio.run(discover_tables(config, only=name))[0]
 
 
-def named(config: Settings, name: str) -> settings.Table:
+def table_named(config: Settings, name: str) -> settings.Table:
     """The table with a name. `ConfigError` if there is none."""
     table = config.table(name)
     if table is None:
@@ -142,7 +142,7 @@ def _position_text(position: Position | None) -> str:
         return "-"
     if position.phase == "snapshot":
         return f"snapshot of {position.version}, {position.part} files"
-    whole = _number(delivered(position))
+    whole = _number(delivered_version(position))
     return whole if not position.part else f"{whole}, {position.part} files of {position.version}"
 
 

@@ -44,7 +44,7 @@ from cdfd.plan.refining import check_key
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime import allocator
 from cdfd.runtime.ordered_pool import map_in_order
-from cdfd.runtime.progress_line import ProgressLine, watched
+from cdfd.runtime.progress_line import ProgressLine, is_watched
 from cdfd.scan.execute import Execution
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run(request: Request) -> None:
 
 
 async def _run(request: Request, out: BinaryIO) -> None:
-    terminal = watched() or (request.output is not None and sys.stderr.isatty())
+    terminal = is_watched() or (request.output is not None and sys.stderr.isatty())
     writer = Writer(request.uri, request.format, out, terminal=terminal)
     work = asyncio.current_task()
     assert work is not None

@@ -14,7 +14,7 @@ from cdfd.cli.commands.trevni import line_encoder
 from cdfd.errors import ConfigError, StorageError
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.storage import durable
-from cdfd.trevni.files.formats import READERS, WRITERS, Rows, damaged, format_of
+from cdfd.trevni.files.formats import READERS, WRITERS, Rows, format_of, name_damaged_file
 from cdfd.trevni.files.reading import TrevniFile
 from cdfd.trevni.files.writing import TrevniWriter
 
@@ -56,7 +56,7 @@ def run(request: Request) -> str:
         rows = stack.enter_context(_source(request, source))
         write = stack.enter_context(_target(request, target, rows.schema))
         stack.callback(progress.close)
-        stack.enter_context(damaged(request.source))
+        stack.enter_context(name_damaged_file(request.source))
         for batch in rows.batches:
             write(batch)
             count += batch.num_rows
@@ -74,7 +74,7 @@ def _source(request: Request, kind: str) -> Iterator[Rows]:
             yield Rows(schema, file.iter_batches(columns=request.columns), file.num_rows)
         return
     with ExitStack() as stack:
-        with damaged(request.source):
+        with name_damaged_file(request.source):
             rows = stack.enter_context(READERS[kind](request.source))
         if request.columns is not None:
             rows = _selected(rows, request.columns)

@@ -157,7 +157,7 @@ def _together(samples: Sequence[Sample]) -> Sample:
 
 
 @asynccontextmanager
-async def sampled(status: Status, clock: Clock) -> AsyncIterator[History]:
+async def sample_history(status: Status, clock: Clock) -> AsyncIterator[History]:
     """Take samples until the block ends."""
     history = History(status)
     async with background("history", history.run(clock)):

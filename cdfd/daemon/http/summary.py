@@ -82,7 +82,7 @@ class Summary:
 
 
 @asynccontextmanager
-async def summarised(status: Status, clock: Clock) -> AsyncIterator[None]:
+async def log_summaries(status: Status, clock: Clock) -> AsyncIterator[None]:
     """Log summary lines until the block ends."""
     async with background("summary", Summary(status).run(clock)):
         yield

@@ -164,7 +164,7 @@ class Tables:
         return replace(self, found={name: found for name, found in self.found.items() if shard.owns(name)})
 
 
-def merged(config: Settings, found: Sequence[tuple[Discovery, Folders]], running: Collection[str] = ()) -> Tables:
+def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], running: Collection[str] = ()) -> Tables:
     """The tables that the configuration lists, and those that its patterns found. Blocks: it resolves symbolic links.
 
     A listed table wins over the same location in a pattern, and a folder over a link to it. Two tables with one name or one topic are an
@@ -251,10 +251,10 @@ async def search(config: Settings) -> Tables:
         StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
     """
     found = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
-    return await asyncio.to_thread(merged, config, found)
+    return await asyncio.to_thread(merge_tables, config, found)
 
 
-async def resolved(
+async def discover_tables(
     config: Settings, *, only: str | None = None, shard: Shard | None = None
 ) -> tuple[Settings, Sequence[CdfdError]]:
     """The configuration with the tables that its patterns find now, and the errors of tables that cannot be delivered.

@@ -13,7 +13,7 @@ from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.membership.discovery import Folders, Tables, merged, with_key
+from cdfd.daemon.membership.discovery import Folders, Tables, merge_tables, with_key
 from cdfd.daemon.membership.opening import Turns
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
@@ -117,7 +117,7 @@ class Members:
     async def _apply(self) -> Changes:
         searched = [(discovery, self._found.get(discovery, Folders())) for discovery in self._config.discoveries]
         running = {found.table.uri for found in self._running.values()}
-        tables = await asyncio.to_thread(merged, self._config, searched, running)
+        tables = await asyncio.to_thread(merge_tables, self._config, searched, running)
         self._report(tables)
         wanted = tables.of_shard(self._shard).found
         leaving = [name for name, found in self._running.items() if wanted.get(name) != found]

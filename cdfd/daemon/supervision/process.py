@@ -19,9 +19,9 @@ from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
 from cdfd.daemon.http.controls import ControlRoutes
-from cdfd.daemon.http.history import History, sampled
+from cdfd.daemon.http.history import History, sample_history
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.summary import summarised
+from cdfd.daemon.http.summary import log_summaries
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading
 from cdfd.daemon.membership.searching import Searching
@@ -30,7 +30,7 @@ from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.daemon.supervision.threads import Threads
-from cdfd.daemon.telemetry.monitors import monitored
+from cdfd.daemon.telemetry.monitors import telemetry_monitors
 from cdfd.errors import ConfigError
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
@@ -73,12 +73,12 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     clock = SystemClock()
     status = Status(config, clock, shard)
     async with AsyncExitStack() as stack:
-        history = await stack.enter_async_context(sampled(status, clock))
+        history = await stack.enter_async_context(sample_history(status, clock))
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
         await stack.enter_async_context(publishing(config, controller, clock))
-        await stack.enter_async_context(summarised(status, clock))
+        await stack.enter_async_context(log_summaries(status, clock))
         await stack.enter_async_context(beating(config, status, clock))
         opened: OpenLoop
         if (of_engine := engine_of(config).loops(path, clock)) is not None:
@@ -90,7 +90,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
             opened = partial(assembly.feed, shared)
         policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shard is not None)
         supervisor = Supervisor(stopping.event, clock, policy=policy)
-        monitor_of = await stack.enter_async_context(monitored(config, status, clock))
+        monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
         mailboxes = controller if takes_requests(config) else None
         members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
         await members.start()

@@ -255,7 +255,7 @@ class Supervisor:
         site = _site(error)
         for each in chain:
             traceback.clear_frames(each.__traceback__)
-        found = _translated(error).within(table=name)
+        found = _translate(error).within(table=name)
         if site not in table.logged and len(table.logged) < _MOST_TRACEBACKS:
             table.logged.add(site)
             level = logging.ERROR if isinstance(found, InternalError) else logging.DEBUG
@@ -295,7 +295,7 @@ class Supervisor:
             await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _translated(error: BaseException) -> CdfdError:
+def _translate(error: BaseException) -> CdfdError:
     if isinstance(error, ConfigError):
         # The configuration was valid before the loops started. With exit code 2, a supervisor would not restart the process.
         found: CdfdError = TableConfigError(error.what, hint=error.hint, retriable=error.retriable)

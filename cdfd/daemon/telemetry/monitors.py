@@ -111,7 +111,7 @@ class Monitors(Monitor):
 
 
 @asynccontextmanager
-async def monitored(
+async def telemetry_monitors(
     config: Settings, status: Status, clock: Clock
 ) -> AsyncIterator[Callable[[TableMonitor], Monitor] | None]:
     """A function that completes the monitor of a table with those of telemetry; None if there is no telemetry."""

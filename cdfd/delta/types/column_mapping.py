@@ -39,7 +39,7 @@ def properties(mode: ColumnMappingMode, highest: int) -> dict[str, str]:
     return {} if mode is ColumnMappingMode.NONE else {MODE: mode.value, MAX_ID: str(highest)}
 
 
-def assigned(struct: StructType, highest: int, name_of: Callable[[StructField], str]) -> tuple[StructType, int]:
+def assign_ids(struct: StructType, highest: int, name_of: Callable[[StructField], str]) -> tuple[StructType, int]:
     """The struct with an id and a physical name in each field, and the highest id. Fields that have them keep them.
 
     Args:
@@ -51,17 +51,17 @@ def assigned(struct: StructType, highest: int, name_of: Callable[[StructField], 
     return numbers.struct(struct), numbers.highest
 
 
-def stored(struct: StructType, mode: ColumnMappingMode) -> pa.Schema:
+def stored_schema(struct: StructType, mode: ColumnMappingMode) -> pa.Schema:
     """The columns as data files have them: by their physical names and with their ids.
 
     Raises:
         LogError: a physical name or an id is of a wrong type.
         UnsupportedError: a type that cdfd cannot write.
     """
-    return pa.schema([_stored(child, mode) for child in struct])
+    return pa.schema([_stored_field(child, mode) for child in struct])
 
 
-def _stored(child: StructField, mode: ColumnMappingMode) -> pa.Field[Any]:
+def _stored_field(child: StructField, mode: ColumnMappingMode) -> pa.Field[Any]:
     number = None if mode is ColumnMappingMode.NONE else column_id(child)
     metadata = None if number is None else {_FIELD_ID: str(number).encode()}
     return pa.field(physical_name(child, mode), _stored_type(child.type, mode), child.nullable, metadata)
@@ -70,7 +70,7 @@ def _stored(child: StructField, mode: ColumnMappingMode) -> pa.Field[Any]:
 def _stored_type(kind: DataType, mode: ColumnMappingMode) -> pa.DataType:
     match kind:
         case StructType():
-            return pa.struct([_stored(child, mode) for child in kind])
+            return pa.struct([_stored_field(child, mode) for child in kind])
         case ArrayType(element, contains_null):
             return pa.list_(pa.field("element", _stored_type(element, mode), nullable=contains_null))
         case MapType(key, value, value_contains_null):

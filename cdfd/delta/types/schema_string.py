@@ -94,7 +94,7 @@ def _type(document: object, path: _Path) -> DataType:
     if len(path) > MAX_DEPTH:
         raise LogError(f"the schema is nested deeper than {MAX_DEPTH} levels", hint=_HINT)
     if isinstance(document, str):
-        return _named(document, path)
+        return _type_named(document, path)
     if not isinstance(document, dict):
         raise _error(path, f"a type must be a name or an object, not {_shown(document)}")
     kind = document.get("type")
@@ -104,7 +104,7 @@ def _type(document: object, path: _Path) -> DataType:
     return read(document, path)
 
 
-def _named(name: str, path: _Path) -> DataType:
+def _type_named(name: str, path: _Path) -> DataType:
     known = _PRIMITIVES.get(name) or _SPELLINGS.get(name)
     if known is not None:
         return known

@@ -52,8 +52,8 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
         if read := _READERS.get(str(kind)):
             return read(text, arrow)
     except (ValueError, decimal.DecimalException, OverflowError) as error:
-        raise _refused(text, kind, column) from error
-    raise _refused(text, kind, column)
+        raise _refusal(text, kind, column) from error
+    raise _refusal(text, kind, column)
 
 
 def as_python(scalar: pa.Scalar[Any] | None) -> Any:
@@ -106,7 +106,7 @@ def serialize(scalar: pa.Scalar[Any]) -> str | None:
     raise LogError(f"a value of type {scalar.type} cannot be a partition value")
 
 
-def _refused(text: str, kind: DataType, column: str) -> LogError:
+def _refusal(text: str, kind: DataType, column: str) -> LogError:
     where = f"column {column!r:.200}: " if column else ""
     return LogError(
         f"{where}{text!r:.200} is not a value of type {kind!s:.80}", hint="the partition values in the log are broken"

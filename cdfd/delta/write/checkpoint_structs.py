@@ -43,7 +43,7 @@ def parsed_statistics(stats: pa.Array, schema: TableSchema, configuration: Mappi
     leaves = list(islice(_leaves(schema.data_fields), _most(configuration)))
     # Python has an object for each entry of so many documents at a time.
     starts = range(0, max(len(stats), 1), PACK)
-    return pa.concat_arrays([_parsed(stats.slice(start, PACK), schema, leaves) for start in starts])
+    return pa.concat_arrays([_parse_statistics(stats.slice(start, PACK), schema, leaves) for start in starts])
 
 
 def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
@@ -94,7 +94,9 @@ def _has_bounds(kind: DataType) -> bool:
     return isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name not in _WITHOUT_BOUNDS)
 
 
-def _parsed(stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructField, ...]]) -> pa.StructArray:
+def _parse_statistics(
+    stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructField, ...]]
+) -> pa.StructArray:
     files = [statistics.parse(text, schema) for text in stats.to_pylist()]
     columns: dict[str, pa.Array] = {
         "numRecords": array_of([each.num_records for each in files], pa.int64()),
@@ -122,7 +124,7 @@ def _at(tree: object, names: Sequence[str]) -> object:
 
 def _bounds(trees: Sequence[object], names: Sequence[str], kind: DataType) -> pa.Array:
     """The bounds of a column in many files."""
-    return array_of([statistics.typed(_at(tree, names), kind) for tree in trees], arrow_type(kind))
+    return array_of([statistics.typed_scalar(_at(tree, names), kind) for tree in trees], arrow_type(kind))
 
 
 def _tree(columns: Sequence[tuple[Sequence[str], pa.Array]]) -> pa.StructArray:

@@ -106,7 +106,7 @@ def kept(state: Snapshot, cutoff_ms: int, root: str) -> NamedFiles:
         return _located(pa.concat_arrays([*columns, array_of(vectors, TEXT)]), root, state.version)
 
 
-def named(commit: Commit, root: str) -> NamedFiles:
+def files_named(commit: Commit, root: str) -> NamedFiles:
     """The files that a log entry adds, removes or has as change data files, and their deletion vectors.
 
     Raises:
@@ -120,8 +120,8 @@ def named(commit: Commit, root: str) -> NamedFiles:
 
 def unnamed(listed: Sequence[str], inside: pa.Array) -> list[bool]:
     """Of each path in a listing, whether no file of `NamedFiles.inside` may be it, as far as names tell."""
-    named: list[bool] = pc.is_in(_folded(array_of(listed, TEXT)), value_set=_folded(inside)).to_pylist()
-    return [not each for each in named]
+    files_named: list[bool] = pc.is_in(_folded(array_of(listed, TEXT)), value_set=_folded(inside)).to_pylist()
+    return [not each for each in files_named]
 
 
 def _folded(names: pa.Array) -> pa.Array:

@@ -108,10 +108,10 @@ def hidden(cells: Cells, nulls: Booleans) -> Cells:
     return pc.if_else(array_of(nulls), _NO_BYTES, cells)
 
 
-def joined(cells: Sequence[Cells], rows: int) -> pa.Array:
+def join_cells(cells: Sequence[Cells], rows: int) -> pa.Array:
     """The cells of each row one after the other, as `large_binary`."""
     arrays: list[pa.Array | pa.Scalar] = []
-    for _, group in groupby(_merged(cells), _form):
+    for _, group in groupby(_merge_cells(cells), _form):
         run = list(group)
         if isinstance(run[0], Short):
             arrays.append(_matrix([each for each in run if isinstance(each, Short)], rows))
@@ -124,7 +124,7 @@ def joined(cells: Sequence[Cells], rows: int) -> pa.Array:
     return pc.binary_join_element_wise(*arrays, _NO_BYTES)
 
 
-def _merged(cells: Sequence[Cells]) -> Iterator[Cells | pa.Scalar]:
+def _merge_cells(cells: Sequence[Cells]) -> Iterator[Cells | pa.Scalar]:
     """The cells, with short ones that are the same in all rows as a text between arrays where there are enough bytes.
 
     To copy a text costs as much as a few bytes of a matrix, of which each byte costs.

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode.avro.binary import Cells, Short, fixed, hidden, joined, right_aligned, same, spans, varints
+from cdfd.encode.avro.binary import Cells, Short, fixed, hidden, join_cells, right_aligned, same, spans, varints
 from cdfd.encode.numbers import raw_values, without_gaps
 from cdfd.encode.pieces import nulls_of, parts, pool_of
 from cdfd.encode.text import check_utf8
@@ -140,13 +140,13 @@ def _structs(array: pa.Array) -> list[Cells]:
 
 def _lists(array: pa.Array) -> list[Cells]:
     items = pc.list_flatten(array)
-    return _blocks(array, joined(nullable(items), len(items)))
+    return _blocks(array, join_cells(nullable(items), len(items)))
 
 
 def _maps(array: pa.Array) -> list[Cells]:
     key_lists = with_items(array, array.keys)
     keys, items = pc.list_flatten(key_lists), pc.list_flatten(with_items(array, array.items))
-    return _blocks(key_lists, joined([*plain(keys), *nullable(items)], len(items)))
+    return _blocks(key_lists, join_cells([*plain(keys), *nullable(items)], len(items)))
 
 
 def _blocks(lists: pa.Array, items: pa.Array) -> list[Cells]:
@@ -160,7 +160,7 @@ def _blocks(lists: pa.Array, items: pa.Array) -> list[Cells]:
 def _dictionaries(array: pa.Array) -> list[Cells]:
     codes = raw_values(array.indices, array.indices.type.to_pandas_dtype())
     codes = without_gaps(codes, nulls_of(array))
-    texts = joined(plain(array.dictionary), len(array.dictionary))
+    texts = join_cells(plain(array.dictionary), len(array.dictionary))
     if codes.min() == codes.max():
         return [same(texts[int(codes[0])].as_py())]
     offsets, data = parts(texts)

@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from cdfd.encode.avro.binary import Cells, joined, same
+from cdfd.encode.avro.binary import Cells, join_cells, same
 from cdfd.encode.avro.cells import nullable, plain
 from cdfd.encode.avro.schema import is_change_column, record_schema
 from cdfd.encode.keys import Choice, every_column
@@ -59,7 +59,7 @@ class AvroEncoder:
         for start in range(0, max(batch.num_rows, 1), size):
             chunk = batch.slice(start, size)
             cells = [cell for number in self._columns for cell in self._cells(chunk, number)]
-            yield joined([same(prefix), *cells], chunk.num_rows)
+            yield join_cells([same(prefix), *cells], chunk.num_rows)
 
     def _cells(self, batch: pa.RecordBatch, number: int) -> list[Cells]:
         try:

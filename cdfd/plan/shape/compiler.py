@@ -28,7 +28,7 @@ from cdfd.plan.shape.literals import (
     is_float,
     is_number,
     nearest,
-    typed,
+    typed_value,
 )
 from cdfd.plan.shape.predicate import (
     MIRRORED,
@@ -54,7 +54,7 @@ _UNKNOWN: Expression = pc.scalar(scalar_of(None, pa.bool_()))
 _DOUBLE = pa.float64()
 
 
-def compiled(predicate: Predicate, schema: TableSchema) -> Filter:
+def compile_filter(predicate: Predicate, schema: TableSchema) -> Filter:
     """The filter for rows of a schema.
 
     Raises:
@@ -173,7 +173,7 @@ class _Compiler:
         return found
 
     def _with_literal(self, column: Expression, kind: DataType, operator: Operator, literal: Literal) -> Expression:
-        value = typed(literal, kind, self._predicate)
+        value = typed_value(literal, kind, self._predicate)
         if value is None:
             return _UNKNOWN
         if isinstance(value, Number):
@@ -203,7 +203,7 @@ class _Compiler:
         if found is None:
             return _UNKNOWN
         kind = found[1]
-        values = [value for item in items if (value := typed(item, kind, self._predicate)) is not None]
+        values = [value for item in items if (value := typed_value(item, kind, self._predicate)) is not None]
         if is_float(kind):
             return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
         plain, arrow = _plain(*found)
@@ -302,4 +302,4 @@ def check_filter(predicate: Predicate, schema: TableSchema) -> None:
             known = ", ".join(schema.names[:50])
             name = ".".join(column.path)
             raise predicate.error(f"there is no column {name!r:.100}", column.at, f"The columns are: {known:.500}")
-    compiled(predicate, schema)
+    compile_filter(predicate, schema)

@@ -59,7 +59,7 @@ def is_comparable(kind: DataType) -> bool:
     return is_number(kind) or (isinstance(kind, Primitive) and kind.name in _FORMS)
 
 
-def typed(literal: Literal, kind: DataType, predicate: Predicate) -> Value | None:
+def typed_value(literal: Literal, kind: DataType, predicate: Predicate) -> Value | None:
     """The value of a literal that is compared with a column of a type; None for NULL.
 
     Numbers keep all their digits, also those that no value of the column has.
@@ -72,29 +72,29 @@ def typed(literal: Literal, kind: DataType, predicate: Predicate) -> Value | Non
     if is_float(kind):
         # 'NaN' and 'Infinity' are written as texts.
         if literal.form not in ("number", "text"):
-            raise _refused(literal, kind, predicate)
-        return _parsed(literal, Primitive("double"), predicate)
+            raise _refusal(literal, kind, predicate)
+        return _parse(literal, Primitive("double"), predicate)
     if is_number(kind):
         if literal.form != "number":
-            raise _refused(literal, kind, predicate)
+            raise _refusal(literal, kind, predicate)
         return decimal.Decimal(literal.text)
     assert isinstance(kind, Primitive)
     if literal.form not in _FORMS[kind.name]:
-        raise _refused(literal, kind, predicate)
+        raise _refusal(literal, kind, predicate)
     if kind.name == "string":
         return scalar_of(literal.text, pa.string())
     if literal.form == "binary":
         return scalar_of(bytes.fromhex(literal.text), pa.binary())
-    return _parsed(literal, kind, predicate)
+    return _parse(literal, kind, predicate)
 
 
-def _parsed(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
+def _parse(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
     try:
         found = values.parse(literal.text, kind)
     except LogError:
-        raise _refused(literal, kind, predicate) from None
+        raise _refusal(literal, kind, predicate) from None
     if not found.is_valid:
-        raise _refused(literal, kind, predicate)
+        raise _refusal(literal, kind, predicate)
     return found
 
 
@@ -137,7 +137,7 @@ def common_decimal(*kinds: pa.DataType) -> pa.DataType:
     return pa.decimal256(min(whole + scale, _MOST_DIGITS), scale)
 
 
-def _refused(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigError:
+def _refusal(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigError:
     name = kind.name if isinstance(kind, Primitive) else "decimal"
     example = _EXAMPLES.get(name, "a number")
     what = f"this is not a value of type {kind!s:.80}"

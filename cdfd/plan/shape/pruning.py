@@ -21,7 +21,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.plan.shape.compiler import column_type
-from cdfd.plan.shape.literals import typed
+from cdfd.plan.shape.literals import typed_value
 from cdfd.plan.shape.predicate import (
     MIRRORED,
     NEGATED,
@@ -115,7 +115,7 @@ class _Outcomes:
         found, range = column_type(self._predicate, column, self._schema), self._range(column)
         if found is None or range is None or not range.values:
             return _NEITHER
-        literal_value = typed(literal, found[1], self._predicate)
+        literal_value = typed_value(literal, found[1], self._predicate)
         if literal_value is None:
             return _NEITHER
         value = literal_value if isinstance(literal_value, Decimal) else values.as_python(literal_value)
@@ -136,7 +136,7 @@ def _may_be(range: Range, operator: Operator, value: Value) -> bool:
     return Condition("", operator, (value,)).possible(range)
 
 
-def pruned(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
+def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
     """The plan without the files that have no row for the filter. Change data files stay: rows of one file depend on those of another.
 
     Statistics are those that the plan's files have; partition values are known of every file.

@@ -51,16 +51,16 @@ def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> It
         for group, start, count in selection.row_groups(file.metadata):
             if not found.names:
                 ids, versions = found.implied(start, count)
-                yield IdBatch(*_selected(selection, start, ids, versions))
+                yield IdBatch(*_select(selection, start, ids, versions))
                 continue
             row = start
             for batch in file.batches(found.names, [group], rows=ID_ROWS):
                 ids, versions = found.of_batch(batch, row)
-                yield IdBatch(*_selected(selection, row, ids, versions))
+                yield IdBatch(*_select(selection, row, ids, versions))
                 row += batch.num_rows
 
 
-def _selected(
+def _select(
     selection: RowSelection, first: int, ids: Integers, versions: Integers
 ) -> tuple[Integers, Integers, Integers]:
     rows = np.arange(first, first + len(ids), dtype=np.int64)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
-from cdfd.delta.types.column_mapping import assigned, highest_id
+from cdfd.delta.types.column_mapping import assign_ids, highest_id
 from cdfd.delta.types.datatypes import ArrayType, MapType, StructField, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, mapping_mode, physical_name
 from cdfd.delta.types.schema_merge import merge, nullable
@@ -48,7 +48,7 @@ class Columns:
     @property
     def stored(self) -> pa.Schema:
         """The columns as data files name them, in the order of `struct`."""
-        return column_mapping.stored(self.struct, self.mapping)
+        return column_mapping.stored_schema(self.struct, self.mapping)
 
     @property
     def stored_partitions(self) -> tuple[str, ...]:
@@ -60,14 +60,14 @@ class Columns:
         """The same columns with a mapping by name, if they have none yet."""
         if self.mapping is not ColumnMappingMode.NONE:
             return self
-        struct, highest = assigned(self.struct, self.highest_id, _own_name)
+        struct, highest = assign_ids(self.struct, self.highest_id, _own_name)
         return replace(self, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
 
     def completed(self) -> Columns:
         """The same, with ids and physical names for new columns if there is a mapping."""
         if self.mapping is ColumnMappingMode.NONE:
             return self
-        struct, highest = assigned(self.struct, self.highest_id, _random_name)
+        struct, highest = assign_ids(self.struct, self.highest_id, _random_name)
         return replace(self, struct=struct, highest_id=highest)
 
 
@@ -90,7 +90,7 @@ def columns_of(state: TxnState) -> Columns:
     Raises:
         UnsupportedError: it has a rule or a property that an append of rows does not honour.
     """
-    metadata, struct = state.metadata, parsed(state.metadata.schema_string)
+    metadata, struct = state.metadata, parse_schema(state.metadata.schema_string)
     check_appendable(state.protocol, struct)
     mapping = mapping_mode(metadata.configuration)
     highest = 0 if mapping is ColumnMappingMode.NONE else highest_id(metadata.configuration, struct)
@@ -102,12 +102,12 @@ def columns_of(state: TxnState) -> Columns:
 
 
 @lru_cache(maxsize=64)
-def parsed(text: str) -> StructType:
+def parse_schema(text: str) -> StructType:
     """The schema of a target, which is the same in most commits."""
     return schema_string.parse(text)
 
 
-def created(rows: StructType, partition_by: Sequence[str], *, follow: bool) -> Columns:
+def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: bool) -> Columns:
     """The columns of a new table.
 
     Raises:
@@ -125,9 +125,9 @@ def created(rows: StructType, partition_by: Sequence[str], *, follow: bool) -> C
     return replace(columns, mapping=ColumnMappingMode.NAME).completed() if follow else columns
 
 
-def replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
+def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
     """The columns of a table that has no rows yet. A mapping stays, and no id is used twice."""
-    columns = created(rows, partition_by, follow=False)
+    columns = columns_of_new(rows, partition_by, follow=False)
     return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
 
 
@@ -139,7 +139,7 @@ def unmapped(table: Columns, rows: Columns) -> bool:
     return same and not required and (table.conditions, table.materialized) == (rows.conditions, rows.materialized)
 
 
-def extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:
+def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:
     """The columns of a table that takes these rows as well.
 
     Args:

@@ -16,7 +16,7 @@ from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.write.writing import REMOVE
 from cdfd.errors import ConfigError, DataError, UnsupportedError
-from cdfd.plan.shape.compiler import check_filter, compiled
+from cdfd.plan.shape.compiler import check_filter, compile_filter
 from cdfd.plan.shape.parser import parse_filter
 
 Conditions = Sequence[tuple[str, str]]
@@ -49,7 +49,9 @@ class RowCheck:
     """
 
     def __init__(self, conditions: Conditions, struct: StructType, rows: pa.Schema) -> None:
-        self._filters = [(name, compiled(parse_filter(text), _of_rows(struct, rows))) for name, text in conditions]
+        self._filters = [
+            (name, compile_filter(parse_filter(text), _of_rows(struct, rows))) for name, text in conditions
+        ]
         self._required = {child.name for child in struct if not child.nullable or _has_required(child.type)}
 
     def check(self, rows: pa.Table) -> None:

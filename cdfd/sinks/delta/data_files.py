@@ -104,7 +104,7 @@ class DataFiles:
         self._check = RowCheck(columns.conditions, columns.struct, self._schema)
         left_out = () if columns.materialized else columns.partition_by
         self._logical = [field.name for field in fields if field.name not in left_out]
-        self._stored = _stored(columns, self._schema, self._logical)
+        self._stored = _file_schema(columns, self._schema, self._logical)
         self._compression = columns.compression or compression
         self._file_bytes = file_bytes
         self._open: dict[PartitionKey, _OpenFile] = {}
@@ -174,7 +174,7 @@ class DataFiles:
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         """The rows of each partition, in their order, as files have them."""
-        stored = _named(rows.select(self._logical), self._stored)
+        stored = _with_file_names(rows.select(self._logical), self._stored)
         if not self._partition_by:
             yield (), stored
             return
@@ -211,7 +211,7 @@ def _write(writer: DataFileWriter, rows: Sequence[pa.Table]) -> None:
         writer.write(pa.concat_tables(rows))
 
 
-def _stored(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def _file_schema(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """The schema of files with the columns of these names."""
     stored = dict(zip((child.name for child in columns.struct), columns.stored, strict=True))
     dictionary = {field.name for field in rows if pa.types.is_dictionary(field.type)}
@@ -220,7 +220,7 @@ def _stored(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schem
     )
 
 
-def _named(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+def _with_file_names(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """The rows by the names that files have. Names are a part of the types of structs."""
     if rows.schema.equals(stored):
         return rows

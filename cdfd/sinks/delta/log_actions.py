@@ -12,7 +12,7 @@ from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.schema import ColumnMappingMode
 from cdfd.delta.types.schema_merge import type_changes
 from cdfd.delta.write.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
-from cdfd.sinks.delta.columns import Columns, parsed
+from cdfd.sinks.delta.columns import Columns, parse_schema
 from cdfd.sinks.delta.data_files import NewFile
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.ledger.txn_state import Action, TxnState
@@ -22,7 +22,7 @@ WIDENING = "delta.enableTypeWidening"
 
 def evolution(state: TxnState, columns: Columns, mode: Mode = CHANGELOG_MODE) -> list[Action]:
     """The actions that give a table other columns, and the properties of its mode."""
-    widened = type_changes(columns.struct) > type_changes(parsed(state.metadata.schema_string))
+    widened = type_changes(columns.struct) > type_changes(parse_schema(state.metadata.schema_string))
     mapped = column_mapping.properties(columns.mapping, columns.highest_id)
     configuration = {**state.metadata.configuration, **mode.properties, **mapped}
     if widened:

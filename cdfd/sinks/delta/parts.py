@@ -25,10 +25,10 @@ from cdfd.model.columns import CHANGE_COLUMNS, change_schema
 from cdfd.model.position import Position
 from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.base import Delivered, Delivery, Job, Write
-from cdfd.sinks.delta.columns import Columns, extended
+from cdfd.sinks.delta.columns import Columns, columns_of_extended
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.stored_files import StoredFiles
-from cdfd.sinks.delta.target import Target, translated
+from cdfd.sinks.delta.target import Target, translate_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PartDelivery:
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and store the files that are full."""
         if self._schema is None or not batch.schema.equals(self._schema):
-            with translated("write the rows", self._target.uri):
+            with translate_errors("write the rows", self._target.uri):
                 self._check(batch.schema)
             await self._files.start(self._make(self._columns, batch.schema))
             self._schema = batch.schema
@@ -98,7 +98,7 @@ class PartDelivery:
         known = {child.name for child in self._columns.struct}
         left_out = {field.name for field in CHANGE_COLUMNS} - known
         struct = from_arrow(pa.schema([field for field in rows if field.name not in left_out]))
-        if extended(self._columns, struct, "keep").struct != self._columns.struct:
+        if columns_of_extended(self._columns, struct, "keep").struct != self._columns.struct:
             raise SinkError(
                 f"the rows have other columns than the job: {', '.join(rows.names):.500}",
                 table=self._target.uri,

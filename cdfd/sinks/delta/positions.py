@@ -54,7 +54,7 @@ def properties(app_id: str, table_id: str, mode: Mode) -> Mapping[str, str]:
     return {CHANGELOG: app_id, SOURCE: table_id, **named, **mode.properties}
 
 
-def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, role: str = "") -> Stored:
+def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, role: str = "") -> Stored:
     """The stored state of the changelog in a target, or of a backfill of it, which has a role.
 
     Raises:

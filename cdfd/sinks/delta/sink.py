@@ -20,7 +20,7 @@ from cdfd.sinks.delta.log_actions import add_actions
 from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.stored_files import StoredFiles
-from cdfd.sinks.delta.target import Target, translated
+from cdfd.sinks.delta.target import Target, translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 
@@ -208,7 +208,7 @@ class DeltaDelivery:
             SinkError: the table cannot take the rows.
         """
         target = self._sink.target
-        with translated("write the rows", target.uri):
+        with translate_errors("write the rows", target.uri):
             rows, sources = from_arrow(schema), self._sink.sources
             if sources is not None and self._source is not None:
                 rows = sources.tagged(rows, self._source)

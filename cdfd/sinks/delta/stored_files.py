@@ -10,15 +10,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from cdfd.sinks.delta.data_files import DataFiles, NewFile
-from cdfd.sinks.delta.target import Target, translated
+from cdfd.sinks.delta.target import Target, translate_errors
 
 T = TypeVar("T")
 
 
-async def fetched(items: Iterator[T], place: str) -> AsyncIterator[T]:
+async def fetch_in_thread(items: Iterator[T], place: str) -> AsyncIterator[T]:
     """The items of a blocking iterator of rows to write, each fetched in a thread. Errors become those of the sink."""
     while True:
-        with translated("write the rows", place):
+        with translate_errors("write the rows", place):
             found = await asyncio.to_thread(next, items, None)
         if found is None:
             return
@@ -76,7 +76,7 @@ class StoredFiles:
         return chain.from_iterable(map(files.write, rows))
 
     async def _put(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        async for file, data in fetched(files, self._target.uri):
+        async for file, data in fetch_in_thread(files, self._target.uri):
             await self._stored()
             self._storing = asyncio.create_task(self._store(file, data))
 

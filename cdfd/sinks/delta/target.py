@@ -20,7 +20,15 @@ from cdfd.errors import CdfdError, FencedError, NotATableError, SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.delta.columns import NO_COLUMNS, Columns, columns_of, created, extended, replaced, unmapped
+from cdfd.sinks.delta.columns import (
+    NO_COLUMNS,
+    Columns,
+    columns_of,
+    columns_of_extended,
+    columns_of_new,
+    columns_of_replaced,
+    unmapped,
+)
 from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
@@ -31,8 +39,8 @@ from cdfd.sinks.delta.positions import (
     owner_action,
     position_actions,
     properties,
-    stored,
     stored_control,
+    stored_position,
     stored_range,
     with_control,
     with_range,
@@ -102,7 +110,7 @@ class Target:
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
-        with translated("open the target", self.uri):
+        with translate_errors("open the target", self.uri):
             state = await self._log.state()
             if state is not None:
                 self._check(state)
@@ -111,13 +119,13 @@ class Target:
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""
-        with translated("read the target", self.uri):
+        with translate_errors("read the target", self.uri):
             state = await self._log.state()
             return None if state is None else self._stored(state).position
 
     async def range(self) -> Mapping[str, str | int]:
         """The stored range of a backfill; empty if there is none. Changes nothing."""
-        with translated("read the target", self.uri):
+        with translate_errors("read the target", self.uri):
             state = await self._log.state()
             return {} if state is None else stored_range(state, self._role)
 
@@ -150,7 +158,7 @@ class Target:
         Raises:
             SinkError: there is no table, or it is not the target.
         """
-        with translated("read the target", self.uri):
+        with translate_errors("read the target", self.uri):
             state = await self._log.state()
             if state is None:
                 raise self._deleted()
@@ -163,7 +171,7 @@ class Target:
         Raises:
             FencedError: another one has.
         """
-        with translated("read the target", self.uri):
+        with translate_errors("read the target", self.uri):
             state = await self._log.state()
             if state is not None:
                 self._require_owner(state)
@@ -171,12 +179,12 @@ class Target:
     async def ensure(self, begun: Position, rows: Columns | None) -> None:
         """Create the table, unless it exists; see `commit`."""
         if not self._exists:
-            with translated("create the target", self.uri):
+            with translate_errors("create the target", self.uri):
                 await self._create(begun, rows)
 
     async def take_over(self) -> tuple[Position | None, Columns]:
         """Become the owner. The position, and the columns of the table; none if there is no table."""
-        with translated("open the target", self.uri):
+        with translate_errors("open the target", self.uri):
             state = await self._log.state()
             if state is None:
                 return None, NO_COLUMNS
@@ -200,10 +208,10 @@ class Target:
         try:
             if not table.struct.fields:
                 follow = self._layout.on_missing_column == "follow"
-                return created(rows, self._layout.partition_by, follow=follow)
+                return columns_of_new(rows, self._layout.partition_by, follow=follow)
             if _is_new(table):
-                return replaced(table, rows, self._layout.partition_by)
-            return extended(table, rows, self._layout.on_missing_column)
+                return columns_of_replaced(table, rows, self._layout.partition_by)
+            return columns_of_extended(table, rows, self._layout.on_missing_column)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
 
@@ -212,13 +220,13 @@ class Target:
         try:
             if not table.struct.fields:
                 return self.merged(table, rows)
-            return replaced(table, rows, self._layout.partition_by)
+            return columns_of_replaced(table, rows, self._layout.partition_by)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
 
     async def put(self, path: str, data: pa.Buffer | bytes) -> None:
         """Write a file. Until a commit names it, it is not a part of the table."""
-        with translated("write a data file", self.uri):
+        with translate_errors("write a data file", self.uri):
             await self._storage.put(path, data if isinstance(data, bytes) else memoryview(data))
 
     async def commit(
@@ -244,7 +252,7 @@ class Target:
         Returns:
             The columns of the table.
         """
-        with translated("commit", self.uri):
+        with translate_errors("commit", self.uri):
             base = self._columns
             await self.ensure(begun, rows)
             if replaces:
@@ -280,13 +288,13 @@ class Target:
         return found
 
     def _stored(self, state: TxnState) -> Stored:
-        return stored(state, self._app_id, self._layout.mode.name, self._role)
+        return stored_position(state, self._app_id, self._layout.mode.name, self._role)
 
     async def _create(self, begun: Position, rows: Columns | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.
         follow = self._layout.on_missing_column == "follow"
         mode = self._layout.mode
-        columns = created(mode.columns, (), follow=follow) if rows is None else rows
+        columns = columns_of_new(mode.columns, (), follow=follow) if rows is None else rows
         now = self.clock.now_ms()
         metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
         protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
@@ -365,7 +373,7 @@ def _is_new(table: Columns) -> bool:
 
 
 @contextmanager
-def translated(doing: str, place: str) -> Iterator[None]:
+def translate_errors(doing: str, place: str) -> Iterator[None]:
     """Turn errors of store and log into errors of the sink, which names the target."""
     try:
         yield

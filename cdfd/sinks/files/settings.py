@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from cdfd.config.settings import Flag, Folder, SinkSettings, registered
+from cdfd.config.settings import Flag, Folder, SinkSettings, registry_name
 from cdfd.runtime.registry import FILE_FORMATS
 
 
@@ -19,7 +19,7 @@ class FilesSettings(SinkSettings):
     """Folder that gets a folder per topic. It must be outside of any table's folder."""
 
     format: Annotated[
-        str, BeforeValidator(lambda value: "jsonl" if value == "flat" else value), registered(FILE_FORMATS)
+        str, BeforeValidator(lambda value: "jsonl" if value == "flat" else value), registry_name(FILE_FORMATS)
     ] = "jsonl"
     """Form of the files. `jsonl` has a `flat` record on each line. You can also write `flat`."""
 

@@ -59,7 +59,7 @@ class FilesSink:
         """
 
         def take_over() -> DeliveryFolder:
-            with _translated("open the folder", os.fspath(path)):
+            with _translate_errors("open the folder", os.fspath(path)):
                 return DeliveryFolder(os.fspath(path), sync=fsync, mode=mode)
 
         return cls(await asyncio.to_thread(take_over), rows)
@@ -105,7 +105,7 @@ class FilesSink:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._lock, _translated("close", self._folder.path):
+        with self._lock, _translate_errors("close", self._folder.path):
             self._folder.close()
 
 
@@ -159,7 +159,7 @@ class FileDelivery:
         await asyncio.to_thread(self._abort)
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        with self._lock, _translated("write", self._folder.path):
+        with self._lock, _translate_errors("write", self._folder.path):
             require_open(self._state, self._position)
             # Until the batch is complete, because a partial batch must never be committed.
             self._state = "failed"
@@ -178,7 +178,7 @@ class FileDelivery:
     def _end(
         self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
     ) -> None:
-        with self._lock, _translated("commit", self._folder.path):
+        with self._lock, _translate_errors("commit", self._folder.path):
             require_open(self._state, self._position)
             (check or self._cursor.check_chunk)()
             self._state = "failed"
@@ -190,7 +190,7 @@ class FileDelivery:
             self._state = "ended"
 
     def _abort(self) -> None:
-        with self._lock, _translated("abort", self._folder.path):
+        with self._lock, _translate_errors("abort", self._folder.path):
             if self._state == "ended":
                 return
             self._state = "ended"
@@ -248,7 +248,7 @@ class _Spool:
 
 
 @contextmanager
-def _translated(doing: str, path: str) -> Iterator[None]:
+def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

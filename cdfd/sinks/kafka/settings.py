@@ -17,7 +17,7 @@ from cdfd.config.settings import (
     SinkSettings,
     UserText,
     WebAddress,
-    registered,
+    registry_name,
 )
 from cdfd.encode.formats import record_format
 from cdfd.runtime.registry import RECORD_FORMATS
@@ -76,7 +76,7 @@ class KafkaSettings(SinkSettings):
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     """`exactly_once`: with transactions. `at_least_once`: with an idempotent producer and no transactions."""
 
-    format: Annotated[str, registered(RECORD_FORMATS)] = "flat"
+    format: Annotated[str, registry_name(RECORD_FORMATS)] = "flat"
     """Form of the records."""
 
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"

@@ -74,7 +74,7 @@ def decide(
     return Start(position, None, f"resuming at version {position.version}, the position in {places.ledger}")
 
 
-def delivered(position: Position) -> int | None:
+def delivered_version(position: Position) -> int | None:
     """The last delivered version, if `position` is the next one to deliver; None if there is none.
 
     There is none during a snapshot: no version before it was delivered, and its own version is incomplete.
@@ -88,7 +88,7 @@ def digest_of(position: Position, version: int) -> str | None:
 
 
 def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
-    whole = delivered(sink)
+    whole = delivered_version(sink)
     resuming = f"resuming at version {sink.version}, the position in {places.sink}"
     if whole is None:
         return Start(sink, None, resuming)

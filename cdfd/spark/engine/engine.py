@@ -87,7 +87,7 @@ class _Running:
             with with_tag(spark, self._tag):
                 return self._waves(spark)
         except FAILURES as failure:
-            error = tasks.translated(failure)
+            error = tasks.translate(failure)
             self._sessions.check(spark, error)
             raise error from failure
 

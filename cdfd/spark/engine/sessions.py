@@ -202,7 +202,7 @@ def _start_jvm(settings: SparkEngine, options: Mapping[str, str]) -> None:
     conf = SparkConf().setAll([*options.items(), *((name, value.reveal()) for name, value in settings.conf.items())])
     if settings.master is not None:
         conf.setMaster(settings.master)
-    with child_output.logged("spark") as standard_error:
+    with child_output.log_standard_error("spark") as standard_error:
         if standard_error is not None:
             SparkContext._gateway = launch_gateway(conf, {"stderr": standard_error})  # type: ignore[no-untyped-call]
             SparkContext._jvm = SparkContext._gateway.jvm

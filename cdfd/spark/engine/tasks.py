@@ -118,7 +118,7 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
     return [results[number] for number in range(len(items))]
 
 
-def translated(error: Exception) -> CdfdError:
+def translate(error: Exception) -> CdfdError:
     """Translate Spark's error of a job: the error of ours from a task, or otherwise an error about Spark."""
     text = str(error)
     marked = _MARK.search(text)

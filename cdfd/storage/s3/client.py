@@ -27,7 +27,7 @@ from botocore.utils import parse_timestamp
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
-from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
+from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translate
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
 from cdfd.storage.s3.native import CONNECTIONS, NativeListing, NativeReader, reader_for, region_of
@@ -238,7 +238,7 @@ class S3Client:
 
     async def _classified(self, error: Exception, request: Request) -> StorageError:
         """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
-        problem = translated(error, request)
+        problem = translate(error, request)
         problem.what = self.options.redacted(problem.what)
         problem.args = (problem.what,)
         if code_of(error) == SKEWED and isinstance(error, ClientError):

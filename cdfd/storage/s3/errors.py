@@ -80,7 +80,7 @@ class Request:
         return f"arn:aws:s3:::{self.bucket}/{self.key}"
 
 
-def translated(error: Exception, request: Request) -> StorageError:
+def translate(error: Exception, request: Request) -> StorageError:
     """The error as one of cdfd's. It contains nothing from the request's headers."""
     if isinstance(error, ClientError):
         return _from_response(error, request)

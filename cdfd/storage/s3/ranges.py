@@ -151,7 +151,7 @@ class RangeBuffer:
             claimed = self._claimed(start, min(end, self._size), most)
         # Other threads go on while this one waits.
         parts = [pa.py_buffer(self._bytes(piece)).slice(at - piece.start, stop - at) for piece, at, stop in claimed]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else _join(parts)
 
     def _claimed(self, start: int, end: int, most: int) -> list[tuple[Piece, int, int]]:
         """The pieces that have these bytes, with where they begin and end in them. Those that follow are fetched meanwhile."""
@@ -260,7 +260,7 @@ class RangeBuffer:
         return size
 
 
-def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
+def _join(parts: Sequence[pa.Buffer]) -> pa.Buffer:
     """One buffer. The interpreter's lock is not held while bytes are copied."""
     found = pa.allocate_buffer(sum(part.size for part in parts))
     if parts:

@@ -79,7 +79,7 @@ class Queue:
                 QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
             )
         except FAILURES as error:
-            raise _translated("read", error, self._url) from None
+            raise _translate("read", error, self._url) from None
         return [Message(each["Body"], each["ReceiptHandle"]) for each in found.get("Messages", ())]
 
     async def check(self) -> None:
@@ -93,7 +93,7 @@ class Queue:
                 QueueUrl=self._url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
             )
         except FAILURES as error:
-            raise _translated("read", error, self._url) from None
+            raise _translate("read", error, self._url) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
         """Delete messages of one response, by their receipts. SQS delivers messages again that are not deleted.
@@ -107,7 +107,7 @@ class Queue:
         try:
             await self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
         except FAILURES as error:
-            raise _translated("delete from", error, self._url) from None
+            raise _translate("delete from", error, self._url) from None
 
 
 @asynccontextmanager
@@ -133,10 +133,10 @@ async def open_queue(name: QueueName, options: S3Options) -> AsyncIterator[Queue
             url = name.url or (await client.get_queue_url(QueueName=name.name))["QueueUrl"]
             yield Queue(client, url)
     except FAILURES as error:
-        raise _translated("open", error, name.url or name.name) from None
+        raise _translate("open", error, name.url or name.name) from None
 
 
-def _translated(doing: str, error: Exception, queue: str) -> StorageError:
+def _translate(doing: str, error: Exception, queue: str) -> StorageError:
     if not isinstance(error, ClientError):
         return StorageError(f"cannot {doing} the queue: {type(error).__name__}", path=queue, retriable=True)
     code = code_of(error)

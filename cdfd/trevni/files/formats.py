@@ -195,7 +195,7 @@ def format_of(path: str, given: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def damaged(path: str) -> Iterator[None]:
+def name_damaged_file(path: str) -> Iterator[None]:
     """Errors of reading a file name it."""
     try:
         yield
@@ -205,7 +205,7 @@ def damaged(path: str) -> Iterator[None]:
         raise DataError(f"the file cannot be read: {error}", path=path) from error
 
 
-def taken(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """The first rows."""
     for batch in batches:
         if most <= 0:

@@ -28,22 +28,22 @@ def document(reader: Reader, run: Run = run_all) -> Iterator[bytes]:
         yield (b",\n" if number else b"\n") + orjson.dumps(head)[:-1]
         if column.array:
             yield b',"lengths":['
-            yield from _joined(
+            yield from _join(
                 orjson.dumps(window.columns[number].lengths, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
                 for window in reader.windows([number], run=run)
             )
             yield b"]"
         yield b',"values":['
         if column.type is not ValueType.NULL:
-            yield from _joined(
-                orjson.dumps(shown(column.type, window.columns[number].values))[1:-1]
+            yield from _join(
+                orjson.dumps(values_of(column.type, window.columns[number].values))[1:-1]
                 for window in reader.windows([number], run=run)
             )
         yield b"]}"
     yield b"\n]}\n"
 
 
-def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The parts that are not empty, with commas between them."""
     separator = b""
     for part in parts:
@@ -52,7 +52,7 @@ def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
             separator = b","
 
 
-def shown(kind: ValueType, values: pa.Array) -> list[Any]:
+def values_of(kind: ValueType, values: pa.Array) -> list[Any]:
     """Values as the document has them."""
     found = values.to_pylist()
     match kind:

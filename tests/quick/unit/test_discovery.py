@@ -11,7 +11,7 @@ from cdfd.config.discovery import Discovery, FolderPattern
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.membership import discovery as module
-from cdfd.daemon.membership.discovery import Folders, FolderSearch, Tables, merged, resolved, search
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, Tables, discover_tables, merge_tables, search
 from cdfd.daemon.membership.shard import Shard
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, UnsupportedError
@@ -233,7 +233,7 @@ def test_a_store_that_cannot_list_folders_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def combined(config: Settings, *found: Sequence[str], running: Sequence[str] = ()) -> Tables:
-    return merged(
+    return merge_tables(
         config,
         [(entry, Folders([(name,) for name in names])) for entry, names in zip(config.discoveries, found, strict=True)],
         running,
@@ -311,7 +311,7 @@ def test_commands_see_listed_and_found_tables_with_their_keys(tmp_path: Path) ->
     run(create(tmp_path / "items"))
     run(create(tmp_path / "wrong", cdfd_key="id"))
     entry = "  - {discover: '*', overrides: [{tables: [wrong], columns: [v]}]}"
-    config, errors = run(resolved(settings(entry, tmp_path)))
+    config, errors = run(discover_tables(settings(entry, tmp_path)))
     assert {each.name: each.key for each in config.listed} == {"orders": ("id",), "items": ()}
     assert ["leaves out" in str(error) for error in errors] == [True]
     assert run(search(settings(entry, tmp_path))).found.keys() == {"items", "orders", "wrong"}

@@ -14,12 +14,12 @@ from kafka.errors import (
 
 from cdfd.errors import FencedError
 from cdfd.sinks.base import ReopenSinkError
-from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.failures import translate
 
 
 def test_an_answer_that_is_wrapped_in_the_text_of_another_error_keeps_its_hint() -> None:
     wrapped = KafkaError(f"Unexpected error in InitProducerIdResponse: {InvalidTransactionTimeoutError()}")
-    error = translated(wrapped, "start transactions")
+    error = translate(wrapped, "start transactions")
     assert error.what.startswith("cannot start transactions")
     assert "sink.transaction_timeout" in (error.hint or "")
     assert not error.retriable
@@ -27,13 +27,13 @@ def test_an_answer_that_is_wrapped_in_the_text_of_another_error_keeps_its_hint()
 
 def test_being_fenced_is_told_apart_however_it_is_wrapped() -> None:
     for error in (ProducerFencedError(), KafkaError(f"Unexpected error: {ProducerFencedError()}")):
-        assert isinstance(translated(error, "commit a transaction"), FencedError)
+        assert isinstance(translate(error, "commit a transaction"), FencedError)
 
 
 def test_an_answer_that_did_not_come_in_time_may_come_the_next_time() -> None:
     text = "Could not execute transactional request for unknown reasons"
     for error in (KafkaError(f"{text}: {RequestTimedOutError('after 9999 ms')}"), KafkaError(f"{text}: None")):
-        assert translated(error, "commit a transaction").retriable
+        assert translate(error, "commit a transaction").retriable
 
 
 @pytest.mark.parametrize(
@@ -41,33 +41,33 @@ def test_an_answer_that_did_not_come_in_time_may_come_the_next_time() -> None:
     [InvalidTimestampError(), InvalidRecordError("Timestamp 1825315515796 of message with offset 0 is out of range.")],
 )
 def test_a_clock_that_is_wrong_is_transient(answer: KafkaError) -> None:
-    error = translated(answer, "deliver")
+    error = translate(answer, "deliver")
     assert error.retriable
     assert "clock" in (error.hint or "")
 
 
 def test_a_record_that_is_invalid_for_another_reason_is_not() -> None:
-    error = translated(InvalidRecordError("Compacted topic cannot accept message without key"), "deliver")
+    error = translate(InvalidRecordError("Compacted topic cannot accept message without key"), "deliver")
     assert not error.retriable
     assert "compacted" in (error.hint or "")
 
 
 def test_an_error_without_a_code() -> None:
-    error = translated(ValueError("no number"), "deliver")
+    error = translate(ValueError("no number"), "deliver")
     assert error.what == "cannot deliver: ValueError('no number')"
     assert error.hint is None
     assert not error.retriable
 
 
 def test_an_answer_without_a_text_gets_one() -> None:
-    too_large = translated(MessageSizeTooLargeError(None), "deliver")
+    too_large = translate(MessageSizeTooLargeError(None), "deliver")
     assert too_large.what == "cannot deliver: MessageSizeTooLargeError: a batch is larger than the topic takes"
     assert "compression.type" in (too_large.hint or "")
-    assert "None" not in translated(RequestTimedOutError(None), "deliver").what
+    assert "None" not in translate(RequestTimedOutError(None), "deliver").what
 
 
 def test_a_forgotten_transactional_id_is_no_fault() -> None:
     for error in (InvalidProducerIdMappingError(), KafkaError("[Error 49] InvalidProducerIdMappingError")):
-        found = translated(error, "deliver")
+        found = translate(error, "deliver")
         assert isinstance(found, ReopenSinkError)
         assert found.retriable

@@ -14,7 +14,7 @@ from deltalake.writer import WriterProperties
 
 import cdfd
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.plan.shape.compiler import compiled
+from cdfd.plan.shape.compiler import compile_filter
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.runtime import native
 from cdfd.scan.parquet import reader as parquet
@@ -72,7 +72,7 @@ def table(rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("where", FILTERS)
 def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
     schema = TableSchema(from_arrow(rows.schema))
-    kept = compiled(parse_filter(where), schema).mask(rows.combine_chunks().to_batches()[0])
+    kept = compile_filter(parse_filter(where), schema).mask(rows.combine_chunks().to_batches()[0])
     wanted = [number for number, keep in enumerate(kept) if keep]
     assert wanted
     found = cdfd.changes(table, where=where).read_all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cdfd.errors import SinkError, TableChangedError
 from cdfd.model.position import Position
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
-from cdfd.sinks.ledger.recovery import Places, Start, decide, delivered
+from cdfd.sinks.ledger.recovery import Places, Start, decide, delivered_version
 
 TABLE, OTHER = "table-1", "table-2"
 PLACES = Places("the topic _cdfd_progress", "the ledger /var/lib/cdfd/ledger")
@@ -131,12 +131,12 @@ def test_the_hash_of_the_entry_comes_along_from_the_ledger(digest: str | None) -
 
 
 def test_what_is_delivered_whole() -> None:
-    assert delivered(Position(TABLE, 0)) is None
-    assert delivered(Position(TABLE, 0, 3)) is None
-    assert delivered(Position(TABLE, 1)) == 0
-    assert delivered(Position(TABLE, 7, 3)) == 6
-    assert delivered(Position(TABLE, 7).after_version()) == 7
-    assert delivered(snapshot(7)) is None
+    assert delivered_version(Position(TABLE, 0)) is None
+    assert delivered_version(Position(TABLE, 0, 3)) is None
+    assert delivered_version(Position(TABLE, 1)) == 0
+    assert delivered_version(Position(TABLE, 7, 3)) == 6
+    assert delivered_version(Position(TABLE, 7).after_version()) == 7
+    assert delivered_version(snapshot(7)) is None
 
 
 POSITIONS = st.builds(
@@ -179,6 +179,6 @@ def test_a_lost_sink_goes_on_where_it_was() -> None:
     """From the ledger's record of any position, recovery resumes at the version after it: it skips none and repeats none."""
     for version, part in itertools.product(range(1, 5), range(3)):
         position = Position(TABLE, version, part)
-        whole = delivered(position)
+        whole = delivered_version(position)
         assert whole is not None
         assert decide(None, entry(whole), TABLE, True).position == Position(TABLE, version)

@@ -12,7 +12,7 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan
 from cdfd.model.plan import ChangePlan, plan
 from cdfd.model.refinement import BUCKET_BYTES, Refine
-from cdfd.plan.refining import refined, with_images_paired
+from cdfd.plan.refining import with_images_paired
 from cdfd.scan.updates.no_ops import where_matched_by_key
 
 PROTOCOL = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
@@ -46,7 +46,7 @@ def refined_plan(
     commit: Commit, refine: Refine = "rows", after: Header | None = None, before: Header | None = None
 ) -> ChangePlan:
     after, before = after or header(version=4), before or header()
-    return refined(plan(commit, after, 7, previous=before), commit, after, before, refine, ("id",))
+    return refine(plan(commit, after, 7, previous=before), commit, after, before, refine, ("id",))
 
 
 def sizes_and_buckets(made: ChangePlan) -> list[tuple[int, str | None, Bucket | None]]:

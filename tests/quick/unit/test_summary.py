@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.summary import SECONDS, Line, Summary, summarised
+from cdfd.daemon.http.summary import SECONDS, Line, Summary, log_summaries
 from cdfd.errors import SinkError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, at, configuration, version
@@ -42,7 +42,7 @@ async def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.Log
     with caplog.at_level(logging.INFO, "cdfd.daemon"):
         clock = ManualClock(NOW_MS)
         status = Status(configuration(), clock)
-        async with summarised(status, clock):
+        async with log_summaries(status, clock):
             for table in status.tables():
                 table.started(at(4))
                 table.at_tip()

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from cdfd.delta.types.column_mapping import assigned
+from cdfd.delta.types.column_mapping import assign_ids
 from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
@@ -14,8 +14,8 @@ from cdfd.delta.types.schema import (
     from_arrow,
 )
 from cdfd.errors import SinkError
-from cdfd.sinks.delta.columns import Columns, created
-from cdfd.sinks.delta.data_files import _stored
+from cdfd.sinks.delta.columns import Columns, columns_of_new
+from cdfd.sinks.delta.data_files import _file_schema
 
 LONG = Primitive("long")
 ROWS = StructType(
@@ -31,12 +31,12 @@ ROWS = StructType(
 @pytest.mark.parametrize("name", ["s", "a", "m", "nope"])
 def test_table_cannot_be_partitioned_by_a_nested_or_missing_column(name: str) -> None:
     with pytest.raises(SinkError, match=f"no column '{name}' by which a table can be partitioned"):
-        created(ROWS, ("id", name), follow=False)
+        columns_of_new(ROWS, ("id", name), follow=False)
 
 
 @pytest.mark.parametrize("follow", [True, False])
 def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: bool) -> None:
-    columns = created(ROWS, ("id",), follow=follow)
+    columns = columns_of_new(ROWS, ("id",), follow=follow)
     assert columns.partition_by == ("id",)
     assert columns.mapping is (ColumnMappingMode.NAME if follow else ColumnMappingMode.NONE)
     assert [child.name for child in columns.struct] == ["id", "s", "a", "m"]
@@ -44,10 +44,10 @@ def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: b
 
 def test_data_files_have_physical_names_also_inside_of_columns() -> None:
     rows = pa.schema({"id": pa.int64(), "kind": pa.string(), "s": pa.struct({"x": pa.int64()})})
-    struct, highest = assigned(from_arrow(rows), 0, lambda field: f"p-{field.name}")
+    struct, highest = assign_ids(from_arrow(rows), 0, lambda field: f"p-{field.name}")
     columns = Columns(struct, (), ColumnMappingMode.NAME, highest)
     encoded = rows.set(1, pa.field("kind", pa.dictionary(pa.int32(), pa.string())))
-    stored = _stored(columns, encoded, ["s", "kind"])
+    stored = _file_schema(columns, encoded, ["s", "kind"])
     assert [field.name for field in stored] == ["p-s", "p-kind"]
     assert [field.name for field in stored.field(0).type] == ["p-x"]
     assert stored.field(1).type == encoded.field("kind").type

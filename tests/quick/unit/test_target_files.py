@@ -18,7 +18,7 @@ from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.parquet.writer import DataFileWriter
 from cdfd.sinks.delta import data_files
-from cdfd.sinks.delta.columns import created
+from cdfd.sinks.delta.columns import columns_of_new
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaDelivery, DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -53,7 +53,7 @@ def batches(count: int, days: int) -> list[pa.RecordBatch]:
 @pytest.mark.parametrize("file_bytes", [1, 8000, 1 << 20])
 @pytest.mark.parametrize("days", [1, 3, 8])
 def test_the_rows_alone_decide_the_files(monkeypatch: pytest.MonkeyPatch, days: int, file_bytes: int) -> None:
-    columns = created(from_arrow(SCHEMA), ("day",), follow=False)
+    columns = columns_of_new(from_arrow(SCHEMA), ("day",), follow=False)
     given = batches(20 if file_bytes == 1 else 60, days)
 
     def files(cores: int) -> list[tuple[object, ...]]:

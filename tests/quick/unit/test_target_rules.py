@@ -15,7 +15,7 @@ from cdfd.delta.types.schema_merge import SOURCE
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.delta.columns import created, extended
+from cdfd.sinks.delta.columns import columns_of_extended, columns_of_new
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -167,11 +167,11 @@ def test_no_id_and_no_physical_name_is_given_twice() -> None:
             tuple(StructField(name, Primitive("long"), True, {SOURCE: stored}) for name, stored in columns.items())
         )
 
-    table = created(source(a="1", b="2"), (), follow=True)
+    table = columns_of_new(source(a="1", b="2"), (), follow=True)
     given: dict[object, object] = {}
     for columns in ({"a": "1", "b": "2"}, {"a": "1"}, {"a": "1", "b": "3"}, {"a": "1", "b": "3", "c": "4"}):
         highest = table.highest_id
-        table = extended(table, source(**columns), "follow")
+        table = columns_of_extended(table, source(**columns), "follow")
         found = {
             child.metadata["delta.columnMapping.physicalName"]: child.metadata["delta.columnMapping.id"]
             for child in table.struct

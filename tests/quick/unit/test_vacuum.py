@@ -13,7 +13,7 @@ from cdfd import snapshot
 from cdfd.cli.commands.vacuum import Request, run
 from cdfd.delta.actions import Add
 from cdfd.delta.commit import Commit
-from cdfd.delta.write.vacuum import NamedFiles, named
+from cdfd.delta.write.vacuum import NamedFiles, files_named
 from cdfd.errors import CdfdError, ConfigError, PathError
 
 HOUR = 3600
@@ -118,7 +118,7 @@ ROOT = "/lake/table"
 
 
 def named_by(root: str, *names: str) -> NamedFiles:
-    return named(Commit(3, adds=tuple(Add(name, {}, 1, 1, True) for name in names)), root)
+    return files_named(Commit(3, adds=tuple(Add(name, {}, 1, 1, True) for name in names)), root)
 
 
 class TestNames:

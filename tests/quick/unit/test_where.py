@@ -14,7 +14,7 @@ from cdfd.delta.types.datatypes import Decimal, Primitive, StructField, StructTy
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.model.plan import LiveScans
-from cdfd.plan.where import MOST_CHARACTERS, Term, check_where, parse_where, selected
+from cdfd.plan.where import MOST_CHARACTERS, Term, check_where, parse_where, select_files
 
 SCHEMA = TableSchema(
     StructType(
@@ -124,12 +124,12 @@ def file(day: str | None, low: int, high: int, **more: object) -> Add:
 def test_files_that_may_have_such_rows(text: str, kept: list[bool]) -> None:
     files = [file("2026-01-01", 1, 9), file("2026-01-02", 10, 19), file(None, 20, 29)]
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack(files)])))
-    assert selected(parse_where(text), scans, SCHEMA).tolist() == kept
+    assert select_files(parse_where(text), scans, SCHEMA).tolist() == kept
 
 
 def test_a_file_without_statistics_is_kept() -> None:
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([file("2026-01-01", 1, 9, stats=None)])])))
-    assert selected(parse_where("id = 100"), scans, SCHEMA).tolist() == [True]
+    assert select_files(parse_where("id = 100"), scans, SCHEMA).tolist() == [True]
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_numbers_are_compared_with_all_their_digits(text: str, kept: bool) -> No
     bounds = '{"price":1234567890123456789012345678901.23,"ratio":0.1}'
     add = Add("f", {"day": None}, 1, 0, True, f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}')
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([add])])))
-    assert selected(parse_where(text), scans, SCHEMA).tolist() == [kept]
+    assert select_files(parse_where(text), scans, SCHEMA).tolist() == [kept]

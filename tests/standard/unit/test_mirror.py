@@ -34,7 +34,7 @@ from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
-from cdfd.sinks.delta.columns import created
+from cdfd.sinks.delta.columns import columns_of_new
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror import table as mirror_table
@@ -997,7 +997,7 @@ def test_rows_in_memory_are_bounded_by_the_size_of_files(partition_by: tuple[str
     """However large a first load is: files are written as they fill."""
     limit, batches, rows = 1 << 20, 40, 10_000
     random = np.random.default_rng(0)
-    columns = created(from_arrow(SCHEMA), partition_by, follow=False)
+    columns = columns_of_new(from_arrow(SCHEMA), partition_by, follow=False)
     files = DataFiles(columns, SCHEMA, "none", limit)
     held, most, taken, written = 0, 0, 0, 0
     for number in range(batches):

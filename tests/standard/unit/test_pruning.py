@@ -25,11 +25,11 @@ from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
-from cdfd.plan.shape.compiler import compiled
+from cdfd.plan.shape.compiler import compile_filter
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.pruning import possible
 from cdfd.plan.skipping import Columns, Range
-from cdfd.plan.where import parse_where, selected
+from cdfd.plan.where import parse_where, select_files
 from cdfd.scan.data_files import open_data_file
 from cdfd.scan.file_reader import FileReader
 from cdfd.scan.group_pruning import excluded_groups
@@ -55,14 +55,14 @@ def range_of(rows: list[Any], name: str) -> Range:
 @given(texts(), ROWS, st.booleans())
 def test_no_row_is_lost(filter: tuple[str, Any], rows: list[Any], known: bool) -> None:
     predicate = parse_filter(filter[0])
-    kept = compiled(predicate, SCHEMA).mask(pa.RecordBatch.from_pylist(rows, NUMBERS))
+    kept = compile_filter(predicate, SCHEMA).mask(pa.RecordBatch.from_pylist(rows, NUMBERS))
     found = possible(predicate, SCHEMA, lambda name: range_of(rows, name) if known else Range())
     assert found or not kept.any()
 
 
 def kept(column: Column, text: str) -> npt.NDArray[np.bool_]:
     """Which rows a filter keeps that reads all of them."""
-    return compiled(parse_filter(text), column.schema()).mask(column.rows)
+    return compile_filter(parse_filter(text), column.schema()).mask(column.rows)
 
 
 def is_skipped(column: Column, text: str, scan: FileScan, stats: str | None, *partition_by: str) -> bool:
@@ -77,7 +77,7 @@ def is_left_out(column: Column, text: str, stats: str) -> bool:
     try:
         terms = parse_where(text)
         scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([Add("f", {}, 1, 0, True, stats)])])))
-        return not selected(terms, scans, column.schema()).all()
+        return not select_files(terms, scans, column.schema()).all()
     except ConfigError:
         return False  # conditions have fewer forms
 
@@ -103,7 +103,7 @@ def test_partition_values_lose_no_row(kinds: str, data: st.DataObject) -> None:
             if is_skipped(column, text, replace(FILE, partition_values={"x": written}), None, "x"):
                 read = values.parse(written, column.field.type)
                 rows = pa.record_batch([pa.array([read], read.type)], ["x"])
-                assert not compiled(parse_filter(text), column.schema()).mask(rows).any(), (text, written)
+                assert not compile_filter(parse_filter(text), column.schema()).mask(rows).any(), (text, written)
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -68,7 +68,7 @@ def check_position(case: Case) -> str:
     record = SimpleNamespace(value=data, topic="t", partition=0, offset=5)
 
     def progress() -> str:
-        found = progress_records._parsed(record, progress_records.progress_of)
+        found = progress_records._parse(record, progress_records.progress_of)
         job_of(found)
         job = Job.stored(None if found is None else Backfill(found.position, found.backfill))
         str(job)

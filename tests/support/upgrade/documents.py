@@ -152,7 +152,7 @@ def _txns(position: Position) -> bytes:
 def _of_txns(line: bytes) -> Position | None:
     txns = [action["txn"] for action in orjson.loads(line)]
     known = {each["appId"]: Txn(each["appId"], each["version"], each["lastUpdated"]) for each in txns}
-    return delta_positions.stored(_target(known), APP).position
+    return delta_positions.stored_position(_target(known), APP).position
 
 
 def _target(txns: dict[str, Txn] | None = None) -> TxnState:

@@ -29,8 +29,8 @@ from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
-from cdfd.sinks.delta.stored_files import fetched
-from cdfd.sinks.delta.target import translated
+from cdfd.sinks.delta.stored_files import fetch_in_thread
+from cdfd.sinks.delta.target import translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class MirrorDelivery:
         """Rows as the table has them, with the change columns."""
         assert self._schema is not None
         places = {name.lower(): place for place, name in enumerate(batch.schema.names)}
-        with translated("write the rows", self._uri):
+        with translate_errors("write the rows", self._uri):
             columns = [
                 cast(batch.column(places[field.name.lower()]), field)
                 if field.name.lower() in places
@@ -201,7 +201,7 @@ class MirrorDelivery:
         assert self._net is not None
         types = to_numpy(types_from_file(rows.column(CHANGE_TYPE)).indices)
         self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
-        with translated("write the rows", self._uri):
+        with translate_errors("write the rows", self._uri):
             await asyncio.to_thread(self._net.add, rows)
 
     def _new_writer(self, *, change_feed: bool) -> MirrorWriter:
@@ -268,7 +268,7 @@ class MirrorDelivery:
                     hint="The daemon writes them again",
                     retriable=True,
                 )
-            with translated("find the rows", self._uri):
+            with translate_errors("find the rows", self._uri):
                 if removal:
                     await mirror.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
@@ -304,10 +304,10 @@ class MirrorDelivery:
 
     async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
         """Store the files, and look the rows up that are to be deleted."""
-        async for event in fetched(events, self._uri):
+        async for event in fetch_in_thread(events, self._uri):
             if isinstance(event, pa.Table):
                 assert removal is not None
-                with translated("find the rows", self._uri):
+                with translate_errors("find the rows", self._uri):
                     await asyncio.to_thread(self._take, removal, event)
             else:
                 file, data = event

@@ -84,7 +84,7 @@ class LiveFiles:
                 continue
             there = np.ones(end - start, np.bool_)
             if file.deleted is not None:
-                there = ~contained(file.deleted, ordered[start:end] - file.first)
+                there = ~contains(file.deleted, ordered[start:end] - file.first)
             found[order[start:end]] = there
         return found
 
@@ -108,7 +108,7 @@ class LiveFiles:
             yield int(places[start]), int(start), int(end)
 
 
-def contained(rows: RowSet, positions: Rows) -> npt.NDArray[np.bool_]:
+def contains(rows: RowSet, positions: Rows) -> npt.NDArray[np.bool_]:
     """For each position, whether a set has it. Costs the positions, and one pass over the set."""
     common = RowSet.of_array(np.unique(positions)).intersection(rows).to_array()
     return np.isin(positions, common, assume_unique=False)

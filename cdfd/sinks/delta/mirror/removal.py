@@ -20,7 +20,7 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.errors import SinkError
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.updates.matching import by_key
-from cdfd.sinks.delta.mirror.live_files import LiveFile, contained
+from cdfd.sinks.delta.mirror.live_files import LiveFile, contains
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
 from cdfd.sinks.delta.mirror.table import MirrorTable
 
@@ -73,7 +73,7 @@ class Removal:
         wanted, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         owners, numbers = self._table.index.find(wanted)
         if self._taken:
-            left = ~contained(RowSet(FrozenBitMap64(self._taken)), numbers)
+            left = ~contains(RowSet(FrozenBitMap64(self._taken)), numbers)
             owners, numbers = owners[left], numbers[left]
         found = np.bincount(owners, minlength=len(wanted))
         if (found < counts).any():

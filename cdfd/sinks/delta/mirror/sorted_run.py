@@ -107,7 +107,7 @@ class StoredRun(SortedRun):
             count, taken = 0, sum(map(len, runs)) * PAIR_BYTES
             space.take(taken)
             try:
-                for hashes, rows in _merged(runs, keep):
+                for hashes, rows in _merge(runs, keep):
                     for file, part in zip(files, (hashes, rows), strict=True):
                         file.write(np.ascontiguousarray(part).data)
                     count += len(rows)
@@ -164,7 +164,7 @@ _PART = 1 << 20
 """Pairs that are merged at once."""
 
 
-def _merged(runs: Sequence[SortedRun], keep: Keep) -> Iterator[tuple[Hashes, Rows]]:
+def _merge(runs: Sequence[SortedRun], keep: Keep) -> Iterator[tuple[Hashes, Rows]]:
     """The pairs of several runs in order, in parts. A hash is never in two parts."""
     parts = max(1, sum(map(len, runs)) // _PART)
     step = (1 << 64) // parts

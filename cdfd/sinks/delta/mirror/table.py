@@ -30,7 +30,7 @@ from cdfd.sinks.delta.data_files import no_other_root
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
 from cdfd.sinks.delta.mirror.live_files import LiveFile, LiveFiles
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
-from cdfd.sinks.delta.target import Target, translated
+from cdfd.sinks.delta.target import Target, translate_errors
 from cdfd.storage.base import Storage
 
 logger = logging.getLogger("cdfd.sink")
@@ -94,7 +94,7 @@ class MirrorTable:
         Raises:
             SinkError: another writer has changed rows.
         """
-        with translated("read the target", self._target.uri):
+        with translate_errors("read the target", self._target.uri):
             return await self._follow()
 
     async def load(self, columns: Columns) -> None:
@@ -103,12 +103,12 @@ class MirrorTable:
         Raises:
             StorageError: the index does not fit on the disk.
         """
-        with translated("read the target", self._target.uri):
+        with translate_errors("read the target", self._target.uri):
             await self._load(columns)
 
     async def live_adds(self) -> Sequence[Add]:
         """The live files of the last version. `follow` comes first."""
-        with translated("read the target", self._target.uri):
+        with translate_errors("read the target", self._target.uri):
             return (await self._log.snapshot(self.version, with_stats=True, all_fields=True)).live()
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ from kafka.producer.transaction_manager import EndTxnHandler, TransactionManager
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from cdfd.encode.records import Records
-from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.failures import translate
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import known_id
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, RecordBatch, record_batches
@@ -175,7 +175,7 @@ class BatchSender:
         """Callback of the sender thread for an acknowledged or failed batch. `answer`: an error, or a tuple with the records' errors."""
         error = answer if isinstance(answer, Exception) else _error_of(answer[2], batch.count)
         doing = f"deliver to partition {partition.partition} of topic {partition.topic}"
-        self._in_flight.settle(len(batch.data), None if error is None else translated(error, doing))
+        self._in_flight.settle(len(batch.data), None if error is None else translate(error, doing))
         if isinstance(error, InvalidProducerEpochError) and self._manager.is_transactional():
             # The client would now request a new epoch, and brokers before 2.7 grant it. That would fence the producer that fenced this one.
             self._sender.force_close()

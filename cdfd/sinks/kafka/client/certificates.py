@@ -78,7 +78,7 @@ def _usable(name: str, path: str, hint: str) -> Iterator[None]:
         raise ConfigError(f"sink.security.{name} cannot be read: {error.strerror}", path=path, hint=hint) from error
 
 
-def untrusted(
+def explain_untrusted(
     error: ssl.SSLCertVerificationError, whose: str, names: str, setting: str, authority: str | None
 ) -> tuple[str, str]:
     """The reason why the certificate of a server is not accepted, and a hint.

@@ -60,7 +60,7 @@ def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> Si
         retriable: whether the client considers the error transient.
     """
     if code in _FENCED:
-        return fenced(reason)
+        return fenced_error(reason)
     if code == _INVALID_PRODUCER_ID_MAPPING:
         return ReopenSinkError(
             f"cannot {doing}: the cluster has forgotten the transactional id, which was idle for long",
@@ -73,7 +73,7 @@ def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> Si
     return SinkError(f"cannot {doing}: {reason}", hint=None if code is None else _HINTS.get(code), retriable=retriable)
 
 
-def fenced(reason: str) -> FencedError:
+def fenced_error(reason: str) -> FencedError:
     """Another producer has taken the transactional id, or the broker has aborted the transaction. Kafka reports both alike."""
     return FencedError(
         f"another daemon has taken over this table of the pipeline: {reason}",
@@ -81,7 +81,7 @@ def fenced(reason: str) -> FencedError:
     )
 
 
-def translated(error: Exception, doing: str) -> SinkError:
+def translate(error: Exception, doing: str) -> SinkError:
     """An error of kafka-python as an error of ours.
 
     If a request that begins or ends a transaction fails without an error code, for example by a timeout, kafka-python raises a plain
@@ -109,4 +109,4 @@ def translating(doing: str) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise translated(error, doing) from error
+        raise translate(error, doing) from error

@@ -26,7 +26,7 @@ from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.batch_sender import KNOWN_VERSION, BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network
-from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.failures import translate
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions
@@ -139,7 +139,7 @@ class KafkaPythonProducer(Producer):
             log.warning("the Kafka client did not end within %g seconds: %s", timeout, error)
 
     def _translated(self, error: Exception, doing: str) -> SinkError:
-        return translated(self._transport.cause(error), doing)
+        return translate(self._transport.cause(error), doing)
 
     def _reason(self, error: Exception) -> str:
         return str(self._transport.cause(error))

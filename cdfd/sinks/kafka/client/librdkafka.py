@@ -15,7 +15,7 @@ from confluent_kafka import Producer as Client
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import TlsFiles
-from cdfd.sinks.kafka.client.failures import failure, fenced
+from cdfd.sinks.kafka.client.failures import failure, fenced_error
 from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.tokens import TokenProvider
@@ -113,7 +113,7 @@ class LibrdkafkaProducer(Producer):
                 return
 
     def _connect_error(self, error: KafkaError, doing: str) -> SinkError:
-        found = _translated(error, doing)
+        found = _translate(error, doing)
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
             found.hint = login_hint(self._credentials.mechanism)
             found.retriable = self._credentials.renewed()
@@ -182,7 +182,7 @@ class LibrdkafkaProducer(Producer):
     def _note_undelivered(self, error: KafkaError | None, _: object) -> None:
         """Callback of `poll` for records that the client gave up."""
         if error is not None and (self._undelivered is None or (self._purged and error.code() not in _PURGED)):
-            self._undelivered = _translated(error, "deliver records")
+            self._undelivered = _translate(error, "deliver records")
             self._purged = error.code() in _PURGED
 
     def _raise_undelivered(self) -> None:
@@ -220,7 +220,7 @@ class LibrdkafkaProducer(Producer):
         self._client = None
 
     def _translated(self, error: Exception, doing: str) -> SinkError:
-        return _translated(_kafka_error(error, self._client), doing)
+        return _translate(_kafka_error(error, self._client), doing)
 
     def _reason(self, error: Exception) -> str:
         return str(_kafka_error(error, self._client).str())
@@ -252,11 +252,11 @@ def _cause(client: Client) -> KafkaError | None:
     return None
 
 
-def _translated(error: KafkaError, doing: str) -> SinkError:
+def _translate(error: KafkaError, doing: str) -> SinkError:
     """An error of confluent-kafka as an error of ours."""
     code = error.code()
     if code == KafkaError._FENCED:
-        return fenced(error.str())
+        return fenced_error(error.str())
     reason, retriable = f"{error.name()}: {error.str()}", error.retriable() or code in _TRANSIENT
     code = _IN_PROTOCOL.get(code, code)
     return failure(doing, reason, code=code if code > 0 else None, retriable=retriable)

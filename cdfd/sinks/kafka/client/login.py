@@ -12,7 +12,7 @@ from typing import Any, Self
 from cdfd.config.values import Secret, UserName
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client import token_endpoint
-from cdfd.sinks.kafka.client.tokens import TokenProvider, Tokens, file_token, shared
+from cdfd.sinks.kafka.client.tokens import TokenProvider, Tokens, file_token, shared_tokens
 from cdfd.sinks.kafka.security import Aws, OAuth, Security
 
 LOGINS: Mapping[str | None, str] = {
@@ -138,7 +138,7 @@ def _bearer(provider: TokenProvider) -> dict[str, Any]:
 def _oauth_tokens(oauth: OAuth) -> Tokens:
     if oauth.token is not None:
         return Tokens(partial(file_token, oauth.token), cached=False)
-    return shared(_key(oauth), lambda: Tokens(partial(token_endpoint.fetch, oauth)))
+    return shared_tokens(_key(oauth), lambda: Tokens(partial(token_endpoint.fetch, oauth)))
 
 
 def _key(settings: OAuth | Aws) -> tuple[Any, ...]:
@@ -152,7 +152,7 @@ def _msk_tokens(aws: Aws, servers: Sequence[str]) -> Tokens:
 
     msk.signer()
     region = msk.region_of(aws, servers)
-    return shared((region, *_key(aws)), lambda: Tokens(partial(msk.fetch, aws, region)))
+    return shared_tokens((region, *_key(aws)), lambda: Tokens(partial(msk.fetch, aws, region)))
 
 
 def ready(options: Mapping[str, Any]) -> None:

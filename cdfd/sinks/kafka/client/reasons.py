@@ -15,7 +15,7 @@ from kafka.errors import (
 )
 
 from cdfd.config.certificates import has_expired
-from cdfd.sinks.kafka.client.certificates import untrusted
+from cdfd.sinks.kafka.client.certificates import explain_untrusted
 from cdfd.sinks.kafka.client.login import LOGINS, login_hint, mechanism_of
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 
@@ -82,7 +82,9 @@ def tls_reason(error: ssl.SSLError, options: Mapping[str, Any]) -> tuple[str, st
     """The reason of a failed handshake with a broker, and a hint."""
     if isinstance(error, ssl.SSLCertVerificationError):
         names = "sink.bootstrap_servers and the brokers' advertised.listeners"
-        return untrusted(error, "the broker's certificate", names, "sink.security.ca_path", options.get("ssl_cafile"))
+        return explain_untrusted(
+            error, "the broker's certificate", names, "sink.security.ca_path", options.get("ssl_cafile")
+        )
     reason = error.reason or str(error)
     # Brokers say little: a Java broker refuses a missing certificate as bad, and an expired one as unknown.
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):

@@ -12,7 +12,7 @@ import urllib3
 
 from cdfd.errors import SinkError
 from cdfd.escaping import one_line
-from cdfd.sinks.kafka.client.certificates import untrusted
+from cdfd.sinks.kafka.client.certificates import explain_untrusted
 from cdfd.sinks.kafka.client.tokens import UNKNOWN_LIFETIME, Token, expiry
 from cdfd.sinks.kafka.security import OAuth
 
@@ -84,7 +84,7 @@ def _post(oauth: OAuth, url: str, client: str, secret: str, timeout: float) -> t
                 preload_content=False,
             )
             try:
-                return response.status, _bounded(response, url, deadline)
+                return response.status, _read_bounded(response, url, deadline)
             finally:
                 response.close()
     except urllib3.exceptions.HTTPError as error:
@@ -107,7 +107,7 @@ def _tls(oauth: OAuth) -> ssl.SSLContext | None:
         ) from None
 
 
-def _bounded(response: Any, url: str, deadline: float) -> bytes:
+def _read_bounded(response: Any, url: str, deadline: float) -> bytes:
     body = b""
     while chunk := response.read1(1 << 16):
         body += chunk
@@ -129,7 +129,7 @@ def _unreachable(error: Exception, url: str, authority: str | None) -> SinkError
     reason = getattr(error, "reason", None) or error
     for cause in (error, reason, *getattr(error, "args", ()), *getattr(reason, "args", ())):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            reason, hint = untrusted(cause, "its certificate", _URL, "sink.security.oauth.ca_path", authority)
+            reason, hint = explain_untrusted(cause, "its certificate", _URL, "sink.security.oauth.ca_path", authority)
             return SinkError(f"{_cannot(url)}: {reason}", hint=hint)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             return SinkError(f"{_cannot(url)}: TLS failed: {cause.reason or cause}", hint=f"Check the port in {_URL}")

@@ -147,7 +147,7 @@ _shared: dict[Hashable, Tokens] = {}
 _shared_lock = Lock()
 
 
-def shared(key: Hashable, make: Callable[[], Tokens]) -> Tokens:
+def shared_tokens(key: Hashable, make: Callable[[], Tokens]) -> Tokens:
     """The one source of tokens for these settings in this process."""
     with _shared_lock:
         found = _shared.get(key)

@@ -178,7 +178,7 @@ def newest(
             has_hidden = partial(_has_hidden, options, partition, key, timeout)
             record = _last(reader, partition, key, (lower, upper), hidden_timeout, has_hidden)
             if record is not None:
-                return _parsed(record, parse)
+                return _parse(record, parse)
             upper, size = lower, size * _GROWTH
     return None
 
@@ -296,7 +296,7 @@ def _last(
     return found
 
 
-def _parsed(record: Any, parse: Callable[[bytes], T]) -> T | None:
+def _parse(record: Any, parse: Callable[[bytes], T]) -> T | None:
     if record.value is None:
         return None
     try:

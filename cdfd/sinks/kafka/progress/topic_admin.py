@@ -82,7 +82,7 @@ class TopicAdmin:
         names = sorted(set(names))
         pauses = self._pauses()
         while True:
-            with _translated("describe topics"):
+            with _translate_errors("describe topics"):
                 described = {topic["name"]: topic for topic in self._client.describe_topics(names)}
             present = [name for name in names if _exists(name, described[name])]
             configs = self._configs(present)
@@ -130,7 +130,7 @@ class TopicAdmin:
         """
         partition_of = TopicPartition(topic, partition)
         level = "read_committed" if committed else "read_uncommitted"
-        with _translated(f"read the offsets of topic {topic}"):
+        with _translate_errors(f"read the offsets of topic {topic}"):
             first, last = (
                 self._client.list_partition_offsets({partition_of: spec}, level)[partition_of].offset
                 for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
@@ -143,7 +143,7 @@ class TopicAdmin:
         Raises:
             SinkError: the user has no right, or the cluster cannot have transactions.
         """
-        with _translated(f"use transactional id {transactional_id}"):
+        with _translate_errors(f"use transactional id {transactional_id}"):
             if not self.has_transaction_log():
                 return  # The cluster has never had a transaction, and the request would create the topic.
             try:
@@ -157,7 +157,7 @@ class TopicAdmin:
         Raises:
             SinkError: the cluster cannot create it. Brokers log this, and leave clients waiting.
         """
-        with _translated("describe the topic of transactions"):
+        with _translate_errors("describe the topic of transactions"):
             if self._client.describe_topics([_TRANSACTIONS])[0]["error_code"] != _UNKNOWN_TOPIC:
                 return True
             brokers = [str(broker["broker_id"]) for broker in self._client.describe_cluster()["brokers"]]
@@ -179,7 +179,7 @@ class TopicAdmin:
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-        with _translated("read settings of topics"):
+        with _translate_errors("read settings of topics"):
             answer = self._client.describe_configs(resources, config_filter="all")
         return {
             name: {key: described["value"] for key, described in config.items() if described["value"] is not None}
@@ -197,14 +197,14 @@ class TopicAdmin:
             }
             for topic in topics
         }
-        with _translated("create topics"):
+        with _translate_errors("create topics"):
             answer = self._client.create_topics(
                 wanted, timeout_ms=self._timeout_ms, validate_only=only_validate, raise_errors=False
             )
         for described in answer["topics"]:
             # Another daemon or table may have created it at the same time.
             if described["error_code"] not in (0, _ALREADY_EXISTS):
-                raise _refused(
+                raise _refusal(
                     f"create topic {described['name']}", described["error_code"], described.get("error_message")
                 )
             if described["error_code"] == 0 and not only_validate:
@@ -243,7 +243,7 @@ def _exists(name: str, described: Mapping[str, Any]) -> bool:
     if code == _UNKNOWN_TOPIC:
         return False
     if code != 0:
-        raise _refused(f"describe topic {name}", code, None)
+        raise _refusal(f"describe topic {name}", code, None)
     for partition in described["partitions"]:
         if partition["error_code"] == _LEADER_NOT_AVAILABLE or partition["leader_id"] < 0:
             what = f"partition {partition['partition_index']} of topic {name} has no leader"
@@ -271,7 +271,7 @@ _HINTS = {
 }
 
 
-def _refused(doing: str, code: int, message: str | None) -> SinkError:
+def _refusal(doing: str, code: int, message: str | None) -> SinkError:
     error = for_code(code)
     reason = message or error.message or f"error {code}"
     return SinkError(
@@ -280,13 +280,13 @@ def _refused(doing: str, code: int, message: str | None) -> SinkError:
 
 
 @contextmanager
-def _translated(doing: str) -> Iterator[None]:
+def _translate_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
         code = getattr(error, "errno", None)
         if code is not None and code > 0:
-            raise _refused(doing, code, None) from error
+            raise _refusal(doing, code, None) from error
         reason, hint = reason_of(error)
         retriable = isinstance(error, TRANSIENT) or code == UnknownError.errno  # which a broker that stops may answer
         raise SinkError(f"cannot {doing}: {reason}", hint=hint, retriable=retriable) from error

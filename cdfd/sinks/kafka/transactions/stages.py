@@ -111,7 +111,7 @@ class SendStage:
                 oversized = self._producer.send(topic, self._partitions_of(records), records, now, more=more)
                 if oversized:
                     self.oversized.handle(self._producer, records, oversized, each.version)
-            for side in _merged(side_records):
+            for side in _merge(side_records):
                 self._send_side_record(side, now, more=more)
 
     def commit(self, progress: Progress) -> None:
@@ -165,7 +165,7 @@ class SendStage:
         return 0 if self._partitions == 1 else partitions(records.keys, self._partitions)
 
 
-def _merged(side_records: Iterable[SideRecord]) -> Iterator[SideRecord]:
+def _merge(side_records: Iterable[SideRecord]) -> Iterator[SideRecord]:
     """Merge the side records of each topic."""
     for topic, records_of_topic in groupby(
         sorted(side_records, key=lambda side: side.topic), key=lambda side: side.topic
