@@ -26,8 +26,9 @@ from cdfd.log.stream import PlanStream, Version
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.control import Resnapshot
-from cdfd.model.plan import ChangePlan, LiveScans, plan_snapshot
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
+from cdfd.plan.planner import plan_snapshot
 from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles, Touched
 from cdfd.plan.where import parse_where, select_files
 from cdfd.runtime.in_thread import iterate_in_thread

@@ -22,17 +22,10 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import commit_timestamp, file_time
-from cdfd.model.plan import (
-    ChangePlan,
-    Changes,
-    needs_snapshot,
-    plan,
-    plan_listed_snapshot,
-    plan_snapshot,
-    wants_snapshot,
-)
+from cdfd.model.plan import ChangePlan, Changes
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
+from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 from cdfd.plan.refining import refine
 from cdfd.plan.resnapshot import NumberedFiles, Touched
 from cdfd.plan.shape.pruning import prune

@@ -1,43 +1,24 @@
-"""One commit -> the file scans that give its row-level changes. Pure: a plan says which rows to read, and not how.
-
-Source: specification, "Change Data Files" and "Add CDC File", and the behaviour of deployed writers. In order:
-
-1. Any `cdc` action: the change data files and nothing else.
-2. Else adds are inserts and removes are deletes, each without the rows that its own deletion vector hides.
-3. The same path in both: only the difference of the vectors, because the data file itself is the same.
-
-       removed with {0, 1}, added with {1, 2}:  row 2 is a delete, row 0 (a RESTORE) an insert
-4. `dataChange=false`: nothing, because rows were only moved.
-5. A MERGE whose metrics count no changed row: nothing, because it rewrote rows without changing them.
-"""
+"""Plans: the file scans that give the row-level changes of a version, or its live rows. Values: they say which rows to read, and not how."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, overload
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
-from cdfd.delta.commit import Commit
+from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
-from cdfd.delta.header import Header
-from cdfd.delta.protocol import cdf_enabled, has_deletion_vectors
-from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count, record_counts
 from cdfd.delta.types.schema import TableSchema
-from cdfd.delta.types.schema_change import with_returning
-from cdfd.errors import LogError, UnsupportedError
-from cdfd.model.file_scan import FileScan, ImagePhase
+from cdfd.model.file_scan import FileScan
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refinement
 
 Changes = Literal["auto", "cdf", "files"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
-F = TypeVar("F", Add, Remove)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,123 +84,6 @@ class ChangePlan:
         return position.part <= len(self.scans) and not other
 
 
-def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
-    """Whether planning `commit` needs the table's files as of the version before, whose header is `previous`.
-
-    It does if the commit removes a file without its partition values. They are not needed if the commit adds the file again (with another
-    deletion vector), because the add has them, nor if the remove changes no data.
-    """
-    if not previous.metadata.partition_columns:
-        return False
-    return any(not _complete(remove, previous) for remove in _removed(commit, changes))
-
-
-def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
-    """Whether it matters for the rows of `commit` which deletion vectors the files have that it removes.
-
-    Some deployed writers remove a file with another deletion vector than it has, and mean the file.
-    """
-    return has_deletion_vectors(previous.protocol) and any(_removed(commit, changes))
-
-
-def _removed(commit: Commit, changes: Changes) -> Iterator[Remove]:
-    """The removes of files whose rows a commit deletes."""
-    if commit.removes and not _from_cdc(commit, changes) and not _changed_nothing(commit):
-        added = {add.path for add in commit.adds if add.data_change}
-        yield from (remove for remove in commit.removes if remove.data_change and remove.path not in added)
-
-
-def plan(
-    commit: Commit,
-    header: Header,
-    timestamp_ms: int,
-    *,
-    changes: Changes = "auto",
-    previous: Header | None = None,
-    before: Snapshot | None = None,
-) -> ChangePlan:
-    """The plan of the changes of `commit`.
-
-    Args:
-        commit: the version's actions.
-        header: protocol and metadata in force *after* the commit.
-        timestamp_ms: the version's timestamp; see `commit_timestamp`.
-        changes: `auto` uses change data files where a commit has some; `cdf` refuses tables that do not record them; `files` ignores them.
-        previous: the header before the commit. Rows that a version deletes while it replaces the schema are read in the old schema.
-        before: state of the version before; required if `needs_snapshot`.
-
-    Raises:
-        UnsupportedError: `cdf` and the table does not record changes, or a schema that cannot be read.
-        LogError: partition values of a removed file are unknown, or there are files and no columns.
-    """
-    if changes == "cdf" and not cdf_enabled(header.metadata):
-        raise UnsupportedError(
-            "the table does not record a change data feed",
-            version=commit.version,
-            hint="Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files",
-        )
-    scans: Sequence[FileScan] = ()
-    origin: Origin = "files"
-    if _from_cdc(commit, changes):
-        scans = _from_change_data(commit)
-        origin = "cdc"
-    elif not _changed_nothing(commit):
-        scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
-    _check_columns(header.schema, scans)
-    cross_partition = _cross_partition(scans) if origin == "cdc" else ()
-    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
-
-
-def _from_cdc(commit: Commit, changes: Changes) -> bool:
-    return bool(commit.cdcs) and changes != "files"
-
-
-def _from_change_data(commit: Commit) -> Sequence[FileScan]:
-    return in_phases(_ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
-
-
-def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:
-    """The scans of change data files. Those of several files are in two phases."""
-    if len(scans) < 2:
-        return scans
-    # The post-image of an update, or the row that replaces a deleted one, may be in an earlier file than the row before the change.
-    phases: tuple[ImagePhase, ...] = ("early", "late")
-    return tuple(replace(scan, image_phase=phase) for phase in phases for scan in scans)
-
-
-def _cross_partition(scans: Sequence[FileScan]) -> Sequence[FileScan]:
-    several = any(scan.partition_values != scans[0].partition_values for scan in scans)
-    return tuple(scan for scan in scans if scan.image_phase == "early") if several else ()
-
-
-def _many_inserts(commit: Commit) -> LiveScans | None:
-    """The scans of a commit that only adds, and adds many files; None for other commits."""
-    if not isinstance(commit.adds, PackedFiles) or any(remove.data_change for remove in commit.removes):
-        return None
-    added = commit.adds.changing()
-    return LiveScans(added.by_path()) if added.distinct() else None
-
-
-def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
-    """The live rows of a version as inserts. The `dataChange` flags of its files do not matter."""
-    scans = LiveScans(snapshot.live().by_path())
-    _check_columns(snapshot.header.schema, scans)
-    return ChangePlan(snapshot.version, timestamp_ms, snapshot.header.schema, scans, "snapshot")
-
-
-def _check_columns(schema: TableSchema, scans: Sequence[FileScan]) -> None:
-    if scans and not schema.names:
-        raise LogError(
-            "the table has data files, but no columns",
-            hint="metaData.schemaString is missing: restore the log entry with the schema from a copy of the table",
-        )
-
-
-def plan_listed_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
-    """The same without its scans, for readers that list them elsewhere."""
-    return ChangePlan(snapshot.version, timestamp_ms, snapshot.header.schema, (), "snapshot")
-
-
 class LiveScans(Sequence[FileScan]):
     """Files whose rows are all inserts, as in a first snapshot. Scans are created on access, so a million files are not a million objects."""
 
@@ -238,10 +102,10 @@ class LiveScans(Sequence[FileScan]):
     def __getitem__(self, index: int | slice) -> FileScan | LiveScans:
         if isinstance(index, slice):
             return LiveScans(self.files[index])
-        return _insert(self.files[index])
+        return insert_scan(self.files[index])
 
     def __iter__(self) -> Iterator[FileScan]:
-        return map(_insert, self.files)
+        return map(insert_scan, self.files)
 
     def counts(self) -> pa.ChunkedArray | None:
         """Rows of each file, from their statistics; None if any of them has no row count."""
@@ -265,95 +129,7 @@ class LiveScans(Sequence[FileScan]):
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
 
-def _insert(add: Add) -> FileScan:
+def insert_scan(add: Add) -> FileScan:
+    """The scan of all rows of a file that was added."""
     count = record_count(add.stats)
     return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector, num_records=count)
-
-
-def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:
-    removed = _by_path(remove for remove in commit.removes if remove.data_change)
-    for add in _by_path(add for add in commit.adds if add.data_change).values():
-        remove = removed.pop(add.path, None)
-        if remove is None:
-            yield _insert(add)
-        elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
-            yield from _difference(add, remove)
-    schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
-    meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
-    for remove in ({**removed, **meant}).values():
-        values = _partition_values(remove, previous, before)
-        yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)
-
-
-def _by_path(actions: Iterable[F]) -> dict[str, F]:
-    found: dict[str, F] = {}
-    for action in actions:
-        if found.setdefault(action.path, action) is not action:
-            raise LogError("two actions of one kind for one data file in one version", path=action.path)
-    return found
-
-
-def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
-    """The same data file with another deletion vector: newly hidden rows were deleted, rows that are no longer hidden were restored."""
-    new, old = add.deletion_vector, remove.deletion_vector
-    file = FileScan(add.path, None, add.partition_values, add.size, num_records=record_count(add.stats))
-    if new is not None:
-        yield replace(file, change_type="delete", only=new, without=old)
-    if old is not None:
-        yield replace(file, change_type="insert", only=old, without=new)
-
-
-def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
-    return None if vector is None else vector.unique_id
-
-
-def _complete(remove: Remove, header: Header) -> bool:
-    return remove.partition_values is not None and (
-        bool(remove.partition_values) or not header.metadata.partition_columns
-    )
-
-
-def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -> PartitionValues:
-    if _complete(remove, header) or not header.metadata.partition_columns:
-        return remove.partition_values or {}
-    known = None if before is None else before.find(remove.key)
-    if known is None:
-        raise LogError(
-            "a remove without partition values, of a file that is not in the table's state",
-            path=remove.path,
-            hint="The partition of the deleted rows is unknown: start again from a snapshot",
-        )
-    return known.partition_values
-
-
-def _changed_nothing(commit: Commit) -> bool:
-    """Whether this is a MERGE whose metrics count no row inserted, updated or deleted. A missing count is not zero."""
-    if commit.info is None or commit.info.operation != "MERGE":
-        return False
-    counts = [_count(commit.info.operation_metrics, names) for names in _MERGE_COUNTS]
-    return all(count == 0 for count in counts)
-
-
-_MERGE_COUNTS = (
-    ("numTargetRowsInserted", "num_target_rows_inserted"),
-    ("numTargetRowsUpdated", "num_target_rows_updated"),
-    ("numTargetRowsDeleted", "num_target_rows_deleted"),
-)
-
-
-def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
-    text = next((metrics[name] for name in names if name in metrics), "")
-    # The specification allows any text. No count has more digits than a long.
-    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
-
-
-_ORDER = {None: 0, "delete": 1, "insert": 2}
-
-
-def _ordered(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
-    """Deletes, then inserts, each by path; rows of a file stay in the order of the file.
-
-    With an order by path alone, an updated row that moved to another file could be inserted before it is deleted. Consumers that keep the
-    last change of each key would lose it.
-    """
-    return tuple(sorted(scans, key=lambda scan: (_ORDER[scan.change_type], scan.path)))

@@ -18,8 +18,9 @@ from cdfd.model.batch import ChangeBatch, ChangeRun, VersionRows
 from cdfd.model.column_selection import Select, all_columns
 from cdfd.model.columns import VersionColumns
 from cdfd.model.file_scan import FileScan
-from cdfd.model.plan import ChangePlan, in_phases
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.plan.planner import in_phases
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
 from cdfd.scan.file_reader import BATCH_ROWS

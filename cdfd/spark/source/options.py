@@ -39,7 +39,7 @@ class SourceOptions:
         path: the table's path or URI.
         start: a version, a time, a duration before now, `earliest`, `latest` or `snapshot`; None: the default.
         end: a version, a time or a duration before now; None: the newest version.
-        changes: source of change rows; see `cdfd.model.plan`.
+        changes: source of change rows; see `cdfd.plan.planner`.
         refine: how updates are found; see `cdfd.model.refinement`.
         key: columns that identify a row.
         drop_unchanged: whether to leave out updates that change nothing.

@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 from cdfd.errors import ConfigError
 from cdfd.log.start import check_range, start_version
 from cdfd.log.table import Table
-from cdfd.model.plan import ChangePlan, plan_snapshot
+from cdfd.model.plan import ChangePlan
+from cdfd.plan.planner import plan_snapshot
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.filters import Filters
 from cdfd.spark.source.options import SourceOptions

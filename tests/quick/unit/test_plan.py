@@ -19,16 +19,8 @@ from cdfd.delta.snapshot import Snapshot, first
 from cdfd.errors import LogError, UnsupportedError
 from cdfd.model.commit_time import LATEST_MS, commit_timestamp
 from cdfd.model.file_scan import FileScan
-from cdfd.model.plan import (
-    ChangePlan,
-    Changes,
-    LiveScans,
-    needs_snapshot,
-    plan,
-    plan_listed_snapshot,
-    plan_snapshot,
-    wants_snapshot,
-)
+from cdfd.model.plan import ChangePlan, Changes, LiveScans
+from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 
 Fields = dict[str, Any]
 

@@ -10,8 +10,9 @@ from cdfd.delta.actions import Add, Metadata, Protocol, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan
-from cdfd.model.plan import ChangePlan, plan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import BUCKET_BYTES, Refine
+from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.scan.updates.no_ops import where_matched_by_key
 

@@ -21,8 +21,9 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError, MissingFileError
-from cdfd.model.plan import ChangePlan, plan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.scan import execute
 from cdfd.scan import image_order as ordering
