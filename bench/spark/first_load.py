@@ -25,8 +25,8 @@ from cdfd.config.settings import Settings
 from cdfd.deliver.assignment import Assignment
 from cdfd.deliver.configured import open_table
 from cdfd.deliver.large_versions import LargeVersions
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Delivered, Job, JobSink
 from cdfd.spark.engine import parts, tasks

@@ -21,11 +21,11 @@ from cdfd.deliver.slices import read_slice
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError
 from cdfd.log.listing import LiveListing
-from cdfd.log.stream import Version
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
@@ -63,7 +63,8 @@ class Assignment:
         cls, config: Settings, table: str, version: Version, position: Position, role: str | None = None
     ) -> Assignment:
         """One to measure a version with; it takes a job to deliver."""
-        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=(), refinement=None), listed=None)
+        plan = replace(version.plan, scans=(), cross_partition=(), refinement=None)
+        bare = Version(plan, version.table_id, version.schema_change, version.only_txns, version.digest)
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
     def ranges(self, plan: ChangePlan, live: LiveListing, limit: int) -> list[RangeSlice]:

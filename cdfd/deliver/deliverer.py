@@ -15,11 +15,12 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates, Stop
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, SinkError
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.model.batch import ChangeBatch, ChangeRun
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.progress_line import ProgressLine

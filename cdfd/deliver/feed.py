@@ -29,11 +29,12 @@ from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, Sc
 from cdfd.log.bounds import Start
 from cdfd.log.planning import version_batches
 from cdfd.log.start import wait_for_start_position
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Phase, Position
 from cdfd.model.refinement import Refine
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.scan.execute import Execution

@@ -17,16 +17,18 @@ files. The digest of a job says how it was cut, and a job goes on as it was begu
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.deliver.path_ranges import SnapshotPlanning, least_bytes
 from cdfd.deliver.range_slices import MARK, digest
 from cdfd.errors import SinkError
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.listing import LiveListing
+from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.scan.splits import Slice, cut, placed, stages
 from cdfd.sinks.base import Counts, Delivered, Job, JobSink, counts_of
 
@@ -36,6 +38,17 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 10.0
 """How often it is looked whether another daemon has taken over the table, while a job runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVersion(Version):
+    """A snapshot whose plan has no scans.
+
+    Attributes:
+        live: where its files are listed.
+    """
+
+    live: LiveListing = field(kw_only=True)
 
 
 @dataclass(slots=True)
@@ -73,7 +86,7 @@ class LargeVersions:
 
     def takes(self, version: Version, position: Position) -> bool:
         """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
-        if version.listed is not None:
+        if isinstance(version, ListedVersion):
             return True
         return not position.part and (self.begun or (self.is_large(version) and self.sink.takes_job(position)))
 
@@ -88,7 +101,8 @@ class LargeVersions:
             least = 0 if self.sink.job is not None else least_bytes(self.planning)
             found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
             if found is not None:
-                return replace(found[0], listed=found[1])
+                version, live = found
+                return ListedVersion(version.plan, version.table_id, digest=version.digest, live=live)
         return await stream.snapshot(position.version, tailer)
 
     def _ranges_at(self, position: Position) -> bool:
@@ -130,11 +144,11 @@ class LargeVersions:
         return counts_of(delivered), sum(part.size for part in slices)
 
     async def _slices(self, version: Version, assignment: Assignment, limit: int) -> list[Slice] | None:
-        live, slices = version.listed, list[Slice]()
-        if live is None:
+        slices = list[Slice]()
+        if not isinstance(version, ListedVersion):
             slices = cut(version.plan, limit)
         else:
-            ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, live, limit))
+            ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, version.live, limit))
             if ranges is None:
                 return None
             slices += ranges

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.log.stream import Version
 from cdfd.model.control import Pause
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 
 
 @dataclass(frozen=True, slots=True)

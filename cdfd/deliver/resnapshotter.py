@@ -22,14 +22,15 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types.schema import TableSchema
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, GapError, LogError, SinkError
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.control import Resnapshot
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
+from cdfd.model.version import Touched, Version
 from cdfd.plan.planner import plan_snapshot
-from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles, Touched
+from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles
 from cdfd.plan.where import parse_where, select_files
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution

@@ -18,10 +18,10 @@ from cdfd.deliver.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encode.json import lines
 from cdfd.errors import ExistsError, SinkError
-from cdfd.log.stream import Version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.sinks.base import Delivery, Sink

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from cdfd.log.stream import Version
+from cdfd.model.version import Version
 
 MAX_VERSIONS, MAX_FILES = 512, 4096
 """Versions that are planned and not yet taken, at most, and files in them; beyond either, planning waits.

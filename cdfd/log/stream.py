@@ -14,7 +14,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.delta.types.schema import TableSchema
-from cdfd.delta.types.schema_change import SchemaChange, compare
+from cdfd.delta.types.schema_change import compare
 from cdfd.errors import CdfdError, LogError, NotFoundError
 from cdfd.log.entry import LogEntry
 from cdfd.log.listing import LiveListing, list_live
@@ -25,9 +25,10 @@ from cdfd.model.commit_time import commit_timestamp, file_time
 from cdfd.model.plan import ChangePlan, Changes
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
+from cdfd.model.version import Version
 from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 from cdfd.plan.refining import refine
-from cdfd.plan.resnapshot import NumberedFiles, Touched
+from cdfd.plan.resnapshot import NumberedFiles
 from cdfd.plan.shape.pruning import prune
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 
@@ -37,29 +38,6 @@ LOOK_BACK = 64
 """Versions before the first one whose modification times are read, at most."""
 SKEW_MS = 10_000
 """Clock skew between writers, in ms, up to which a version has the same timestamp wherever reading starts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One version, planned.
-
-    Attributes:
-        plan: its changes.
-        table_id: of positions: `metaData.id` where the reading began, or in force.
-        schema_change: the difference to the schema of the version before; None if there is none, or no version before.
-        only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
-        digest: hash of its log entry (see `cdfd.log.entry`); None if the entry is gone.
-        touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
-        listed: of a snapshot whose plan has no scans, where its files are listed; None for all others.
-    """
-
-    plan: ChangePlan
-    table_id: str
-    schema_change: SchemaChange | None = None
-    only_txns: tuple[str, ...] = ()
-    digest: str | None = None
-    touched: Touched | None = None
-    listed: LiveListing | None = None
 
 
 @dataclass(slots=True)

@@ -14,12 +14,13 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.notifications import Notifications
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
 from cdfd.model.plan import Changes
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents

@@ -11,9 +11,6 @@ from cdfd.delta.types.schema import TableSchema
 ChangeType = Literal["insert", "delete"]
 ImagePhase = Literal["early", "late", "as_written"]
 
-BUCKET_ORDINALS = 1 << 40
-"""Ordinals of a bucket. Where a version has several, each begins at a number that depends on the log alone, and not on rows before it."""
-
 
 @dataclass(frozen=True, slots=True)
 class RowIds:

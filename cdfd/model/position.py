@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from cdfd.model.file_scan import BUCKET_ORDINALS
-
 Phase = Literal["snapshot", "stream"]
+
+BUCKET_ORDINALS = 1 << 40
+"""Ordinals of a bucket of a refined version (see `cdfd.model.refinement`). Where a version has several, each begins at a number that depends
+on the log alone, and not on rows before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from cdfd.delta.protocol import row_tracking_enabled
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import ConfigError, LogError
-from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan, ImagePhase, RowIds
+from cdfd.model.file_scan import Bucket, FileScan, ImagePhase, RowIds
 from cdfd.model.plan import ChangePlan, LiveScans
+from cdfd.model.position import BUCKET_ORDINALS
 from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS, Refine, Refinement, RowTracking
 
 

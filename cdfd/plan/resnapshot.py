@@ -16,7 +16,6 @@ After a restart, the files that are not published are those from `next` on that 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,22 +28,10 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
+from cdfd.model.version import Touched
 
 CHUNK_BYTES, CHUNK_FILES = 32 << 20, 1000
 """Limits of the files of one chunk, between which the stream delivers its versions. A larger file is a chunk of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touched:
-    """The files of a re-snapshot that a version touches, by number, in order.
-
-    Attributes:
-        removed: files that it removes.
-        returned: files that it adds as they were.
-    """
-
-    removed: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
 
 
 class NumberedFiles:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError, UnsupportedError
-from cdfd.log.stream import Version
 from cdfd.model.control import Control
 from cdfd.model.position import Phase, Position
+from cdfd.model.version import Version
 from cdfd.sinks.cursor import order
 
 Counts = Mapping[str, int]

@@ -16,10 +16,10 @@ from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import NullMonitor
 from cdfd.deliver.rates import Rates
 from cdfd.log.log import DeltaLog
-from cdfd.log.stream import Version
 from cdfd.log.table import Table
 from cdfd.model.control import Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles

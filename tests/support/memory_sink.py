@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdfd.errors import SinkError
-from cdfd.log.stream import Version
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.cursor import Cursor
 
 

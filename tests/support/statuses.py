@@ -6,9 +6,9 @@ from cdfd.config import Settings, parse
 from cdfd.daemon.http.status import Status
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
-from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 
 NOW_MS = 1_700_000_000_000
 PASSWORD = "correct-horse-battery"

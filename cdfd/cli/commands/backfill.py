@@ -32,10 +32,10 @@ from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.log.bounds import parse_bound
 from cdfd.log.planning import version_batches
 from cdfd.log.start import check_range, start_version, until_version
-from cdfd.log.stream import Version
 from cdfd.log.table import versions
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime import allocator
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.progress_line import ProgressLine, is_watched

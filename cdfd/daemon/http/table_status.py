@@ -20,9 +20,9 @@ from cdfd.deliver.states import Event, State, next_state
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.escaping import LONGEST_LINE, shortened
-from cdfd.log.stream import Version
 from cdfd.model.control import Pause
 from cdfd.model.position import Phase, Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
 
 

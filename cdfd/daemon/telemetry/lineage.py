@@ -30,8 +30,8 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
 from cdfd.escaping import LONGEST_LINE, shortened
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
 

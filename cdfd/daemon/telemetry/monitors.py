@@ -10,9 +10,9 @@ from cdfd.daemon.telemetry.lineage import lineage
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.log.stream import Version
 from cdfd.model.control import Pause
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import connector
 

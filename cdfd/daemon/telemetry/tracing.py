@@ -30,8 +30,8 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 
 logger = logging.getLogger("cdfd.daemon")
 

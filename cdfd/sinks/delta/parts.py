@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.errors import NotFoundError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.columns import CHANGE_COLUMNS, change_schema
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.base import Delivered, Delivery, Job, Write
 from cdfd.sinks.delta.columns import Columns, columns_of_extended

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
-from cdfd.log.stream import Version
 from cdfd.model.control import Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.sinks.base import Backfill, Delivered, Job
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open

@@ -13,9 +13,9 @@ from typing import Self
 import pyarrow as pa
 
 from cdfd.errors import SinkError
-from cdfd.log.stream import Version
 from cdfd.model.control import Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat

@@ -36,11 +36,11 @@ from cdfd.encode.formats import record_format
 from cdfd.encode.keys import KeyColumns
 from cdfd.encode.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, COMMIT_VERSION, change_schema
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.scan.shaping import RowShaper
 from cdfd.sinks.base import Counts, Delivery

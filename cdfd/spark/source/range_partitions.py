@@ -12,9 +12,10 @@ from typing import Final
 from cdfd.deliver.path_ranges import PathRanges, counted_ranges, least_bytes, sampled_bounds
 from cdfd.deliver.range_slices import range_slices
 from cdfd.log.listing import LiveListing
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
+from cdfd.model.version import Version
 from cdfd.scan.execute import Execution
 from cdfd.spark.engine.target import Target
 from cdfd.spark.source.admission import counted

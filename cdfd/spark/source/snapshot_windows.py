@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cdfd.deliver.path_ranges import PathRanges
-from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.storage.base import Storage
 
 WINDOW_FILES = 1 << 18

@@ -11,12 +11,13 @@ from cdfd.log.history import replaced_error, truncated_error
 from cdfd.log.listing import LiveListing
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_position
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.column_selection import named_columns
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Phase, Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.splits import Slice, cut, placed, shares
 from cdfd.spark.engine.target import Target

@@ -18,8 +18,8 @@ from cdfd.config import parse
 from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.spark.engine import parts
 from cdfd.spark.engine.kafka_sink import CdfdKafka
 from cdfd.spark.engine.sink_options import SinkOptions

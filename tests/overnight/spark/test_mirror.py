@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 import cdfd
 from cdfd.errors import CdfdError, MissingFileError, TableChangedError
-from cdfd.log.stream import Version
 from cdfd.log.table import Table
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.spill import SpillSpace

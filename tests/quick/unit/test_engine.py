@@ -15,10 +15,10 @@ from cdfd.deliver.assignment import Assignment
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import ConfigError, MissingFileError, SinkError, StorageError
-from cdfd.log.stream import Version
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.scan.splits import Slice, cut, digest, stages
 from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of

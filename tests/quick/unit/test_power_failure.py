@@ -10,10 +10,10 @@ import pytest
 from cdfd.config import parse
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
-from cdfd.log.stream import Version
 from cdfd.model.control import EMPTY
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import ControlSink, Sink, connector

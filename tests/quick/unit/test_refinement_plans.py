@@ -9,8 +9,9 @@ import pytest
 from cdfd.delta.actions import Add, Metadata, Protocol, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
-from cdfd.model.file_scan import BUCKET_ORDINALS, Bucket, FileScan
+from cdfd.model.file_scan import Bucket, FileScan
 from cdfd.model.plan import ChangePlan
+from cdfd.model.position import BUCKET_ORDINALS
 from cdfd.model.refinement import BUCKET_BYTES, Refine
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired

@@ -16,10 +16,10 @@ from cdfd.deliver.deliverer import Deliverer, Limits
 from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError
-from cdfd.log.stream import Version
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime import native
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.scan.execute import Execution

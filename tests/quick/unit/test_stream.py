@@ -10,9 +10,10 @@ from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
 from cdfd.log.log import DeltaLog
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.model.version import Version
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 

@@ -26,11 +26,11 @@ from deltalake import DeltaTable
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import SinkError
-from cdfd.log.stream import Version
 from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.model.control import EMPTY, Control, Pause, Resnapshot
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import ControlSink, RunDelivery, Sink
 from cdfd.sinks.delta.data_files import DataFiles

@@ -19,10 +19,11 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_position, until_version
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.model.version import Version
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat, fetch_each
 from cdfd.storage.local import LocalStorage

@@ -13,9 +13,9 @@ from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import FencedError, SinkError, UnsupportedError
-from cdfd.log.stream import Version
 from cdfd.log.table import Table
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.scan.splits import cut
 from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills, connector
 from cdfd.storage.local import LocalStorage

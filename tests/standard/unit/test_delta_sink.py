@@ -23,9 +23,9 @@ from cdfd import snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.log.log import DeltaLog
-from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta import housekeeping

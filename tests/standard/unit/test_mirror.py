@@ -24,11 +24,11 @@ from cdfd import snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
-from cdfd.log.stream import Version
 from cdfd.model.columns import VersionColumns, change_schema, constant_type
 from cdfd.model.control import Control, Pause
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.scan.updates.equality import hashes

@@ -13,9 +13,10 @@ from cdfd.delta import paths
 from cdfd.errors import CdfdError
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_version
-from cdfd.log.stream import PlanStream, Version
+from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from tests.support.memory_storage import MemoryStorage
 

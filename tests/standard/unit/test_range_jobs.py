@@ -20,13 +20,13 @@ from cdfd.deliver import assignment as assignments
 from cdfd.deliver import path_ranges
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment, Engine
-from cdfd.deliver.large_versions import LargeVersions
+from cdfd.deliver.large_versions import LargeVersions, ListedVersion
 from cdfd.deliver.range_slices import MARK, RangeSlice
 from cdfd.delta import paths
 from cdfd.errors import DataError, SinkError
-from cdfd.log.stream import Version
 from cdfd.log.table import Table
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Slice
 from cdfd.sinks.base import Counts, Delivered, Job, Write, counts_of
 from cdfd.storage.local import LocalStorage
@@ -303,7 +303,7 @@ class TestTheChoice:
     async def listed(self, load: Load, part: int = 0, **given: Any) -> bool:
         large = load.large(**given)
         version, position = await load.planned(large, part)
-        if version.listed is None:
+        if not isinstance(version, ListedVersion):
             assert len(version.plan.scans) > 9
             return False
         assert version.plan.scans == ()
@@ -383,7 +383,8 @@ async def test_parts_are_small(path: str, store: Store) -> None:
     class Seen(Nothing):
         async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
             seen.extend(some)
-            assert assignment.version.listed is None
+            assert type(assignment.version) is Version
+            assert not assignment.version.plan.scans
             raise Died
 
     with pytest.raises(Died):

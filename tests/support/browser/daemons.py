@@ -11,9 +11,9 @@ from cdfd.delta.retention import Retention
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import MissingFileError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from tests.support.manual_time import ManualClock
 
 DAY_MS = 86_400_000

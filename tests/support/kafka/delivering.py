@@ -13,8 +13,8 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.deliver.assignment import Engine
 from cdfd.deliver.monitor import NullMonitor
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import connector
 from tests.support.kafka.reading import Record, read_topic, wait_for_markers

@@ -11,9 +11,9 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.delta.types.schema_string import parse
 from cdfd.encode.avro.format import Register
-from cdfd.log.stream import Version
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cdfd.errors import FencedError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.cursor import Cursor, order
 from tests.support.simulation.files import Change
 from tests.support.simulation.weather import Process, Weather

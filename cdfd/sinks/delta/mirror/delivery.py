@@ -15,9 +15,9 @@ from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema, to_arrow
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.runtime.arrays import to_numpy
 from cdfd.scan.image_order import DELETE, PRE_IMAGE
 from cdfd.scan.updates.net import NetChanges

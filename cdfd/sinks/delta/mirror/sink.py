@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cdfd.errors import SinkError, UnsupportedError
-from cdfd.log.stream import Version
 from cdfd.model.control import Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.base import Delivered, Job
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery

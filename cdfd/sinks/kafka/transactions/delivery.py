@@ -11,9 +11,9 @@ from functools import partial
 import pyarrow as pa
 
 from cdfd.errors import CdfdError, SinkError
-from cdfd.log.stream import Version
 from cdfd.model.control import Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination

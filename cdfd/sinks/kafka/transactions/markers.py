@@ -7,9 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from cdfd.encode.side import RowCounts, begin_record, end_record, schema_record
-from cdfd.log.stream import Version
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions.accumulator import SideRecord

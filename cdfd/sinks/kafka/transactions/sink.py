@@ -11,9 +11,9 @@ from typing import Self
 from uuid import uuid4
 
 from cdfd.errors import SinkError
-from cdfd.log.stream import Version
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.sinks.base import Backfill, Delivered, Job, StageTimer, counts_of, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
