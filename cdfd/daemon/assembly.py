@@ -32,7 +32,8 @@ from cdfd.runtime import allocator
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.progress_line import is_watched
-from cdfd.sinks.base import Connector, connector
+from cdfd.sinks.base import Connector
+from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import Ledger, app_id
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
 from cdfd.scan.splits import Measured, Part, Slice
-from cdfd.sinks.base import Delivered, JobSink, Sink, connector
+from cdfd.sinks.base import Delivered, JobSink, Sink
+from cdfd.sinks.configured import connector
 from cdfd.spark.engine import feed as spark_feed
 
 OpenLoop = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]

@@ -12,7 +12,8 @@ from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import Announce, connector
+from cdfd.sinks.base import Announce
+from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -30,7 +30,8 @@ from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import MOST_PIECES, Measured, Part, Slice, cut
-from cdfd.sinks.base import Counts, Delivered, Delivery, Job, connector
+from cdfd.sinks.base import Counts, Delivered, Delivery, Job
+from cdfd.sinks.configured import connector
 
 _AT_A_TIME = 8
 

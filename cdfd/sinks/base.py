@@ -4,21 +4,26 @@ A `Connector` is a configured sink: it opens a `Sink` for each table. A sink bel
 in the order of positions and never overlap.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import Control
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.sinks.cursor import order
+
+# A sink gets its tables from its caller. All modules of settings together are more than those of the port.
+if TYPE_CHECKING:
+    from cdfd.config.settings import Table
 
 Counts = Mapping[str, int]
 """Change rows by type."""
@@ -408,9 +413,3 @@ class Connector(ABC):
             UnsupportedError: the sink does not support parts.
         """
         raise UnsupportedError("this sink does not support parts of versions", hint="Use `engine.kind: embedded`")
-
-
-def connector(config: Settings) -> Connector:
-    """The configured sink of a pipeline."""
-    found: Connector = config.sink.connector(config)
-    return found

@@ -40,7 +40,8 @@ from cdfd.runtime import allocator
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.progress_line import ProgressLine, is_watched
 from cdfd.sinks.base import Backfill as Stored
-from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills, connector
+from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills
+from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.backfill")
 

@@ -21,7 +21,8 @@ from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
-from cdfd.sinks.base import Connector, connector
+from cdfd.sinks.base import Connector
+from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import Ledger
 from cdfd.sinks.ledger.recovery import delivered_version
 from cdfd.storage.durable import nearest_existing

@@ -17,7 +17,8 @@ from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.log.table import position_after
 from cdfd.model.position import Position
-from cdfd.sinks.base import Connector, connector
+from cdfd.sinks.base import Connector
+from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.sinks.ledger.recovery import delivered_version
 

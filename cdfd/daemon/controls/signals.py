@@ -21,7 +21,8 @@ from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import Signal, Signals, connector
+from cdfd.sinks.base import Signal, Signals
+from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.controls")
 

@@ -14,7 +14,7 @@ from cdfd.model.control import Pause
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import connector
+from cdfd.sinks.configured import connector
 
 
 class Monitors(Monitor):

@@ -1,6 +1,8 @@
 """The imports between cdfd's modules, in any form: at the top, in functions, and for types alone."""
 
 import itertools
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 
 import grimp
@@ -21,3 +23,11 @@ def test_no_imports_form_a_circle(imports: grimp.ImportGraph) -> None:
         edges = itertools.pairwise(circle)
         lines = [detail for one, other in edges for detail in imports.get_import_details(importer=one, imported=other)]
         pytest.fail("\n".join(f"{each['importer']}:{each['line_number']}: {each['line_contents']}" for each in lines))
+
+
+def test_the_port_of_sinks_imports_few_modules() -> None:
+    """A sink of another package imports all that the port does, and depends on it. Folders do not count."""
+    script = "import sys, cdfd.sinks.base; print(*(name for name, each in sys.modules.items() if not hasattr(each, '__path__')))"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=60)
+    modules = sorted(name for name in imported.stdout.split() if name.startswith("cdfd."))
+    assert len(modules) < 25, "\n".join(modules)

@@ -16,7 +16,8 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import SpillSpace
-from cdfd.sinks.base import ControlSink, Sink, connector
+from cdfd.sinks.base import ControlSink, Sink
+from cdfd.sinks.configured import connector
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions

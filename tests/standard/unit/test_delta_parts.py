@@ -17,7 +17,8 @@ from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import cut
-from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills, connector
+from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills
+from cdfd.sinks.configured import connector
 from cdfd.storage.local import LocalStorage
 from tests.support.delta_copies import Copy, Dying, Twice
 from tests.support.faulty_storage import Died

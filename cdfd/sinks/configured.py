@@ -1,0 +1,10 @@
+"""The sink that a configuration names."""
+
+from cdfd.config.settings import Settings
+from cdfd.sinks.base import Connector
+
+
+def connector(config: Settings) -> Connector:
+    """The configured sink of a pipeline."""
+    found: Connector = config.sink.connector(config)
+    return found
