@@ -67,7 +67,7 @@ fn put_bytes(room: &mut Room, field: Option<Text>) -> Result<(), Stop> {
     field.map_or(Ok(()), |text| room.put_text(text))
 }
 
-/// What records are made of.
+/// The parts of records.
 struct Records<'a> {
     keys: Option<Nullable<'a>>,
     values: Option<Nullable<'a>>,

@@ -31,7 +31,7 @@ mod cdfd_native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // What panics becomes an error of Python, which says all of it.
+        // A panic becomes an error of Python, which contains the whole message.
         std::panic::set_hook(Box::new(|_| {}));
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

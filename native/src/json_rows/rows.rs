@@ -80,7 +80,7 @@ pub struct Column<'a> {
     pub cells: Cells<'a>,
     /// Not 0 for each row that is null.
     pub nulls: Option<&'a [u8]>,
-    /// What precedes and follows every cell that is not null.
+    /// The text before and after every cell that is not null.
     pub marks: [&'a [u8]; 2],
 }
 

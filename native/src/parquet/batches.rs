@@ -23,7 +23,7 @@ pub struct Batches {
     rows: usize,
 }
 
-/// What to read.
+/// A request to read rows.
 pub struct Request<'a> {
     pub groups: Arc<[Group]>,
     pub names: &'a [String],
@@ -227,7 +227,7 @@ fn shared(groups: &[Group], leaves: &[usize], threads: usize) -> Vec<Vec<Vec<usi
     shares.into_iter().map(|(_, share)| share).collect()
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn text_of(reason: &(dyn std::any::Any + Send)) -> String {
     let text = reason.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| reason.downcast_ref::<String>().cloned())

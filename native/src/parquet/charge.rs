@@ -1,21 +1,21 @@
-//! What the pages that are open take, and what the batch takes that is made of them.
+//! Memory of open pages, and of the batch that is made of them.
 //!
-//! Pages are decoded whole, however few rows a batch has. So they are bounded together, and a file whose pages are larger cannot be read. What a
-//! batch takes beside them depends on its rows: it is read again with fewer rows if that is too much.
+//! Pages are decoded whole, however few rows a batch has. So they are bounded together, and a file whose pages are larger cannot be read. The
+//! further memory of a batch depends on its rows: if that is too much, the batch is read again with fewer rows.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::failure::{Failure, Result, too_large};
 
-/// Bytes of the open pages and dictionaries of all columns, and of what a row takes, at most.
+/// Bytes of the open pages and dictionaries of all columns, and of one row, at most.
 pub const OPEN_BYTES: u64 = 512 << 20;
-/// Bytes of a batch beside its open pages, at most, unless it has one row.
+/// Bytes of a batch besides its open pages, at most, unless it has one row.
 const BATCH_BYTES: u64 = 64 << 20;
 /// Bytes of each column that do not count: most writers make pages and dictionaries of 1 MiB.
 const USUAL_BYTES: u64 = 8 << 20;
 
-/// Of the columns that are read together.
+/// The memory of the columns that are read together.
 #[derive(Default)]
 pub struct Charge {
     rows: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What the crate `parquet` does not check: that a decimal has no more digits than its type, and that JSON is text.
+//! Checks that the crate `parquet` lacks: that a decimal has no more digits than its type, and that JSON is text.
 
 use std::sync::Arc;
 

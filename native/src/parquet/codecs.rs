@@ -103,7 +103,7 @@ impl Decompressor {
     }
 }
 
-/// What a reader gives, up to one byte more than there should be.
+/// Append the bytes of a reader, up to one more than `size`.
 fn append_all(reader: impl Read, size: usize, out: &mut Vec<u8>) -> Result<()> {
     reader
         .take(size as u64 + 1)

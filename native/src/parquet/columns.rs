@@ -43,7 +43,7 @@ pub struct Columns {
     reader: Option<ParquetRecordBatchReader>,
     fields: Fields,
     views: bool,
-    /// What was read and not returned yet: as it is returned, and the rows after these as they were decoded.
+    /// Rows that were read and not returned yet: those in the form that is returned, and later ones as decoded.
     ready: Option<RecordBatch>,
     waiting: Option<RecordBatch>,
     /// Leaf columns, and all columns as they are decoded.
@@ -81,7 +81,7 @@ impl Columns {
                 "a row has {width} bytes; at most {ROW_BYTES} are read"
             ));
         }
-        // What the footer says of strings is a guess that saves reading the first pages twice.
+        // The footer's size of strings is a guess. It saves reading the first pages twice.
         let width = width.saturating_add(text_bytes(&groups, leaves));
         let rows = rows.clamp(1, usize::try_from(BATCH_BYTES / width).unwrap_or(1).max(1));
         let charge = Arc::default();

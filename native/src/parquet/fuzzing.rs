@@ -1,4 +1,4 @@
-//! What fuzz targets call: the reader without Python. An input that breaks a promise ends the process.
+//! Entry points of fuzz targets: the reader without Python. An input that breaks a promise ends the process.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! A reader of Parquet files that nobody has to trust, over the crate `parquet`.
+//! A reader of untrusted Parquet files, over the crate `parquet`.
 //!
 //! | module    | what                                                             |
 //! |-----------|------------------------------------------------------------------|
@@ -198,7 +198,7 @@ pub struct Failed {
 
 #[pymethods]
 impl Failed {
-    /// Raise why the reader has failed, of which pyarrow has the text only.
+    /// Raise the reader's failure, of which pyarrow has the text only.
     fn raise_failure(&self) -> PyResult<()> {
         lock(&self.failure)
             .take()
@@ -206,7 +206,7 @@ impl Failed {
     }
 }
 
-/// Batches as Arrow's stream. What goes wrong is kept, as a stream has texts of errors only.
+/// Batches as Arrow's stream. It keeps the failure, because a stream returns texts of errors only.
 struct Stream {
     batches: batches::Batches,
     failure: Arc<Mutex<Option<Failure>>>,

@@ -364,7 +364,7 @@ impl PageReader for Pages {
     fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
         let header = self.next_header().map_err(|failure| self.failed(failure))?;
         let metadata = header.as_ref().map(|header| PageMetadata {
-            // What a header says of its rows is not believed, so pages of lists are decoded to be skipped.
+            // A header's number of rows is not trusted, so pages of lists are decoded even if they are skipped.
             num_rows: None,
             num_levels: (header.kind != Kind::Dictionary).then_some(header.values as usize),
             is_dict: header.kind == Kind::Dictionary,

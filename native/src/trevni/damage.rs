@@ -1,8 +1,8 @@
-//! What can be wrong with a block.
+//! Damage of blocks.
 
 use std::fmt;
 
-/// Why a block cannot be decoded. The texts are those of `cdfd.trevni.values.plain_decoding`.
+/// The reason why a block cannot be decoded. The texts are those of `cdfd.trevni.values.plain_decoding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     BitBytes {

@@ -32,7 +32,7 @@ pub struct Blocks<'a> {
     pub rows: &'a [i64],
 }
 
-/// What is known of a column, and how far it is decoded.
+/// The state of a column's decoder.
 pub struct Decoder {
     pub codec: Codec,
     pub crc32: bool,

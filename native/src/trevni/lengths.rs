@@ -8,7 +8,7 @@ pub struct Lengths<'a> {
     state: &'a mut LengthsState,
 }
 
-/// What is known between two calls.
+/// The state between two calls.
 #[derive(Default)]
 pub struct LengthsState {
     /// Lengths so far.

@@ -249,7 +249,7 @@ impl Bits<'_> {
             .target
             .get_mut(self.count.values / 8)
             .ok_or(Damage::Room)?;
-        // What is behind the last bit is not known.
+        // The bits after the last one are undefined.
         *byte = (*byte & !(u8::MAX << place)) | (bit & 1) << place;
         self.count.values += 1;
         Ok(())
