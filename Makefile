@@ -4,7 +4,7 @@ PYTHON ?= python3
 # processes would compile its modules again: twice the processor time of a daemon's start. Empty is as good as unset.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-# Crates take minutes to compile. What was compiled is kept outside the clone, for all clones. Optimising across crates makes kernels faster by a
+# Crates take minutes to compile. Compiled crates are kept outside the clone, for all clones. Optimising across crates makes kernels faster by a
 # tenth, and takes a minute after each change: wheels and benchmarks have it, tests do not.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/cdfd/cargo
 export CARGO_PROFILE_RELEASE_LTO ?= off
@@ -20,7 +20,7 @@ MARK := .venv/.installed
   oracle-preview connect producer s3-server numpy lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
-help:  ## What there is to make
+help:  ## The targets of this Makefile
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
 $(BIN)/python:
@@ -96,7 +96,7 @@ fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of th
 	$(BIN)/python -m tests.support.fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(MUTANTS),--mutants $(MUTANTS),--seconds $(or $(SECONDS),600))
 
-# Stable Rust builds with a sanitizer if it is told that it may. A crash, 10 seconds or 700 MB for one input end the run, and leave the input.
+# RUSTC_BOOTSTRAP lets stable Rust build with a sanitizer. A crash, 10 seconds or 700 MB for one input end the run, and leave the input.
 FUZZING = -max_total_time=$$(($(or $(SECONDS),900) / 3)) -timeout=10 -rss_limit_mb=700 -malloc_limit_mb=600
 fuzz-native: export CARGO_TARGET_DIR := $(CARGO_TARGET_DIR)/fuzz
 fuzz-native: export ASAN_OPTIONS := quarantine_size_mb=16:detect_leaks=0
@@ -183,13 +183,13 @@ page: $(MARK)  ## Take the pictures of the daemon's page again (Debian's chromiu
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
 
-# What users get is measured.
+# Benchmarks measure the build that users get.
 bench bench-quick: export CARGO_PROFILE_RELEASE_LTO = thin
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(SYNC)
 	$(BIN)/python -m bench.run
 
-bench-quick: $(MARK)  ## Ratios of reading change rows to peers, in less than three minutes: for whoever changes how rows are read
+bench-quick: $(MARK)  ## Ratios of reading change rows to peers, in less than three minutes: for changes to how rows are read
 	$(SYNC)
 	$(BIN)/python -m bench.changes --quick
 

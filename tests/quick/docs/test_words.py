@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs.words import findings, in_module, in_page
+from tests.support.docs.words import findings, in_comments, in_module, in_page
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,25 @@ def test_a_module_with_one(line: str, tmp_path: Path) -> None:
     assert len(list(in_module(module))) == 1
 
 
-def test_pages_and_package_have_none() -> None:
+def test_other_strings_than_docstrings_can_be_left_out(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('X = "begins anew"\n"""What is made."""\n\n\ndef told() -> str:\n    """Nobody knows."""\n')
+    assert [line for _, line, _ in in_module(module, strings=False)] == [2, 6]
+    assert [line for _, line, _ in in_module(module)] == [1, 2, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "lines"),
+    [
+        ("fn told() {} // nobody\n/// What is read.\n//! `told`\n", "//", [1, 2]),
+        ("told: 1  # nobody\nhelp:  ## What there is\n# Which it is\n", "#", [1, 2]),
+    ],
+)
+def test_comments_of_other_languages(text: str, mark: str, lines: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert [line for _, line, _ in in_comments(file, mark)] == lines
+
+
+def test_files_of_the_repository_have_none() -> None:
     assert findings() == []

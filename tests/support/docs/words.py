@@ -23,6 +23,9 @@ _MARKER = re.compile(
 )  # of a list item or of emphasis, which hides the beginning of a sentence
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|^#.*$", re.MULTILINE)
 
+_COMMENTED = ("", ".toml", ".yml", ".yaml", ".tpl", ".cfg")
+"""Suffixes of files whose comments begin with `#`."""
+
 Finding = tuple[Path, int, str]
 
 
@@ -36,14 +39,10 @@ def in_page(path: Path) -> Iterator[Finding]:
             yield from ((path, number, found[0].strip()) for found in BANNED.finditer(_MARKER.sub("", cell.strip())))
 
 
-def in_module(path: Path) -> Iterator[Finding]:
-    """Findings in comments and strings of a module."""
+def in_module(path: Path, *, strings: bool = True) -> Iterator[Finding]:
+    """Findings in comments and docstrings of a module, and in its other strings with `strings`."""
     source = path.read_text(encoding="utf-8")
-    texts = [
-        (node.lineno, node.value)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
+    texts = [text for parent in ast.walk(ast.parse(source)) for text in _strings(parent, strings)]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     texts += [(token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
     for start, text in texts:
@@ -51,12 +50,41 @@ def in_module(path: Path) -> Iterator[Finding]:
             yield from ((path, number, found[0].strip()) for found in BANNED.finditer(line.strip()))
 
 
+def _strings(parent: ast.AST, strings: bool) -> Iterator[tuple[int, str]]:
+    """The strings right below a node: all of them, or docstrings alone, those of assignments included."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (strings or isinstance(parent, ast.Expr)):
+            yield node.lineno, node.value
+
+
+def in_comments(path: Path, mark: str) -> Iterator[Finding]:
+    """Findings in comments that begin with `mark`: of Rust code, a Makefile, a chart's values."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        _, begins, comment = line.partition(mark)
+        if begins:
+            text = _CODE.sub("", comment.lstrip(f"{mark}! -"))
+            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(text.strip()))
+
+
+def _below(*folders: str, pattern: str = "*") -> list[Path]:
+    """The files below folders of the repository whose names match."""
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob(pattern)) if path.is_file()]
+
+
 def findings() -> list[Finding]:
-    """All findings in the pages and in the package."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-    modules = sorted((ROOT / "cdfd").rglob("*.py"))
-    return [each for page in pages for each in in_page(page)] + [
-        each for module in modules for each in in_module(module)
+    """All findings in pages, code, tests, benchmarks, build files and charts."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += [ROOT / "bench" / "README.md", ROOT / "native" / "README.md", *_below("docs", pattern="*.md")]
+    tests = [path for path in _below("tests", "bench", pattern="*.py") if path != Path(__file__)]
+    rust = _below("native/src", "native/fuzz/fuzz_targets", pattern="*.rs")
+    others = [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml", "mkdocs.yml")]
+    others += [path for path in _below("helm", "config", ".github", ".ci") if path.suffix in _COMMENTED]
+    return [
+        *(each for page in pages for each in in_page(page)),
+        *(each for module in _below("cdfd", pattern="*.py") for each in in_module(module)),
+        *(each for test in tests for each in in_module(test, strings=False)),  # their other strings are data
+        *(each for path in rust for each in in_comments(path, "//")),
+        *(each for path in others for each in in_comments(path, "#")),
     ]
 
 
