@@ -1,4 +1,4 @@
-"""Many tables in one daemon: the cost of idle tables, and the delivery of busy ones beside them.
+"""Many tables in one daemon: the cost of idle tables, and the delivery of busy tables next to them.
 
 `python -m bench.many` starts a broker, writes the tables, and runs a daemon that discovers them. It writes its section of `bench/README.md`.
 """

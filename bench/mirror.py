@@ -1,4 +1,4 @@
-"""A mirror in a Delta table: updates of 1 % of the keys a commit, beside `merge` of delta-rs; memory; and the time to a readable version.
+"""A mirror in a Delta table: updates of 1 % of the keys a commit, against `merge` of delta-rs; memory; and the time to a readable version.
 
 python -m bench.mirror [--rows 20000000] [--commits 3]     the sink and delta-rs in turn, from the same first load
 python -m bench.mirror --memory 50000000                   the index of so many keys, and updates: peak memory of the process

@@ -1,4 +1,4 @@
-"""An update that delta-spark records as change data, beside one that cdfd finds in the files.
+"""An update that delta-spark records as change data, against one that cdfd derives from the files.
 
     python -m bench.refine_spark [--rows 10000000]
 

@@ -88,8 +88,8 @@ class Compared:
         what: the table, and where it is.
         rows: change rows a second, medians.
         cpu: seconds of processor time, medians.
-        worst: ours over the peer's, rows a second, in the round that was the worst for us.
-        target: of ours over the peer's, rows a second.
+        worst: the ratio of cdfd's rows a second to the peer's, in the worst round.
+        target: for the ratio of cdfd's rows a second to the peer's.
     """
 
     what: str

@@ -10,7 +10,7 @@ Hook = Callable[[str, str], Awaitable[None]]
 
 
 class Died(Exception):
-    """The process is gone: nothing of ours catches this."""
+    """The process is gone: no code of cdfd catches this."""
 
 
 async def nothing(method: str, path: str) -> None:

@@ -39,7 +39,7 @@ Hook = Callable[[str, Any], None]
 
 
 class Crash(Exception):
-    """Something that is no error of ours: as good as a kill."""
+    """An error that is not cdfd's. It acts like a kill."""
 
 
 class Hooked:

@@ -19,7 +19,7 @@ def programs() -> Iterator[Step]:
 
 
 def test() -> Iterator[Step]:
-    """Jars of Kafka and Spark. Maven expects no other one beside it."""
+    """Jars of Kafka and Spark. Two runs of Maven at once would conflict."""
     from tests.support.kafka import installation as kafka
     from tests.support.spark import archive
     from tests.support.spark import installation as spark

@@ -50,7 +50,7 @@ def test_the_pins_satisfy_what_is_asked_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["base", *EXTRAS])
 def test_what_is_no_longer_asked_for_is_gone(name: str) -> None:
-    """uv notes beside each pin what asks for it."""
+    """uv notes next to each pin which packages require it."""
     text = (FOLDER / f"{name}.txt").read_text()
     direct = set()
     for package, origins in re.findall(

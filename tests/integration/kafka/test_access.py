@@ -1,4 +1,4 @@
-"""Daemons that the broker does not let in, or lets do less than they need: what they say, and that they go on when they may."""
+"""Daemons that the broker rejects, or that lack permissions: their errors, and their recovery once they have access."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`check` and `progress show` say of a table what the daemon does with it, with a real broker."""
+"""`check` and `progress show` predict how the daemon handles a table, with a real broker."""
 
 import json
 from typing import Any

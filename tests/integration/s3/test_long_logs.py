@@ -101,7 +101,7 @@ def test_from_the_last_checkpoint_on(names: type[_Names]) -> None:
     names.hint = True
     segment = asyncio.run(DeltaLog(store(names)).segment())
     assert (segment.version, len(segment.commits)) == (ENTRIES - 1, ENTRIES - 1 - CHECKPOINT)
-    # The first page of the log is listed beside `_last_checkpoint`.
+    # The first page of the log is listed while `_last_checkpoint` is read.
     assert sum(path.rstrip("/").endswith("lake") for path in names.asked) == 2
 
 

@@ -127,7 +127,7 @@ def test_snapshot_first_in_pieces_with_failures(spark: SparkSession, tmp_path: P
     with pytest.raises(StreamingQueryException, match="lost on the way"):
         stream.run(batches=9)
     assert stream.batches == [30]
-    # The table goes on meanwhile; the snapshot stays the one that was begun.
+    # The table gets further versions; the snapshot stays at its own.
     insert(spark, table, 80, 120, files=4)
     stream.run(batches=9)
     assert stream.batches == [30, 30, 30, 30]
@@ -177,7 +177,7 @@ def ten_rows_three_times(spark: SparkSession, folder: Path) -> str:
 
 
 def test_available_now_with_a_limit(spark: SparkSession, tmp_path: Path) -> None:
-    """PySpark 4.1 asks a Python source once: a run is one micro-batch, and the next run goes on. PySpark 4.2 runs as many as it takes."""
+    """PySpark 4.1 asks a Python source once: a run is one micro-batch, and the next run resumes. PySpark 4.2 runs as many as needed."""
     stream = Stream(spark, ten_rows_three_times(spark, tmp_path), tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
     stream.run()
     assert stream.batches == ([10] if pyspark_version() == "4.1" else [10, 10, 10])

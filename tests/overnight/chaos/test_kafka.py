@@ -38,7 +38,7 @@ def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
     with while_writing(f"daemons killed, {client}", DAEMONS, pipeline) as random:
         for number in range(DAEMONS):
             with pipeline.daemon() as daemon:
-                if number % 4 == 3:  # wherever it may be: it takes half a second to come to life
+                if number % 4 == 3:  # wherever it may be: it takes half a second to start
                     time.sleep(random.uniform(0.3, 1.5))
                 else:  # most likely on the way with what was committed meanwhile
                     daemon.wait_for("at version")
@@ -80,7 +80,7 @@ def test_failing_connections(pipeline: Pipeline, proxied: tuple[Proxy, Broker], 
             fail(proxied[0], number, random)
             assert daemon.running, daemon.log()
         proxied[0].resume()
-        daemon.wait_for("at version")  # on a busy machine it may take that long to come to life
+        daemon.wait_for("at version")  # on a busy machine it may take that long to start
         daemon.stop()
 
 

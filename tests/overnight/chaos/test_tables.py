@@ -1,4 +1,4 @@
-"""Tables, disks and clocks that fail under a living daemon. A healthy table beside them loses nothing and gets nothing twice."""
+"""Tables, disks and clocks that fail under a living daemon. A healthy table of the same daemon loses no row and gets none twice."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ def test_tables_that_are_replaced(broker: SharedBroker, pipeline: Pipeline, tmp_
 
 
 def test_files_of_ten_terabytes(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Holes without blocks: nothing of them is held in memory, and the other table goes on."""
+    """Sparse files without blocks: the daemon holds none of their bytes in memory, and delivers the other table."""
     victim = tmp_path / "victim"
     created(victim, 0, 3)
     pipeline.configure(beside=[{"uri": str(victim), "start": "snapshot"}])
@@ -117,7 +117,7 @@ def filled(disk: Path) -> Path:
 
 
 def test_full_disks(pipeline: Pipeline, small_disk: Path) -> None:
-    """The ledger is on a disk that fills up, again and again: rows go on, and the ledger follows once there is room."""
+    """The ledger is on a disk that fills up, again and again: delivery continues, and the ledger follows once the disk has space."""
     pipeline.configure(progress={"ledger": str(small_disk / "ledger"), "interval": "50ms"})
     with while_writing("full disks under the ledger", FULL, pipeline) as random, pipeline.daemon() as daemon:
         daemon.wait_for("at version")

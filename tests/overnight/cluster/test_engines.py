@@ -170,7 +170,7 @@ def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
 
 
 def test_a_backfill(cluster: Standalone, pipeline: Pipeline) -> None:
-    """Its JVM dies, and later an executor. The same command goes on until all is there, and then does nothing."""
+    """Its JVM dies, and later an executor. The same command resumes until all rows are there, and then does nothing."""
     table = pipeline.table()
     for _ in range(6):
         append(table)

@@ -189,7 +189,7 @@ def test_formats_with_keys_of_each_machine(
     logged: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A snapshot whose files executors list, and a query that goes on from its checkpoint in the store."""
+    """A snapshot whose files executors list, and a query that resumes from its checkpoint in the store."""
     folder = pipeline.folder
     keys = {"AWS_SHARED_CREDENTIALS_FILE": keys_of_a_machine(folder, monkeypatch)}
     bucket = pipeline.uri.split("/")[2]

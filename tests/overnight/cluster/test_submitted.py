@@ -71,7 +71,7 @@ def end_all(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
-    """An orchestrator ends the JVM. The daemon cannot replace it, and ends. The next one goes on, and ends in good order."""
+    """An orchestrator ends the JVM. The daemon cannot replace it, and ends. The next daemon resumes, and stops cleanly."""
     table = pipeline.table()
     append(table)
     pipeline.configure(

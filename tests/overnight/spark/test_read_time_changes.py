@@ -1,4 +1,4 @@
-"""delta-spark's own derivation of changes, beside `refine: rows`: tables with row tracking and without a change feed.
+"""delta-spark's own derivation of changes against `refine: rows`: tables with row tracking and without a change feed.
 
 It is a preview, and needs PySpark 4.2:
 

@@ -20,7 +20,7 @@ SELECTED = (
 
 
 def test_with_the_next_spark(needs_spark: None, broker: SharedBroker) -> None:
-    """Formats, rows of batches and streams, records delivered once, and updates beside delta-spark's preview; no test is skipped."""
+    """Formats, rows of batches and streams, records delivered once, and updates against delta-spark's preview; no test is skipped."""
     python = environments.python(*environments.NEXT_SPARK)
     asked = [str(python), "-c", "import pyspark; print(pyspark.__version__)"]
     own = environments.variables() | {"CDFD_TEST_BROKER": str(broker.place), "CDFD_REFINE_ORACLE": "1"}

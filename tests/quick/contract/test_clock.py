@@ -16,7 +16,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Clock]:
 
 
 async def pass_time(clock: Clock) -> None:
-    """Let everything that sleeps or waits on the clock come to its end."""
+    """Let every task that sleeps or waits on the clock finish."""
     if isinstance(clock, ManualClock):
         await clock.wait_for_sleepers()
         clock.advance(10)

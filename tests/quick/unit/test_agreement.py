@@ -1,4 +1,4 @@
-"""`check` and `progress show` say of a table what `run` then does with it."""
+"""`check` and `progress show` predict how `run` handles a table."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tasks beside the deliveries."""
+"""Background tasks of a daemon."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Checkpoints in every layout that writers have, and damaged in every way: actions, or an error of ours."""
+"""Checkpoints in every layout of writers, and damaged in every way, give actions or an error of cdfd."""
 
 import asyncio
 import random
@@ -457,7 +457,7 @@ def written_by_others() -> Iterator[bytes]:
 
 
 def survives(data: bytes) -> bool:
-    """Whether all of a checkpoint can be read; whatever cannot is an error of ours."""
+    """Whether all of a checkpoint can be read. Each failure must be an error of cdfd."""
     try:
         found = read({"c.parquet": data})
     except CdfdError:

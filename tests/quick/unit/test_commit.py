@@ -550,7 +550,7 @@ JSON = st.recursive(
 
 
 class TestNoise:
-    """Whatever the bytes: a commit, or an error of ours."""
+    """Any bytes give a commit or an error of cdfd."""
 
     @given(st.binary(max_size=200))
     def test_arbitrary_bytes_raise_nothing_but_errors_of_cdfd(self, data: bytes) -> None:

@@ -708,7 +708,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(tmp_path: Path, monkeypa
         )
         assert settings.progress.ledger == Ledger("table", f"{folder}/ledger")
         assert settings.engine.spark.checkpoint == "checkpoints"
-    # Mounted configurations are links, and what they name is beside the link.
+    # Mounted configurations are links, and the files that they name are next to the link.
     with pytest.raises(ConfigProblems, match="password_file"):
         load(tmp_path / "link.yaml", {})
     assert load(tmp_path / "link.yaml", {}, folder).tables[0].uri == f"{folder}/lake/orders"

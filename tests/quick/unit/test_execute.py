@@ -1,4 +1,4 @@
-"""Plans executed: rows in order over files, versions and threads, and a place to go on from."""
+"""Execution of plans: rows in order over files, versions and threads, and a position to resume from."""
 
 import asyncio
 import io

@@ -209,7 +209,7 @@ class TestParts:
     async def test_a_version_is_ended_as_it_was_begun(
         self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, before: str, after: str
     ) -> None:
-        """Whatever `refine` is when it goes on: other rows with the same ordinals would be lost or doubled."""
+        """A restart ignores a changed `refine`: other rows with the same ordinals would be lost or doubled."""
         lake, whole = await self.updated(clock, monkeypatch), MemoryPlace()
         await feed(lake, whole, clock, 4, start=4, changes="files", refine=before, key=("id",))
         await self.first_part(lake, place, clock, before)

@@ -210,7 +210,7 @@ async def test_concurrent_requests_are_all_answered() -> None:
         assert {code for code, _, _ in codes} == {200, 503}
 
 
-# Limits of clients and of the time for answers
+# Accepted requests, and limits of size, number and time
 
 
 async def raw(address: Listen, request: bytes) -> bytes:

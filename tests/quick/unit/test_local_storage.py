@@ -175,7 +175,7 @@ def test_links_are_followed_inside_the_root_only(tmp_path: Path, call: Callable[
         assert "allowed_roots" in (caught.value.hint or "")
     for path in ("out", "out-relative", "out-folder/data", "out-folder/deep/data", "out-by-two"):
         assert call(LocalStorage(root, allowed=[str(tmp_path / "elsewhere")]), path) == b"secret"
-        with pytest.raises(PathError):  # beside what is allowed, whose name begins alike
+        with pytest.raises(PathError):  # next to an allowed folder whose name begins alike
             call(LocalStorage(root, allowed=[str(tmp_path / "else")]), path)
 
 

@@ -366,7 +366,7 @@ class Counting(MemoryStorage):
     ],
 )
 async def test_a_listing_that_is_not_read_to_its_end_is_closed(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
-    """The garbage collector would close it at an unknown time, perhaps after the store was closed."""
+    """Otherwise the garbage collector would close the listing at an unknown time, perhaps after the store was closed."""
 
     storage = Counting()
     storage.remote = True

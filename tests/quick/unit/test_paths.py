@@ -185,7 +185,7 @@ class TestDecode:
         else:
             with pytest.raises(LogError) as caught:
                 paths.decode_column(column)
-            assert repr(bad) in caught.value.what  # a line of text has no two spaces beside each other
+            assert repr(bad) in caught.value.what  # a line of text has no two adjacent spaces
 
     @given(st.lists(st.text(st.sampled_from("%20 /=é+#?:\n") | st.characters(codec="utf-8"), max_size=12)))
     def test_a_column_that_is_encoded_comes_back(self, uris: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`cdfd progress`: what it shows, and that what it sets is where a daemon goes on."""
+"""`cdfd progress`: the positions that it shows, and positions that it sets, from which a daemon resumes."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -246,7 +246,7 @@ class ElsewhereConnector(Connector):
 
 
 def test_sinks_of_other_kinds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another sink is two calls; one that keeps no position goes on where the ledger says."""
+    """Another sink takes two calls. A sink without positions resumes at the ledger's."""
     monkeypatch.setitem(SINKS._loaded, "elsewhere", Elsewhere)
     text = shop.path.read_text()
     sink = f"kind: files, path: {shop.folder}/out, fsync: false"

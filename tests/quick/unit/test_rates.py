@@ -14,7 +14,7 @@ from tests.support.manual_time import ManualClock
 
 
 class SleepingClock(ManualClock):
-    """A clock on which a sleep takes no time of ours."""
+    """A clock on which a sleep takes no real time."""
 
     async def sleep(self, seconds: float) -> None:
         self.advance(max(0.0, seconds))

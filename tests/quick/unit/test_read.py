@@ -339,7 +339,7 @@ class TestDamage:
     @pytest.mark.parametrize("count", [60, 20_000])
     @pytest.mark.parametrize("seed", range(2))
     def test_mutated_file_is_read_or_refused(self, seed: int, count: int) -> None:
-        """Rows, or an error of ours; no mutation ends the process."""
+        """Each mutation gives rows or an error of cdfd, and none ends the process."""
         chance = random.Random(seed)
         bases = list(self.bases(count))
         taken = 0

@@ -1,4 +1,4 @@
-"""Where a table goes on: every case of what sink and ledger know."""
+"""The position at which a table resumes, for every combination of the sink's and the ledger's state."""
 
 import itertools
 from dataclasses import replace

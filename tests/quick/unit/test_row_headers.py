@@ -1,4 +1,4 @@
-"""Record headers with values of columns: in every format, for every type, beside the headers that formats have themselves."""
+"""Record headers with values of columns: in every format, for every type, next to the formats' own headers."""
 
 import datetime as dt
 from collections.abc import Mapping

@@ -52,7 +52,7 @@ def rows(batches: Iterator[ChangeBatch]) -> list[Row]:
 
 
 def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any) -> list[Row]:
-    """Each slice carried elsewhere and read there; what is said of its place is true."""
+    """The rows of all slices, each of which is pickled first. Also checks the place that each slice states."""
     slices = cut(plan, limit, **options)
     if any(not each.is_placed for each in slices):
         slices = placed(plan, slices, [measure(carried(each), execution) for each in slices])
@@ -250,7 +250,7 @@ class TestCut:
         assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200)]
 
     def test_digest_of_a_cut_stays_the_same(self) -> None:
-        """It is stored with jobs: those that an earlier release began go on."""
+        """Jobs store it, so that jobs of an earlier release can resume."""
         assert digest(cut(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
         files = PathRange(Listing(3, (), False, False), "a", None, (), PackedFiles(Add, FILES.empty_table()), 2)
         ranges = [RangeSlice(of(), 0, 0, 5, files=files, bytes=2000)]

@@ -351,7 +351,7 @@ class TestOtherTables:
 
     @pytest.mark.parametrize("versions", [1, 2, 3, 4, 9])
     async def test_one_that_is_created_anew(self, versions: int, clock: ManualClock, lake: Lake) -> None:
-        """Shorter than the old one, as long, or longer: none of its versions is one of ours."""
+        """The new table is shorter than the old one, as long, or longer: the reader returns none of its versions."""
 
         await table(lake, 3, clock, "old")
         async with following(lake, clock) as reader:

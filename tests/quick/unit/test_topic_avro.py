@@ -1,4 +1,4 @@
-"""Schemas that a registry hands over: those of change rows, and those that no writer of ours made."""
+"""Schemas of a registry: those of change rows, and those of other writers."""
 
 import json
 from typing import Any

@@ -73,7 +73,7 @@ def test_plans_cuts_and_rows_stay(name: str, lake: Path) -> None:
 
 @pytest.mark.parametrize("number", range(len(JOBS)), ids=[f"{job[0]} {job[1]} {job[2]} {job[3]}" for job in JOBS])
 def test_jobs_are_resumed(number: int, lake: Path) -> None:
-    """A job that was begun goes on: the parts that are delivered are not delivered again, and the others are."""
+    """A job that was begun resumes: its delivered parts are not delivered again, and the others are."""
     golden = orjson.loads(lines("jobs.jsonl")[number])
     _, version, phase, *_ = JOBS[number]
     job = Job("older", version, phase, golden["parts"], golden["bytes"], golden["digest"], 0)

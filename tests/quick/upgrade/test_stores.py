@@ -1,4 +1,4 @@
-"""Golden folders that a process has left behind: the next one finds its position there, and goes on."""
+"""Golden folders that an earlier process left: the next process finds its position there, and resumes."""
 
 import fcntl
 import shutil
@@ -68,7 +68,7 @@ async def test_progress_in_a_source_table_is_read_and_goes_on(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folder_of_files_is_read(name: str, tmp_path: Path) -> None:
-    """By a command beside a daemon, and by the next daemon, which ends a delivery that was begun."""
+    """By a command next to a daemon, and by the next daemon, which ends a delivery that was begun."""
     place, (_, position, control) = copied(f"folders/{name}", tmp_path), FOLDERS[name]
     # Digests do not count in comparisons of positions.
     assert repr(read_position(str(place))) == repr(position)

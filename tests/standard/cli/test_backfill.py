@@ -42,7 +42,7 @@ def test_a_folder_of_files_takes_nothing_twice(orders: str, tmp_path: Path) -> N
 
 
 class TestChangelog:
-    """Backfills into a changelog, beside the rows of the daemon."""
+    """Backfills into a changelog, next to the rows of the daemon."""
 
     def count(self, folder: Path) -> int:
         return int(DeltaTable(folder / "out" / "orders").to_pyarrow_table().num_rows)

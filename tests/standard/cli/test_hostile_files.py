@@ -1,4 +1,4 @@
-"""A daemon whose tables have files that contradict themselves: each is an error of its table, and all other tables go on."""
+"""A daemon whose tables have inconsistent files: each file fails its own table, and the other tables are delivered."""
 
 import json
 import signal

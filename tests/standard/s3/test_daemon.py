@@ -110,7 +110,7 @@ def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline],
 
 
 def test_a_store_that_fails_for_longer(pipeline: Pipeline, proxy: Proxy) -> None:
-    """The table backs off, says why, and goes on where it was once the store is there again."""
+    """The table backs off, reports the reason, and resumes at its position once the store answers again."""
     table = pipeline.table()
     do(table.insert(rows(1, 2)))
     with pipeline.daemon() as daemon:

@@ -251,7 +251,7 @@ def test_a_thread_that_waits_for_a_range_does_not_block_another(store: S3Storage
 
 
 def test_a_fault_under_way_is_said(store: S3Storage, proxy: Proxy, bucket: str) -> None:
-    """pyarrow hands on the error of ours, from whatever thread it comes."""
+    """pyarrow passes on an error of cdfd, from any thread."""
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
     for use_threads in (False, True):
         with store.open_input_file("x", len(large)) as source, pq.ParquetFile(source) as file:

@@ -1,4 +1,4 @@
-"""Tables whose `format.provider` is Trevni, beside the same tables in Parquet: every reader finds the same rows."""
+"""Tables whose `format.provider` is Trevni and the same tables in Parquet: every reader finds the same rows."""
 
 import asyncio
 import json

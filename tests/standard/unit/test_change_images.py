@@ -420,7 +420,7 @@ class TestKeys:
 
 
 def _check_images(rows: Sequence[Numbered], moves: bool) -> None:
-    """Each image has its other one beside it, of the same key unless rows may move."""
+    """Each image is next to its other image, which has the same key unless rows may move."""
     pairs = [(row, after) for row, after in itertools.pairwise(rows) if row.kind == "<"]
     assert all((after.kind, after.ordinal) == (">", row.ordinal + 1) for row, after in pairs)
     assert sum(row.kind in "<>" for row in rows) == 2 * len(pairs)

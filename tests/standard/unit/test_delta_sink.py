@@ -183,7 +183,7 @@ async def test_the_newer_process_wins(tmp_path: Path) -> None:
 
 
 async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(tmp_path: Path) -> None:
-    """It is fenced, or the newer one goes on after its delivery."""
+    """The older process is fenced, or the newer one resumes after its delivery."""
     outcomes = set[bool | None]()
     for number in count():
         folder, delivered = tmp_path / str(number), None
@@ -608,7 +608,7 @@ class TestCheckpoints:
         assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(11)
 
     async def test_a_crash_in_a_clean_up(self, tmp_path: Path) -> None:
-        """Whatever file it dies at, the log can be read and the next delivery goes on."""
+        """After a crash at any file, the log is readable and the next delivery succeeds."""
         for number in range(5):
             folder = tmp_path / str(number)
             dies = AtStep(number, Died(), lambda method, path: method == "delete")

@@ -727,7 +727,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("side", ["before", "after"])
     def test_a_store_that_fails_at_any_step(self, side: str) -> None:
-        """The same ledger goes on: what raised may be recorded or not, what did not is."""
+        """The same ledger stays usable. A version whose record raised may be recorded or not; all others are."""
         prepared = Lake(manual_clock())
         run(record(opened(prepared), range(18)))
 

@@ -1,4 +1,4 @@
-"""Every field of every action with every value that JSON has: read as ever, or refused with the table, the version and the file."""
+"""Every field of every action with every value that JSON has: rows, or an error with the table, the version and the file."""
 
 import asyncio
 import copy

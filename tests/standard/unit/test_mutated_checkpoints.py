@@ -1,4 +1,4 @@
-"""Every column of a checkpoint with values and types of every kind: read as ever, or refused with the table, the version and the file."""
+"""Every column of a checkpoint with values and types of every kind: rows, or an error with the table, the version and the file."""
 
 import asyncio
 import struct

@@ -68,7 +68,7 @@ def wrong_places(error: CdfdError, table: Path, version: int) -> list[str]:
 
 
 def read(table: Path, version: int) -> int | list[str]:
-    """How many rows there are; or what an error does not say of where it is."""
+    """The number of rows, or the parts of a location that an error lacks."""
     counts = set[int]()
     for reading in (lambda: cdfd.changes(str(table), version), lambda: cdfd.snapshot(str(table))):
         try:

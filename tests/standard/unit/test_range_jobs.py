@@ -239,7 +239,7 @@ async def begun(load: Load, **given: Any) -> Job:
 async def test_the_files_decide_the_cut_and_not_the_checkpoint(
     written: Path, tmp_path: Path, store: Store, sizes: int
 ) -> None:
-    """A job goes on from any checkpoint: an earlier one may be gone, and another one may have come."""
+    """A job resumes from any checkpoint: an earlier one may be gone, and a new one may exist."""
     made = [
         await copied(written, tmp_path / f"{number}", *each)
         for number, each in enumerate(
@@ -257,7 +257,7 @@ async def test_the_files_decide_the_cut_and_not_the_checkpoint(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("sizes", ["ranges of some"], indirect=True)
 async def test_every_crash_point(written: Path, tmp_path: Path, path: str, store: Store, sizes: int, when: str) -> None:
-    """Another process goes on, without Spark, with another setting, and from another checkpoint."""
+    """Another process resumes the job, without Spark, with another setting, and from another checkpoint."""
     elsewhere = await copied(written, tmp_path / "other", "sidecars of JSON", "none", NEWEST)
     wanted = await embedded(path)
     await Load(path, store).run(part_bytes=sizes)

@@ -145,7 +145,7 @@ class TestVersions:
 
 class TestSlowWriters:
     async def test_an_entry_that_is_only_just_created_is_not_built_upon(self, clock: ManualClock, lake: Lake) -> None:
-        """A version of ours after it would say that it was whole: readers would take it for one without actions."""
+        """A version of cdfd after it would make it look complete: readers would take it for one without actions."""
 
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))

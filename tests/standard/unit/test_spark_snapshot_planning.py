@@ -290,7 +290,7 @@ class TestStreams:
         assert listed[-1]["phase"] == "stream"
 
     def test_a_restart_within_the_snapshot(self, table: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The driver listed all files before; the next query lists windows. It has no limit, and goes on where the other one ended."""
+        """The driver listed all files before, and the next query lists windows. It has no limit, and resumes where the other one ended."""
         path = table()
         monkeypatch.setattr(snapshot_windows, "WINDOW_FILES", 2)
         with streaming(path, snapshotPlanning="driver", maxFilesPerTrigger=5) as made:

@@ -1,4 +1,4 @@
-"""A daemon of today goes on where a release has stopped: every change is there once, whatever kept the position."""
+"""The current daemon resumes where a release stopped: every change arrives once, whether the sink or the ledger keeps the position."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def wanted(lake: Path, start: int = 0) -> list[Change]:
 
 
 def resumed(name: str, folder: Path) -> Path:
-    """Let a daemon of today go on with a golden pipeline; where its sink is."""
+    """Let the current daemon resume a golden pipeline. Returns the place of its sink."""
     shutil.copytree(GOLDEN / "pipelines" / name, folder, dirs_exist_ok=True)
     # A table without a position would begin with the newest version.
     deliver(configure(folder, {**SINKS[name], "path": str(folder / "out")}, start="earliest"), NEWEST)
@@ -76,7 +76,7 @@ def folded(found: Iterable[Change]) -> dict[int, str]:
 
 @pytest.mark.parametrize("name", ["files", "changelog", "mirror"])
 def test_the_ledger_of_each_is_that_of_the_sink(name: str, tmp_path: Path) -> None:
-    """`LAST` is what the golden daemons have delivered, so that the tests above have something to go on with."""
+    """`LAST` is the last version that the golden daemons delivered, so that the tests above have versions left to deliver."""
     assert DeltaTable(GOLDEN / "pipelines" / name / "ledger").transaction_version(f"cdfd/{PIPELINE}/{TABLE}") == LAST
 
 

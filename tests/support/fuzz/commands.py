@@ -198,7 +198,7 @@ def _make_command(random: Random) -> Case:
 
 
 def check_command(case: Case) -> str:
-    """Exit code 0, 1, 2, 3 or 130; what it says of an error is one line, and no traceback."""
+    """The exit code is 0, 1, 2, 3 or 130. An error is one line without a traceback."""
     with stores.in_memory(case) as uri:
         argv = [uri if arg == "TABLE" else arg for arg in case.args["argv"]]
         if any(arg in ("demo", "run", "backfill") for arg in argv) or ("tail" in argv and "--until" not in argv):

@@ -1,4 +1,4 @@
-"""Tables in ways that mutations seldom come to: arguments of the public functions, checkpoints only, files that expand, filters."""
+"""Cases that mutations seldom reach: arguments of the public functions, checkpoints only, files that expand, filters."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ def value_of(text: Any) -> Any:
 
 
 def check_arguments(case: Case) -> str:
-    """Whatever the versions, times, columns and places are: rows, or an error of ours."""
+    """Any versions, times, columns and places give rows or an error of cdfd."""
     args = case.args
     start, end, version = (value_of(args[name]) for name in ("start", "end", "version"))
     with stores.in_memory(case) as memory:

@@ -263,7 +263,7 @@ def checkpointed(make: Any, hint: bool, keep: int = 3) -> Files:
 
 
 def hinted() -> Files:
-    """A log with everything beside it that readers may use: a checkpoint, compactions, checksums."""
+    """A log with all optional files that readers may use: a checkpoint, compactions, checksums."""
     files, state = simple(8)
     for version in range(8):
         sums = {"protocol": state[0]["protocol"], "metadata": state[1]["metaData"], "numFiles": version}

@@ -1,4 +1,4 @@
-"""Tables that are read: by the public functions, by the log's reader, and one way beside another."""
+"""Reads of tables: by the public functions, by the log's reader, and by two ways whose results are compared."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Trevni files: those of the reference, where their folder is there, and files of ours with all types and codecs."""
+"""Trevni files: those of the reference, if their folder exists, and cdfd's own with all types and codecs."""
 
 from __future__ import annotations
 

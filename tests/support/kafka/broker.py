@@ -174,7 +174,7 @@ class Broker:
         self._node.pause()
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Resume the node after `pause`."""
         self._node.resume()
 
     def close(self) -> None:

@@ -168,13 +168,13 @@ def configure(
     sink: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Path:
-    """A configuration file in `folder`, with a ledger beside it. Tables have the pipeline's name as their topics' prefix, and the key `id`.
+    """A configuration file in `folder`, with a ledger next to it. Tables have the pipeline's name as their topics' prefix, and the key `id`.
 
     Args:
         folder: an existing one.
         pipeline: its name; also that of the file.
         bootstrap_servers: where the cluster is.
-        tables: what is to be said of each; with `uri`.
+        tables: the section of each; with `uri`.
         sink: more of `sink`.
         sections: more of the file, or others than there would be.
     """

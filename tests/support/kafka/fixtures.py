@@ -1,4 +1,4 @@
-"""A real broker for each test that requests it, and topics of its own for each test.
+"""A real broker for tests that request one, and topics that no other test uses.
 
 `broker` is shared by all tests of a run, in all its processes. Tests that stop, kill or set up a broker in their own way start their own:
 `with Broker(...) as broker`, after `needs_broker`.

@@ -135,7 +135,7 @@ class Node:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
         self._living()
         self._signal(signal.SIGCONT)
 

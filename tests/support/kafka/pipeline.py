@@ -58,7 +58,7 @@ class Pipeline:
     def configure(
         self, table: dict[str, Any] | None = None, beside: Sequence[dict[str, Any]] = (), **sections: Any
     ) -> None:
-        """Say more, or other things, in the configuration; `beside` are further tables."""
+        """Rewrite the configuration with further or other keys; `beside` are further tables."""
         tables = [{"uri": self.uri} | (table or {}), *beside]
         self.config = configure(self.folder, self.name, self.servers, tables, **{**self.sections, **sections})
 

@@ -61,7 +61,7 @@ class Fault:
 
 
 class Proxy:
-    """Listens at `address` and connects those who come to a broker. Requests and answers pass as wholes.
+    """Listens at `address` and connects clients to a broker. Requests and answers pass as wholes.
 
     Attributes:
         port: where it listens, from the beginning to the end.

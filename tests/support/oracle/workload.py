@@ -87,7 +87,7 @@ class Workload:
     """One table's life; `steps()` lives it.
 
     Attributes:
-        path: where the table comes to be.
+        path: at which the table is created.
         seed: decides everything.
         cdf: whether the change data feed is on at first; it may be switched later.
         awkward: partition values whose folder names delta-rs percent-encodes.

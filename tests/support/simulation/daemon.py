@@ -43,7 +43,7 @@ class Settled:
 
     Attributes:
         ledger: `table`, `source` or `none`.
-        start: the version from which tables are delivered.
+        start: of tables, as in the configuration.
         on_missing: what to do if a file is gone.
         exactly_once: whether the sink keeps positions. If not, the ledger's positions count.
         limits: of a delivery.
@@ -161,7 +161,7 @@ class Daemon:
         topics: of all tables, by name.
         ledger: where the ledger's table is.
         weather: of the run.
-        recover: whether it goes on where the ledger ends if the sink has lost its position.
+        recover: whether it resumes at the ledger's position if the sink has lost its own.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from tests.support.simulation.weather import SLOW_SECONDS, Process, Weather
 
 
 class Auditor:
-    """Looks at what a daemon says of itself while it runs, and at what it has done in the end.
+    """Checks the status of a daemon while it runs, and its results at the end.
 
     Args:
         weather: of the run.

@@ -16,7 +16,7 @@ from cdfd.runtime.clock import SystemClock
 
 BEGINNING_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MOST_TURNS = 100_000
-"""Turns of the loop in one run, at most: far more than any run takes that comes to an end."""
+"""Turns of the loop in one run, at most: far more than any run that ends."""
 SAME_MOMENT_SECONDS = 1e-6
 THREAD_SECONDS = (0.0, 0.0, 0.001, 0.03)
 """Possible times of a thread for its work."""

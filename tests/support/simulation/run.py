@@ -158,7 +158,7 @@ class Simulation:
         for _ in range(actions):
             await asyncio.sleep(self.random.expovariate(1 / (4 * pause)))
             actions = [self._kill, self._kill, self._restart, self._overlap]
-            # With `latest`, a daemon whose position is lost skips the versions in between, which would be a violation.
+            # With `latest`, a daemon without positions starts at the newest version, and skips those before it.
             actions += [self._lose] * (self.settled.start != "latest")
             await self.random.choice(actions)()
             if self.random.random() < 0.5:

@@ -91,7 +91,7 @@ class Topic:
                 self.timelines = None  # the entry that tells histories of one id apart is gone: docs/reliability.md
         if self.timelines is None:
             self.timelines = [timeline for timeline in self.world.timelines if timeline.table_id == begun.table_id]
-        # A table may have come to a fork since, with the same versions so far.
+        # The table may have forked since, with the same versions so far.
         self._branch()
         if following != begun and not _restarts(begun, following):
             self._check_rows(begun, following, rows)

@@ -60,11 +60,11 @@ class World:
     """One table in a store, and its writer.
 
     Attributes:
-        timelines: all that there were; the last one is what is there now.
-        disturbed: what happened to it that followers cannot be expected to get over by themselves.
+        timelines: all timelines so far; the last one is the table's current one.
+        disturbed: events from which readers need not recover by themselves.
         lost: data files that are gone although some version needs them.
-        passed: says up to which version followers have come: log clean-up most often keeps what is needed.
-        restorable: says of how many versions, from the first one on, a backup may be put back.
+        passed: returns the version that readers have reached; log clean-up mostly keeps later ones.
+        restorable: returns the number of versions, from the first one on, of which a backup may be restored.
         halt: ends the processes that follow.
     """
 

@@ -1,6 +1,6 @@
 """The classes that Spark loads, in the form that the JVM has them in memory: a session needs half of the processor's time for its start.
 
-The archive is made once, beside the jars. A JVM whose class path or version does not fit ignores it, and starts slower.
+The archive is made once, next to the jars. A JVM of another version or class path ignores it, and starts more slowly.
 """
 
 import hashlib

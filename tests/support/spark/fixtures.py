@@ -30,7 +30,7 @@ def needs_spark() -> None:
 
 @pytest.fixture(scope="session")
 def spark(needs_spark: None) -> Iterator[SparkSession]:
-    """A session with delta-spark, the Kafka connector and nothing of ours registered."""
+    """A session with delta-spark and the Kafka connector, in which no source or sink of cdfd is registered."""
     with session(options=SMALL_QUERIES) as opened:
         yield opened
 

@@ -160,7 +160,7 @@ class Comparison:
                 yield from self._answered(middle + 1, end)
 
     def _by_time(self, rows: Bag, random: random.Random) -> None:
-        """From the instant of a version, or a millisecond beside it, to that of a later one."""
+        """From the instant of a version, or a millisecond before or after it, to that of a later one."""
         instants = sorted({dict(row)["_commit_timestamp"] for row in rows})
         low, high = sorted((random.choice(instants), random.choice(instants)))
         low += datetime.timedelta(milliseconds=random.choice([-1, 0, 0]))

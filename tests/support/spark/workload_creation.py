@@ -1,4 +1,4 @@
-"""How tables of random workloads come to be."""
+"""Creation of tables of random workloads."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Receiver:
     Attributes:
         mood: how it answers from now on.
         spans: of the traces that it took.
-        resource: what they say of the process.
+        resource: the attributes of the process.
         events: the run events that it took.
         headers: of the last request.
         requests: how many came, whatever became of them.

@@ -1,6 +1,6 @@
 """Golden copies: what a release of cdfd has left behind, and every later one has to read. README.md lists them.
 
-A copy is never changed. Where a format changes, its copies stay with the test of their reader, and a new copy is added beside them.
+A copy is never changed. If a format changes, its copies stay with the test of their reader, and a new copy is added next to them.
 """
 
 from pathlib import Path

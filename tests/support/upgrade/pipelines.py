@@ -1,4 +1,4 @@
-"""Pipelines whose daemon has stopped: the real daemon of a release delivered some versions of `tables/feed`, and the next one goes on.
+"""Pipelines whose daemon has stopped: the real daemon of a release delivered some versions of `tables/feed`, and the next one resumes.
 
 `pipelines/<sink>/` has the sink and the ledger. `kafka/pipelines.jsonl` has the records of a topic of positions, by name.
 """

@@ -1,4 +1,4 @@
-"""cdfd as of another commit, with a `cdfd-native` of its own, beside the packages that tests have. Made once for a commit."""
+"""cdfd as of another commit, with a `cdfd-native` of its own, on top of the tests' packages. Made once for each commit."""
 
 import os
 import shutil
