@@ -71,7 +71,7 @@ def changelogs(spark: SparkSession, folder: Path, runs: int) -> None:
 
 
 def delivered(table: str, copies: Path, wanted: int) -> tuple[Cost, Cost]:
-    """What it takes a daemon until the target has all rows: from the start of the process, and from when there is a target."""
+    """The cost of a daemon until the target has all rows: from the start of the process, and from the creation of the target."""
     copies.mkdir()
     config = {
         "pipeline": "bench",

@@ -1,4 +1,4 @@
-"""What is reported: rows of the table in `bench/README.md`."""
+"""The figures of a report: rows of the table in `bench/README.md`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEADER = ("| what | cdfd | peer | value | target | moonshot | |", "|---|---|---|
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the table: what was measured, against its target if it has one; `more` is whether more is better."""
+    """One row of the table: a measurement and its target, if it has one. `more` is whether more is better."""
 
     what: str
     ours: str

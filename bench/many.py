@@ -37,7 +37,7 @@ SETTLE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process uses at one moment: seconds of all cores, MB of resident memory, threads and TCP connections."""
+    """The resources of a process at one moment: seconds of all cores, MB of resident memory, threads and TCP connections."""
 
     at: float
     cpu: float

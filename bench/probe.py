@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python -m bench.probe NAME ARGUMENTS`, one JSON object on standard output.
 
-What is imported before the clock starts is the business of each probe; `memory_mb` is the high-water mark of resident
-memory above what it was then.
+Each probe decides which modules it imports before the clock starts. `memory_mb` is the high-water mark of resident
+memory above its value at that moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def high_water_mb() -> float:
 
 
 def bytes_read() -> int:
-    """What this process asked the system to read, cached or not."""
+    """Bytes that this process has requested from the system, cached or not."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

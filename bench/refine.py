@@ -1,4 +1,4 @@
-"""What refinement costs: `python -m bench.refine [--rows 10000000]`. Each figure is the best of `--runs` (3), in processes of their own.
+"""The cost of refinement: `python -m bench.refine [--rows 10000000]`. Each figure is the best of `--runs` (3) processes.
 
 | figure | how it is measured |
 |---|---|

@@ -35,7 +35,7 @@ JAVA = "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What something took.
+    """The cost of an operation.
 
     Attributes:
         seconds: of a clock.
@@ -116,7 +116,7 @@ def ours(table: Path) -> Cost:
 
 
 def taken(work: Callable[[], object]) -> Cost:
-    """What it takes in the JVM."""
+    """The cost of some work in the JVM."""
     gateway = SparkContext._gateway
     assert gateway is not None
     pid = gateway.proc.pid

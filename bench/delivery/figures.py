@@ -1,4 +1,4 @@
-"""What is measured of deliveries to Kafka: the daemon against delta-spark and against Kafka's own producer, with one broker."""
+"""Measurements of deliveries to Kafka: the daemon against delta-spark and against Kafka's own producer, with one broker."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _rows_figures(
         more=True,
     )
     yield Figure(
-        "the same without anybody's start: from the first row in the topic; Spark's second query of a session",
+        "the same without start-up: from the first row in the topic; Spark's second query of a session",
         f"{flowing:.3f} M/s",
         NO_PEER
         if spark_flowing is None
@@ -307,7 +307,7 @@ def idle(_: int) -> Iterator[Figure]:
                 topics.arrival(servers, source.topic, 1, running.check, quiet=0)
             time.sleep(SETTLE_SECONDS)
             share = _cpu_share(running)
-    name = f"CPU of `cdfd run` with {IDLE_TABLES} tables that nobody writes to, over {IDLE_SECONDS} s"
+    name = f"CPU of `cdfd run` with {IDLE_TABLES} tables without commits, over {IDLE_SECONDS} s"
     yield Figure(name, f"{share:.2f} % of a core", "", share, " %", 2, 0.5)
 
 

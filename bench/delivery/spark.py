@@ -28,7 +28,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A session. `started` is when there was no process yet, `ready` when it could take queries."""
+    """A session. `started` is the time just before its process started, `ready` the time from which it took queries."""
 
     process: subprocess.Popen[str]
     log: IO[str]
@@ -36,7 +36,7 @@ class Spark:
     ready: float
 
     def begin(self, topic: str) -> float:
-        """Starts a query to that topic; when it was told to."""
+        """Start a query to that topic. Returns the time of its request, by the monotonic clock."""
         self.say(topic)
         return self.hear("began")
 

@@ -1,7 +1,7 @@
 """A Delta table's change feed to Kafka by delta-spark; runs in the Python that has PySpark, see `spark.py`.
 
-What it is told stands in one JSON argument. Each line of standard input is a topic, and begins a query from the table's beginning; each query
-is told on standard output when it has begun and when it has ended. With `follow` it ends at the next line.
+Its settings are one JSON argument. Each line of standard input is a topic, and starts a query from the table's first version. The process
+reports the start and the end of each query on standard output. With `follow`, a query ends at the next line.
 """
 
 from __future__ import annotations

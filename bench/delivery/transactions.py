@@ -20,7 +20,7 @@ ROW = b"x" * 287
 
 
 def latencies(servers: str, topic: str, positions: str, count: int, arrivals: Queue[float]) -> list[float]:
-    """Milliseconds from the moment a process is told to send a row until a reader of committed rows has it, `count` times."""
+    """Milliseconds from the request to send a row until a reader of committed rows has it, `count` times."""
     taken = list[float]()
     command = [sys.executable, "-m", __name__, servers, topic, positions]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, bufsize=0) as process:

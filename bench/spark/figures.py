@@ -1,4 +1,4 @@
-"""What is measured on Spark: our source and sink against delta-spark's, in one session, in turn."""
+"""Measurements on Spark: cdfd's source and sink against delta-spark's, in one session, in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark session as a process, told by lines what to do."""
+"""A Spark session as a process that takes requests by lines of its standard input."""
 
 from __future__ import annotations
 
