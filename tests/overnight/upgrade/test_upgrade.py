@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from cdfd.config import load
 from cdfd.model.position import Position
-from cdfd.sinks.base import connector
+from cdfd.sinks.configured import connector
 from tests.support.fold import SIGN
 from tests.support.kafka import history
 from tests.support.kafka.daemon_process import Daemon, until

@@ -14,7 +14,7 @@ import orjson
 
 from cdfd.config import load
 from cdfd.model.position import Position
-from cdfd.sinks.base import connector
+from cdfd.sinks.configured import connector
 from cdfd.sinks.kafka.progress.records import Progress, key_of
 from tests.support.kafka.daemon_process import Daemon, until
 from tests.support.upgrade.copies import lines
