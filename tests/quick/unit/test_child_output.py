@@ -10,7 +10,7 @@ import subprocess, sys, time
 from cdfd.runtime import child_output, logs
 
 logs.set_up(sys.argv[1])
-with child_output.logged("child") as stream:
+with child_output.log_standard_error("child") as stream:
     child = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
 assert child.stdout.read(1) == b"."
 {end}

@@ -173,15 +173,15 @@ class TestTasks:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         error = MissingFileError("the file is gone", table="s3://t", version=7, path="a=ü/b", hint="Look")
         text = f"org.apache.spark.SparkException: Job aborted\nTraceback ...\nTaskError: {tasks.TaskError(error)}\n\tat x.y(Z.scala)"
-        found = tasks.translated(RuntimeError(text))
+        found = tasks.translate(RuntimeError(text))
         assert type(found) is MissingFileError
         assert str(found) == str(error)
         retriable = StorageError("slow", retriable=True)
-        assert tasks.translated(RuntimeError(str(tasks.TaskError(retriable)))).retriable
+        assert tasks.translate(RuntimeError(str(tasks.TaskError(retriable)))).retriable
 
     def test_what_is_not_ours_says_that_spark_failed(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
-        found = tasks.translated(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
+        found = tasks.translate(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
         assert (type(found), found.retriable) == (SinkError, True)
         assert str(found).startswith("Spark did not finish the job: Executor lost. ")
 
@@ -189,7 +189,7 @@ class TestTasks:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         trace = "Traceback (most recent call last):\n  File \"/x\", line 3, in main\n    foo()\nModuleNotFoundError: No module named 'cdfd'"
         text = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {trace}\n SQLSTATE: 38000"
-        found = tasks.translated(RuntimeError(text))
+        found = tasks.translate(RuntimeError(text))
         assert found.what == "Spark did not finish the job: ModuleNotFoundError: No module named 'cdfd'"
         assert found.hint.startswith("Install this version of cdfd in the Python of Spark's driver and executors")
 

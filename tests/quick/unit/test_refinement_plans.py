@@ -13,6 +13,7 @@ from cdfd.model.file_scan import Bucket, FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import BUCKET_ORDINALS
 from cdfd.model.refinement import BUCKET_BYTES, Refine
+from cdfd.plan import refining
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.scan.updates.no_ops import where_matched_by_key
@@ -48,7 +49,7 @@ def refined_plan(
     commit: Commit, refine: Refine = "rows", after: Header | None = None, before: Header | None = None
 ) -> ChangePlan:
     after, before = after or header(version=4), before or header()
-    return refine(plan(commit, after, 7, previous=before), commit, after, before, refine, ("id",))
+    return refining.refine(plan(commit, after, 7, previous=before), commit, after, before, refine, ("id",))
 
 
 def sizes_and_buckets(made: ChangePlan) -> list[tuple[int, str | None, Bucket | None]]:
