@@ -44,7 +44,9 @@ async def test_the_hash_of_an_entry_is_in_its_checkpoint(
         (log / f"{number:020d}.json").unlink()
     found = await opened(storage).position(ORDERS)
     assert found is not None
-    assert (found.version, found.table_id, found.digest) == (0, table_id, DIGEST)
+    # A ledger in the table's own log does not name the table: the log may give it another id.
+    named = None if made is source_ledger else table_id
+    assert (found.version, found.table_id, found.digest) == (0, named, DIGEST)
 
 
 EVERYTHING = """CREATE TABLE {} (n INT NOT NULL, day STRING DEFAULT 'x') USING delta CLUSTER BY (n) TBLPROPERTIES (
