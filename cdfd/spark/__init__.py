@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cdfd.spark.active_session import active_session
 from cdfd.spark.versions import check_versions
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
 
     if push_filters:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    with _active(spark):
+    # Spark 4.1 refuses a name that the thread's active session has, if another session registers it.
+    with active_session(spark):
         spark.dataSource.register(CdfdSource)
         spark.dataSource.register(CdfdKafka)
 
@@ -55,26 +55,3 @@ def run_available(writer: DataStreamWriter) -> None:
     from cdfd.spark.source.available import run_until_read
 
     run_until_read(writer)
-
-
-@contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread within the block.
-
-    Spark 4.1 refuses a name that the thread's active session has, if another session registers it.
-    """
-    own: Any = getattr(spark, "_jsparkSession", None)
-    if own is None:  # sessions of Spark Connect share nothing
-        yield
-        return
-    context: Any = spark.sparkContext
-    sessions = getattr(context._jvm, "org.apache.spark.sql.classic.SparkSession")
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(own)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()

@@ -15,6 +15,7 @@ from cdfd.config import Settings, Table
 from cdfd.config.shapes import mask_as_json
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.model.position import Position
+from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.sessions import FAILURES, first_line
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MASK, STORAGE
@@ -59,19 +60,25 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
     Raises:
         CdfdError: the query cannot be started.
     """
-    settings = config.engine.spark
     try:
         cdfd.spark.register(spark)
-        rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
-        if table.key and settings.order == "key":
-            # Several files may have changes of one key. Only one task keeps their order.
-            rows = rows.coalesce(1)
-        written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
-        written = written.option("checkpointLocation", location(config, table))
-        written = written.queryName(f"{config.pipeline}.{table.name}")
-        return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
+        # The daemon calls from any thread.
+        with active_session(spark):
+            return _start(spark, config, table, document)
     except FAILURES as error:
         raise failure(error, table) from error
+
+
+def _start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
+    settings = config.engine.spark
+    rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
+    if table.key and settings.order == "key":
+        # Several files may have changes of one key. Only one task keeps their order.
+        rows = rows.coalesce(1)
+    written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
+    written = written.option("checkpointLocation", location(config, table))
+    written = written.queryName(f"{config.pipeline}.{table.name}")
+    return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
 
 
 def source_options(config: Settings, table: Table) -> dict[str, str]:
