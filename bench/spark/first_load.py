@@ -28,7 +28,8 @@ from cdfd.deliver.large_versions import LargeVersions
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Slice
-from cdfd.sinks.base import Delivered, Job, JobSink
+from cdfd.sinks.base import Delivered, Job
+from cdfd.sinks.base import Sink as Port
 from cdfd.spark.engine import parts, tasks
 
 ROWS = 1000
@@ -83,7 +84,7 @@ async def planned(spark: SparkSession, config: Settings) -> int:
     name, settings, engine = config.tables[0].name, config.engine.spark, Planning(spark)
     large = LargeVersions(
         config.tables[0].uri,
-        cast(JobSink, Sink()),
+        cast(Port, Sink()),
         partial(Assignment.of, config, name),
         engine,
         settings.threshold,

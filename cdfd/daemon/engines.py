@@ -23,7 +23,7 @@ from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
 from cdfd.scan.splits import Measured, Part, Slice
-from cdfd.sinks.base import Delivered, JobSink, Sink
+from cdfd.sinks.base import Delivered, Sink
 from cdfd.sinks.configured import connector
 from cdfd.spark.engine import feed as spark_feed
 
@@ -139,7 +139,6 @@ def large_versions(
     """The delivery of a table's large versions; None if its sink takes no parts."""
     if not connector(config).takes_parts:
         return None
-    assert isinstance(sink, JobSink)
     kind, assign = engine_of(config), partial(Assignment.of, config, table.name)
     planning = config.engine.spark.snapshot_planning
     uri = open_table(config, table).uri

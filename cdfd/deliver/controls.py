@@ -19,7 +19,7 @@ from cdfd.model.control import EMPTY, Control, Pause
 from cdfd.model.position import Position
 from cdfd.plan.where import check_where, parse_where
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import ControlSink, Sink
+from cdfd.sinks.base import Sink
 
 logger = logging.getLogger("cdfd.feed")
 
@@ -216,8 +216,8 @@ class Controls:
         return position
 
     @property
-    def _sink(self) -> ControlSink | None:
-        return self.sink if isinstance(self.sink, ControlSink) and self.sink.stores_control else None
+    def _sink(self) -> Sink | None:
+        return self.sink if self.sink.stores_control else None
 
 
 def aborted(id: str, table: str, why: str, rows: int) -> Notification:

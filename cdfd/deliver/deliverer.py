@@ -26,7 +26,7 @@ from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import ranges
-from cdfd.sinks.base import Delivery, RunDelivery, Sink
+from cdfd.sinks.base import Delivery, Sink
 
 PART_BYTES = 128 << 20
 """Default size of a part: a version with more bytes of files is delivered in parts."""
@@ -258,21 +258,19 @@ class _DeliveryWriter:
         self.started = 0
         self.stopped = False
         self._versions = versions
-        self._runs = delivery if isinstance(delivery, RunDelivery) and delivery.takes_runs else None
 
     def takes(self, run: ChangeRun) -> bool:
         """Whether a run can be written as a whole: all of its versions begin with it, and the sink takes several."""
         first = run.versions[0].plan
         several = len(run.versions) > 1 and first.origin != "snapshot"
-        return self._runs is not None and several and self._lacks(first.version)
+        return self.delivery.takes_runs and several and self._lacks(first.version)
 
     async def write_run(self, run: ChangeRun) -> None:
         """Start the versions up to the last one of a run that `takes` allows, and write its rows."""
-        assert self._runs is not None
         last, before = run.versions[-1], self.started
         while self._lacks(last.plan.version):
             self.started += 1
-        await self._runs.write_run(self._versions[before : self.started], run.rows)
+        await self.delivery.write_run(self._versions[before : self.started], run.rows)
         self._written(run.rows, last.following)
 
     async def advance(self, version: int, *, end: bool) -> bool:

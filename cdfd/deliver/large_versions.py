@@ -30,7 +30,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Slice, cut, placed, stages
-from cdfd.sinks.base import Counts, Delivered, Job, JobSink, counts_of
+from cdfd.sinks.base import Counts, Delivered, Job, Sink, counts_of
 
 log = logging.getLogger("cdfd.engine")
 
@@ -67,7 +67,7 @@ class LargeVersions:
     """
 
     table: str
-    sink: JobSink
+    sink: Sink
     assign: Callable[[Version, Position], Assignment]
     engine: Engine
     threshold: int | None

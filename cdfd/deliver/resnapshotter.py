@@ -34,7 +34,6 @@ from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles
 from cdfd.plan.where import parse_where, select_files
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution
-from cdfd.sinks.base import ControlSink
 
 logger = logging.getLogger("cdfd.feed")
 
@@ -72,7 +71,6 @@ class Resnapshotter:
     ) -> None:
         self._rates = rates
         self._chunk_bytes = min(most_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        assert isinstance(controls.sink, ControlSink)
         self._table = table
         self._execution = execution
         self._controls = controls

@@ -171,7 +171,7 @@ def _orders(rows: list[tuple[int, str, str, str]]) -> pa.Table:
 
 
 @dataclass(slots=True)
-class ShowingSink:
+class ShowingSink(Sink):
     """A sink that prints the deliveries of another one, and measures their latency."""
 
     inner: Sink
@@ -225,7 +225,7 @@ class ShowingSink:
 
 
 @dataclass(slots=True)
-class _Showing:
+class _Showing(Delivery):
     sink: ShowingSink
     inner: Delivery
     batches: list[pa.RecordBatch] = field(default_factory=list)

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pyarrow as pa
 
 from cdfd.errors import SinkError, UnsupportedError
-from cdfd.model.control import Control
+from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.sinks.cursor import order
@@ -44,15 +44,22 @@ class ReopenSinkError(SinkError):
     """A sink has to be opened again, although nothing is wrong: for example, it was idle for so long that the cluster has forgotten it."""
 
 
-class Delivery(Protocol):
+_NO_PARTS = "this sink does not support parts of versions"
+_NO_BACKFILLS = "this sink does not support backfills"
+
+
+class Delivery(ABC):
     """A delivery in progress. It takes effect when `commit` has returned."""
 
+    @abstractmethod
     async def start_version(self, version: Version) -> None:
         """Start a version: the next rows belong to it. Also called for versions without rows, and for each part of a version."""
 
+    @abstractmethod
     async def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch of change rows. Returns when the sink is ready for more, which applies back-pressure."""
 
+    @abstractmethod
     async def commit(self, following: Position) -> None:
         """Make the rows and the position after them durable, atomically.
 
@@ -62,17 +69,14 @@ class Delivery(Protocol):
         read its `last_position`.
         """
 
+    @abstractmethod
     async def abort(self) -> None:
         """Discard the rows. The position does not change."""
 
-
-@runtime_checkable
-class RunDelivery(Delivery, Protocol):
-    """A delivery that takes rows of several versions at once. In catch-up, a version may have a single row."""
-
     @property
     def takes_runs(self) -> bool:
-        """Whether it does with these settings."""
+        """Whether it takes rows of several versions at once, with these settings. In catch-up, a version may have a single row."""
+        return False
 
     async def write_run(self, versions: Sequence[Version], batch: pa.RecordBatch) -> None:
         """Start versions, and take their rows: as `start_version` and `write` for each of them.
@@ -80,20 +84,11 @@ class RunDelivery(Delivery, Protocol):
         Args:
             versions: in order. Some may have no rows. No row is of a snapshot.
             batch: the rows of all of them, in order.
+
+        Raises:
+            UnsupportedError: the delivery takes no runs.
         """
-
-
-class Sink(Protocol):
-    """Delivers one table's change rows, and stores the position atomically with them."""
-
-    async def last_position(self) -> Position | None:
-        """The next position to deliver, from the last commit; None if nothing was ever delivered."""
-
-    async def begin(self, position: Position) -> Delivery:
-        """Start a delivery at `position`. `SinkError` if the sink has another position."""
-
-    async def close(self) -> None:
-        """Abort the current delivery, if any, and release all resources."""
+        raise UnsupportedError("this sink takes the rows of one version at a time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,7 @@ class Delivered:
 
     Attributes:
         counts: its rows by type.
-        receipt: tells `JobSink.finish_job` about the part; empty if the sink needs nothing.
+        receipt: tells `Sink.finish_job` about the part; empty if the sink needs nothing.
     """
 
     counts: Counts
@@ -141,35 +136,6 @@ def counts_of(parts: Sequence[Delivered]) -> Counts:
     for part in parts:
         total.update(part.counts)
     return total
-
-
-@runtime_checkable
-class JobSink(Sink, Protocol):
-    """A sink that supports the delivery of a version in parts. `Connector.deliver_part` delivers a part in any process."""
-
-    @property
-    def job(self) -> Job | None:
-        """The job in progress at the sink's position; None if there is none.
-
-        Raises:
-            SinkError: this version of cdfd does not support the job.
-        """
-
-    def takes_job(self, position: Position) -> bool:
-        """Whether the version at a position can be delivered in parts."""
-
-    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
-        """Begin a job; see `Job` for the arguments.
-
-        A sink that can resume a job stores it, and publishes the start of the version to consumers. Any other sink may return a subclass
-        with more that `Connector.deliver_part` has to know.
-        """
-
-    async def claim_job(self, position: Position, job: Job) -> None:
-        """Check that the job is still this process's. `FencedError` if another process has taken over."""
-
-    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
-        """Move to the position after the version, once all parts are delivered."""
 
 
 Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
@@ -189,29 +155,6 @@ class Chunk(Protocol):
         """Discard the rows."""
 
 
-@runtime_checkable
-class ControlSink(Sink, Protocol):
-    """A sink that stores a table's `Control` with the position. Other deliveries keep it as it is."""
-
-    @property
-    def stores_control(self) -> bool:
-        """Whether it does with these settings."""
-
-    @property
-    def control(self) -> Control:
-        """The stored control."""
-
-    async def set_control(self, control: Control, to: Position | None = None) -> None:
-        """Store a control, and with `to` another position. There is a position already.
-
-        Raises:
-            SinkError: the sink cannot move to the position.
-        """
-
-    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
-        """Start to deliver rows of `version`, the last one that is delivered, while the position is `position`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Backfill:
     """A backfill as a sink stores it: its next position, and its range in the fields of the command."""
@@ -220,28 +163,83 @@ class Backfill:
     range: Mapping[str, str | int]
 
 
-class BackfillSink(Sink, Protocol):
-    """A sink that delivers a backfill beside the daemon."""
+class Sink(ABC):
+    """Delivers one table's change rows, and stores the position atomically with them.
+
+    A sink with more abilities overrides what declares them: `takes_job`, `stores_control`, and the sink of a backfill `move_to`.
+    """
+
+    @abstractmethod
+    async def last_position(self) -> Position | None:
+        """The next position to deliver, from the last commit; None if nothing was ever delivered."""
+
+    @abstractmethod
+    async def begin(self, position: Position) -> Delivery:
+        """Start a delivery at `position`. `SinkError` if the sink has another position."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Abort the current delivery, if any, and release all resources."""
+
+    @property
+    def job(self) -> Job | None:
+        """The job in progress at the sink's position; None if there is none.
+
+        Raises:
+            SinkError: this version of cdfd does not support the job.
+        """
+        return None
+
+    def takes_job(self, position: Position) -> bool:
+        """Whether the version at a position can be delivered in parts. `Connector.deliver_part` delivers a part in any process."""
+        return False
+
+    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
+        """Begin a job; see `Job` for the arguments.
+
+        A sink that can resume a job stores it, and publishes the start of the version to consumers. Any other sink may return a subclass
+        with more that `Connector.deliver_part` has to know.
+        """
+        raise UnsupportedError(_NO_PARTS)
+
+    async def claim_job(self, position: Position, job: Job) -> None:
+        """Check that the job is still this process's. `FencedError` if another process has taken over."""
+        raise UnsupportedError(_NO_PARTS)
+
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
+        """Move to the position after the version, once all parts are delivered."""
+        raise UnsupportedError(_NO_PARTS)
+
+    @property
+    def stores_control(self) -> bool:
+        """Whether it stores a table's `Control` with the position, with these settings. Other deliveries keep it as it is."""
+        return False
+
+    @property
+    def control(self) -> Control:
+        """The stored control."""
+        return EMPTY
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Store a control, and with `to` another position. There is a position already.
+
+        Raises:
+            SinkError: the sink cannot move to the position.
+        """
+        raise UnsupportedError("this sink stores no requests of operators")
+
+    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
+        """Start to deliver rows of `version`, the last one that is delivered, while the position is `position`."""
+        raise UnsupportedError("this sink stores no requests of operators")
 
     @property
     def backfill(self) -> Backfill | None:
-        """The last backfill, complete or not; None if there is none."""
+        """Of the sink of a backfill, the last one, complete or not; None if there is none."""
+        return None
 
     def move_to(self, position: Position, backfill: Mapping[str, str | int] | None = None) -> None:
         """Move to the start of a backfill, from any position. The first delivery there stores the range. `SinkError` during a delivery."""
-
-
-@runtime_checkable
-class TakesBackfills(Protocol):
-    """A `Connector` that supports backfills. The role tells the position and the producer of one from the daemon's."""
-
-    takes_parts: bool
-
-    async def backfill(self, table: Table, role: str) -> Backfill | None:
-        """The stored backfill. Changes nothing."""
-
-    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[BackfillSink]:
-        """As `Connector.opened`."""
+        raise UnsupportedError(_NO_BACKFILLS)
 
 
 SIGNALS = 10
@@ -285,7 +283,8 @@ class Connector(ABC):
         one_version: whether each version is a separate delivery, even a small one.
         whole_versions: whether no version is delivered in parts, even a large one.
         before_reset: instructions for the operator before `cdfd progress reset`; None if a reset is sufficient.
-        takes_parts: whether its sinks are `JobSink`s, and parts can be delivered.
+        takes_parts: whether its sinks take jobs, and parts can be delivered.
+        takes_backfills: whether it delivers backfills beside the daemon.
         takes_queries: whether queries of Spark can deliver into it, with `engine.kind: spark`.
     """
 
@@ -294,6 +293,7 @@ class Connector(ABC):
     whole_versions: ClassVar[bool] = False
     before_reset: ClassVar[str | None] = None
     takes_parts: bool = False
+    takes_backfills: bool = False
     takes_queries: bool = False
 
     def preflight(self) -> None:
@@ -412,4 +412,20 @@ class Connector(ABC):
             SinkError: the part cannot be delivered.
             UnsupportedError: the sink does not support parts.
         """
-        raise UnsupportedError("this sink does not support parts of versions", hint="Use `engine.kind: embedded`")
+        raise UnsupportedError(_NO_PARTS, hint="Use `engine.kind: embedded`")
+
+    async def backfill(self, table: Table, role: str) -> Backfill | None:
+        """The stored backfill. Changes nothing.
+
+        Args:
+            table: the table.
+            role: tells the position and the producer of a backfill from the daemon's.
+
+        Raises:
+            UnsupportedError: the sink does not support backfills.
+        """
+        raise UnsupportedError(_NO_BACKFILLS)
+
+    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[Sink]:
+        """As `opened`, for a backfill; see `backfill` for the arguments and errors."""
+        raise UnsupportedError(_NO_BACKFILLS)

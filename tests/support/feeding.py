@@ -23,7 +23,7 @@ from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
-from cdfd.sinks.base import Chunk, ControlSink, Delivery
+from cdfd.sinks.base import Chunk, Delivery, Sink
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -42,12 +42,12 @@ class Crash(Exception):
     """An error that is not cdfd's. It acts like a kill."""
 
 
-class Hooked:
+class Hooked(Sink):
     """A sink that tells a hook of everything before it happens, and of commits afterwards too. The hook may raise."""
 
     stores_control = True
 
-    def __init__(self, sink: ControlSink, hook: Hook) -> None:
+    def __init__(self, sink: Sink, hook: Hook) -> None:
         self.sink = sink
         self.hook = hook
 
@@ -75,7 +75,7 @@ class Hooked:
         await self.sink.close()
 
 
-class _HookedDelivery:
+class _HookedDelivery(Delivery):
     def __init__(self, delivery: Delivery, hook: Hook) -> None:
         self.delivery = delivery
         self.hook = hook
@@ -123,7 +123,7 @@ class MemoryPlace:
     def __init__(self, folder: Path | None = None) -> None:
         self.delivered: list[Delivered] = []
 
-    async def open(self) -> ControlSink:
+    async def open(self) -> Sink:
         return MemorySink(self.delivered)
 
     def rows(self) -> list[Row]:
@@ -134,7 +134,7 @@ class FilesPlace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    async def open(self) -> ControlSink:
+    async def open(self) -> Sink:
         return await FilesSink.open(self.folder, JsonLines(), fsync=False)
 
     def rows(self) -> list[Row]:
@@ -146,7 +146,7 @@ class DeltaPlace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    async def open(self) -> ControlSink:
+    async def open(self) -> Sink:
         target = Target(LocalStorage(self.folder), "cdfd/shop/orders", Layout(), SystemClock(), owner=1)
         return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
 

@@ -10,6 +10,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor
 
 
@@ -23,7 +24,7 @@ class Delivered:
     control: Control = EMPTY
 
 
-class MemorySink:
+class MemorySink(Sink):
     """The `Sink` port over a list.
 
     Args:
@@ -72,7 +73,7 @@ class MemorySink:
         self._cursor.close()
 
 
-class MemoryDelivery:
+class MemoryDelivery(Delivery):
     """A delivery into a `MemorySink`."""
 
     def __init__(self, delivered: list[Delivered], cursor: Cursor, position: Position) -> None:

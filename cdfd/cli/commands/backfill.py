@@ -40,7 +40,7 @@ from cdfd.runtime import allocator
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.progress_line import ProgressLine, is_watched
 from cdfd.sinks.base import Backfill as Stored
-from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills
+from cdfd.sinks.base import Connector, Sink
 from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.backfill")
@@ -59,7 +59,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     config = with_table(load(path), request.table)
     table = table_named(config, request.table)
     sinks = connector(config)
-    if not isinstance(sinks, TakesBackfills):
+    if not sinks.takes_backfills:
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
         raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
     _check(config, sinks, request)
@@ -67,7 +67,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     return asyncio.run(_run(config, sinks, table, request))
 
 
-def _check(config: Settings, sinks: TakesBackfills, request: Request) -> None:
+def _check(config: Settings, sinks: Connector, request: Request) -> None:
     if request.engine == "spark":
         if not sinks.takes_parts:
             raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
@@ -83,7 +83,7 @@ def _check(config: Settings, sinks: TakesBackfills, request: Request) -> None:
         raise ConfigError(f"the configuration has a table {taken}, but this backfill needs that name for its position")
 
 
-async def _run(config: Settings, sinks: TakesBackfills, table: settings.Table, request: Request) -> tuple[str, int]:
+async def _run(config: Settings, sinks: Connector, table: settings.Table, request: Request) -> tuple[str, int]:
     stopping = Stopping(terminated=INTERRUPTED)
     backfill = Backfill(config, sinks, table, request, stopping.event)
     await stopping.run(backfill.run())
@@ -122,7 +122,7 @@ class Backfill:
     def __init__(
         self,
         config: Settings,
-        sinks: TakesBackfills,
+        sinks: Connector,
         table: settings.Table,
         request: Request,
         stop: asyncio.Event,
@@ -240,7 +240,7 @@ class Backfill:
             yield engine
 
     @asynccontextmanager
-    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[BackfillSink, Position]]:
+    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[Sink, Position]]:
         """The sink, and its position in the backfill. Opening it has fenced other processes."""
         async with self._sinks.opened_for_backfill(self._table, self._request.role) as sink:
             known, request = sink.backfill, self._request
@@ -256,7 +256,7 @@ class Backfill:
                 logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
             yield sink, position
 
-    def _deliverer(self, sink: BackfillSink, engine: Engine, report: ProgressLine) -> Deliverer:
+    def _deliverer(self, sink: Sink, engine: Engine, report: ProgressLine) -> Deliverer:
         return Deliverer(
             self._opened.uri,
             sink,
@@ -271,9 +271,9 @@ class Backfill:
             assembly.rates(self._config, self._table, self._clock),
         )
 
-    def _large(self, sink: BackfillSink, engine: Engine) -> LargeVersions | None:
+    def _large(self, sink: Sink, engine: Engine) -> LargeVersions | None:
         """Delivers versions larger than a part with Spark. Without Spark, it finishes the jobs that Spark started."""
-        if not (self._sinks.takes_parts and isinstance(sink, JobSink)):
+        if not self._sinks.takes_parts:
             return None
         part = self._config.engine.spark.part_size
         return LargeVersions(

@@ -33,6 +33,7 @@ class DeltaConnector(Connector):
     before_reset = "remove or rename the target"
     whole_versions = True
     takes_parts = True
+    takes_backfills = True
 
     def __init__(self, config: Settings, sink: DeltaSettings) -> None:
         self._config = config

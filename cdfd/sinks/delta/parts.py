@@ -10,6 +10,7 @@ Until that version, nothing names the files. So another attempt at a part, or a 
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Protocol
@@ -52,7 +53,7 @@ def row_schema(version: Version, shape: Shape) -> pa.Schema:
     return change_schema(shape.published(shape.select(version.plan.schema)).arrow)
 
 
-class PartDelivery:
+class PartDelivery(Delivery):
     """The `Delivery` port over the data files of one part.
 
     Args:
@@ -121,9 +122,10 @@ async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> De
     return Delivered(counts, zlib.compress(described, 1))
 
 
-class Adopting(Delivery, Protocol):
+class Adopting(Delivery):
     """A delivery that takes files."""
 
+    @abstractmethod
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
         """Deliver files that are written for these columns of the table."""
 

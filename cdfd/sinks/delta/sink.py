@@ -12,24 +12,27 @@ from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
-from cdfd.sinks.base import Backfill, Delivered, Job
+from cdfd.sinks.base import Backfill, Delivered, Job, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
-from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
+from cdfd.sinks.delta.parts import Adopting, DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 
-class DeltaSink:
+class DeltaSink(Sink):
     """The `Sink` port over a changelog in a Delta table; open it with `DeltaSink.open`.
 
     Files are written while rows arrive. Their names are random, and they count when the log names them. A crash may leave files that no
     version names: VACUUM removes them.
     """
+
+    backfill: Backfill | None = None
+    """The stored backfill, of a sink for one; see the port."""
 
     def __init__(
         self,
@@ -46,8 +49,6 @@ class DeltaSink:
         self.shape = shape
         self.columns = columns
         self.cursor = Cursor(position)
-        self.backfill: Backfill | None = None
-        """The stored backfill, of a sink for one; see the port."""
         self._delivery: DeltaDelivery | None = None
 
     @classmethod
@@ -135,7 +136,7 @@ class DeltaSink:
         self.cursor.close()
 
 
-class DeltaDelivery:
+class DeltaDelivery(Adopting):
     """A delivery into a `DeltaSink`."""
 
     def __init__(self, sink: DeltaSink, position: Position) -> None:

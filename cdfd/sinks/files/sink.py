@@ -16,6 +16,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat
@@ -25,7 +26,7 @@ from cdfd.storage.durable import explain
 _BUFFER = 256 * 1024
 
 
-class FilesSink:
+class FilesSink(Sink):
     """The `Sink` port over a folder; open it with `FilesSink.open`.
 
     A file appears in the folder exactly when its delivery is committed. Its name begins with the version (`delivery_name`), and names sort in
@@ -109,7 +110,7 @@ class FilesSink:
             self._folder.close()
 
 
-class FileDelivery:
+class FileDelivery(Delivery):
     """A delivery into a `FilesSink`: a temporary file, once there are rows."""
 
     def __init__(

@@ -40,6 +40,8 @@ class KafkaConnector(Connector):
         sink: the settings of the sink.
     """
 
+    takes_backfills = True
+
     def __init__(self, config: Settings, sink: KafkaSettings) -> None:
         self._config = config
         self._sink = sink

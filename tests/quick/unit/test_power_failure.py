@@ -16,7 +16,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import SpillSpace
-from cdfd.sinks.base import ControlSink, Sink
+from cdfd.sinks.base import Sink
 from cdfd.sinks.configured import connector
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror.sink import MirrorSink
@@ -114,7 +114,7 @@ async def test_files_of_a_sink_are_on_the_device_after_each_commit(device: Devic
     assert sum(each.name.endswith(rows_format.suffix) for each in device.namings) == 3
 
 
-async def deliver_chunk(sink: ControlSink, position: Position) -> None:
+async def deliver_chunk(sink: Sink, position: Position) -> None:
     plan = ChangePlan(position.version - 1, 0, TableSchema(StructType(()), ()), (), "snapshot")
     chunk = await sink.begin_chunk(position, Version(plan, "T"))
     await chunk.write(rows("insert", 1))

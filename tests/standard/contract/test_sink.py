@@ -25,14 +25,14 @@ from deltalake import DeltaTable
 
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import SinkError
+from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.model.control import EMPTY, Control, Pause, Resnapshot
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.base import ControlSink, RunDelivery, Sink
+from cdfd.sinks.base import Sink
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -449,7 +449,6 @@ class TestRuns:
     async def test_in_order_with_single_versions(self, place: Place) -> None:
         async with opened(place) as sink:
             delivery = await sink.begin(at(0))
-            assert isinstance(delivery, RunDelivery)
             assert delivery.takes_runs
             await delivery.write_run(self.versions[:2], rows(1, 2, 3))
             await delivery.start_version(self.versions[2])
@@ -464,7 +463,6 @@ class TestRuns:
     async def test_after_the_end(self, place: Place) -> None:
         async with opened(place) as sink:
             delivery = await sink.begin(at(0))
-            assert isinstance(delivery, RunDelivery)
             await delivery.write_run(self.versions[:2], many(13))
             place.wait_for_row(13)
             await delivery.abort()
@@ -472,6 +470,22 @@ class TestRuns:
                 await delivery.write_run(self.versions[2:], rows(13))
             await deliver(sink, at(0), at(1), rows(0))
         assert place.delivered() == [0]
+
+
+@pytest.mark.parametrize("place", [SqlitePlace], indirect=True, ids=lambda place: place.__name__)
+async def test_a_sink_that_declares_no_ability_refuses_each(place: Place) -> None:
+    async with opened(place) as sink:
+        delivery = await sink.begin(at(0))
+        assert (sink.stores_control, sink.takes_job(at(0)), delivery.takes_runs) == (False, False, False)
+        assert (sink.control, sink.job, sink.backfill) == (EMPTY, None, None)
+        with pytest.raises(UnsupportedError, match="stores no requests"):
+            await sink.set_control(EMPTY)
+        with pytest.raises(UnsupportedError, match="parts of versions"):
+            await sink.begin_job(version(0), at(0), 2, 1, "0f")
+        with pytest.raises(UnsupportedError, match="backfills"):
+            sink.move_to(at(0))
+        with pytest.raises(UnsupportedError, match="one version at a time"):
+            await delivery.write_run([version(0)], rows(0))
 
 
 CONTROLLED = [each for each in PLACES if each is not SqlitePlace]
@@ -549,19 +563,19 @@ def version(number: int) -> Version:
     return Version(ChangePlan(number, 0, TableSchema(StructType(())), (), "snapshot"), "T")
 
 
-def progress(sink: ControlSink) -> Resnapshot:
+def progress(sink: Sink) -> Resnapshot:
     assert sink.control.snapshot is not None
     return sink.control.snapshot
 
 
 @asynccontextmanager
-async def controlled(place: Place) -> AsyncIterator[ControlSink]:
+async def controlled(place: Place) -> AsyncIterator[Sink]:
     async with opened(place) as sink:
-        assert isinstance(sink, ControlSink)
+        assert sink.stores_control
         yield sink
 
 
-async def deliver_chunk(sink: ControlSink, position: Position, number: int) -> None:
+async def deliver_chunk(sink: Sink, position: Position, number: int) -> None:
     state = progress(sink)
     chunk = await sink.begin_chunk(position, version(position.version - 1))
     await chunk.write(rows(100 + number))

@@ -17,7 +17,7 @@ from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import cut
-from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills
+from cdfd.sinks.base import Counts, Delivered, Delivery
 from cdfd.sinks.configured import connector
 from cdfd.storage.local import LocalStorage
 from tests.support.delta_copies import Copy, Dying, Twice
@@ -179,9 +179,8 @@ async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:
     config = copy.settings("auto")
     version, position = await assigned(copy)
     sinks, table = connector(config), config.tables[0]
-    assert isinstance(sinks, TakesBackfills)
+    assert sinks.takes_backfills
     async with sinks.opened_for_backfill(table, "backfill") as sink:
-        assert isinstance(sink, JobSink)
         sink.move_to(position, {"from": NEWEST})
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
         assignment = Assignment(config, "rows", version, position, job, "backfill")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from cdfd.errors import FencedError, SinkError
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor, order
 from tests.support.simulation.files import Change
 from tests.support.simulation.weather import Process, Weather
@@ -201,7 +202,7 @@ def _same(one: Timeline, other: Timeline, up_to: int) -> bool:
     )
 
 
-class TransactionalSink:
+class TransactionalSink(Sink):
     """The `Sink` port over a topic. `open` fences those who opened it before."""
 
     def __init__(self, topic: Topic, process: Process, weather: Weather) -> None:
@@ -251,7 +252,7 @@ class TransactionalSink:
             raise FencedError("another producer has the transactional id")
 
 
-class TransactionalDelivery:
+class TransactionalDelivery(Delivery):
     """A transaction."""
 
     def __init__(self, sink: TransactionalSink, position: Position) -> None:

@@ -29,6 +29,7 @@ from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
+from cdfd.sinks.delta.parts import Adopting
 from cdfd.sinks.delta.stored_files import fetch_in_thread
 from cdfd.sinks.delta.target import translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
@@ -44,7 +45,7 @@ class MovedError(SinkError):
     """Another writer has committed since the rows were looked up."""
 
 
-class MirrorDelivery:
+class MirrorDelivery(Adopting):
     """A delivery into a mirror. One that begins at a snapshot replaces all rows."""
 
     def __init__(self, mirror: MirrorState, position: Position) -> None:

@@ -9,7 +9,7 @@ from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Delivered, Job
+from cdfd.sinks.base import Delivered, Job, Sink
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.state import MirrorOptions, MirrorState
@@ -17,7 +17,7 @@ from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.target import Target
 
 
-class MirrorSink(MirrorState):
+class MirrorSink(MirrorState, Sink):
     """The `Sink` port over a mirror; open it with `MirrorSink.open`."""
 
     _delivery: MirrorDelivery | None = None

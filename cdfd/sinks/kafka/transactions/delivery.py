@@ -14,6 +14,7 @@ from cdfd.errors import CdfdError, SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.sinks.base import Delivery
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
@@ -72,7 +73,7 @@ class DeliveryContext:
             self.closing_timeout = 0
 
 
-class KafkaDelivery:
+class KafkaDelivery(Delivery):
     """A delivery into a `KafkaSink`.
 
     One thread encodes, sends and commits a small delivery in one step. A larger delivery is a pipeline: while one chunk is sent, the next

@@ -14,7 +14,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Backfill, Delivered, Job, StageTimer, counts_of, unmeasured
+from cdfd.sinks.base import Backfill, Delivered, Job, Sink, StageTimer, counts_of, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
@@ -44,8 +44,8 @@ class _Opened:
     progress: Progress | None
 
 
-class KafkaSink:
-    """The `JobSink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
+class KafkaSink(Sink):
+    """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
 
     With `at_least_once` an opened sink has no position, and rows of an aborted delivery may be in the topic.
     """
