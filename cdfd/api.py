@@ -28,9 +28,8 @@ from cdfd.model.columns import change_schema
 from cdfd.model.plan import ChangePlan, Changes
 from cdfd.model.refinement import Refine
 from cdfd.plan.reconciliation import SchemaReconciler
-from cdfd.plan.refining import check_key, check_net
+from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.arrays import type_with_views
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution
@@ -99,41 +98,45 @@ def changes(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
+    shape = shape_of(where, columns, mask, exclude_change_types)
+    rows = RowOptions(changes, refine, _names(key) or (), shape, drop_unchanged)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
-    stream = table.stream(changes, refine, keys, shape)
+    schema, batches = read_range(table, rows, start, end, net=net)
+    return _reader(schema, batches, string_views)
+
+
+def read_range(
+    table: Table, rows: RowOptions, start: Start, end: Start | None, *, net: bool
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema and the batches of `changes`.
+
+    Raises:
+        CdfdError: as `changes` does.
+    """
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
-    check_key(keys, header.schema)
-    shape.check(header.schema, keys)
+    rows.check(header.schema)
     if net:
-        check_net(keys, shape.names, shape.excluded)
-    target = stream.target = shape.target(header.schema)
-    reconciler = SchemaReconciler(shape.published(target))
-    execution = Execution(
-        table.files,
-        SchemaReconciler(target).select,
-        whole=shape.columns is None,
-        drop_unchanged=drop_unchanged,
-        shape=shape,
-    )
+        rows.check_net()
+    target = rows.shape.target(header.schema)
+    stream = table.stream(rows, target)
+    reconciler = SchemaReconciler(rows.shape.published(target))
+    execution = Execution(table.files, rows, SchemaReconciler(target).select, whole=rows.shape.columns is None)
 
-    def rows() -> Iterator[pa.RecordBatch]:
+    def all_changes() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
             for found in execution.batches(_plans(loop, table, stream, first, last)):
                 if found.rows.num_rows:
                     yield reconciler.reconcile(found)
 
-    def net_rows() -> Iterator[pa.RecordBatch]:
-        found = NetChanges(
-            reconciler.target.arrow, reconciler.target.select(shape.published_key(keys)).names, execution.space
-        )
-        for batch in rows():
+    def net_changes() -> Iterator[pa.RecordBatch]:
+        found = NetChanges(reconciler.target.arrow, reconciler.target.select(rows.published_key).names, execution.space)
+        for batch in all_changes():
             found.add(batch)
         yield from found.batches()
 
-    return _reader(reconciler.schema, net_rows() if net else rows(), string_views)
+    return reconciler.schema, net_changes() if net else all_changes()
 
 
 def snapshot(
@@ -171,16 +174,15 @@ def snapshot(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    table, shape = (
-        Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line),
-        shape_of(where, columns, mask, exclude_change_types),
-    )
+    shape = shape_of(where, columns, mask, exclude_change_types)
+    rows = RowOptions(shape=shape)
+    table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     with _Loop() as loop:
         at = loop.run(state_version(table.log, version))
-        found = loop.run(table.stream(shape=shape).snapshot(at))
-    shape.check(found.plan.schema)
+        found = loop.run(table.stream(rows).snapshot(at))
+    rows.check(found.plan.schema)
     chosen = shape.target(found.plan.schema)
-    execution = Execution(table.files, lambda _: chosen, whole=shape.columns is None, shape=shape)
+    execution = Execution(table.files, rows, lambda _: chosen, whole=shape.columns is None)
     batches = (batch.rows for batch in execution.batches([found.plan]) if batch.rows.num_rows)
     return _reader(change_schema(shape.published(chosen).arrow), batches, string_views)
 
@@ -228,18 +230,15 @@ async def follow(
     Raises:
         CdfdError: it names table, version and file.
     """
-    shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
+    shape = shape_of(where, columns, mask, exclude_change_types)
+    rows = RowOptions(changes, refine, _names(key) or (), shape, drop_unchanged)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
-    stream = table.stream(changes, refine, keys, shape)
-    execution = Execution(
-        table.files, shape.select, whole=shape.columns is None, drop_unchanged=drop_unchanged, shape=shape
-    )
+    stream = table.stream(rows)
+    execution = Execution(table.files, rows, whole=shape.columns is None)
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await wait_for_start(tailer, start)
-        if shape != AS_IT_IS or keys:
-            schema = (await table.log.header()).schema
-            check_key(keys, schema)
-            shape.check(schema, keys)
+        if rows.names_columns:
+            rows.check((await table.log.header()).schema)
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
                 async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:

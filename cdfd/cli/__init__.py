@@ -211,6 +211,7 @@ def tail(
     """
     _choose_allocator()
     from cdfd.cli.commands import tail as tailing
+    from cdfd.plan.row_options import RowOptions
 
     if (append and overwrite) or ((append or overwrite) and output is None):
         raise ConfigError(
@@ -222,12 +223,14 @@ def tail(
             start=from_,
             until=until,
             snapshot=snapshot,
-            changes=changes.value,
-            refine=refine.value,
-            key=column_names(key) or (),
-            drop_unchanged=drop_unchanged,
+            rows=RowOptions(
+                changes.value,
+                refine.value,
+                column_names(key) or (),
+                _shape(where, columns, mask, exclude_change_types),
+                drop_unchanged,
+            ),
             net=net,
-            shape=_shape(where, columns, mask, exclude_change_types),
             format=format.value,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",

@@ -18,7 +18,7 @@ from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE, constant_type
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.plan.reconciliation import SchemaReconciler
-from cdfd.plan.refining import check_key, check_net
+from cdfd.plan.row_options import check_key_is_read
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges
@@ -68,21 +68,19 @@ class Difference:
         """
         one_table = self.before.table.uri == self.after.table.uri
         schema = self.after.plan.schema
-        check_key(self.key, schema)
-        if self.key:
-            check_net(self.key, self.columns)
+        key = schema.select(self.key).names if self.key else ()
+        check_key_is_read(self.key, self.columns)
         target = schema if self.columns is None else schema.select(self.columns)
         if not one_table:
             # Columns of two tables are the same by their names, whatever files call them.
             target = TableSchema(target.struct, (), ColumnMappingMode.NONE)
         reconciler = SchemaReconciler(target)
-        names = target.select(self.key).names if self.key else ()
-        net = NetChanges(target.arrow, names, self.space)
+        net = NetChanges(target.arrow, key, self.space)
         plans = self.before.plan, self.after.plan
         if one_table and plans[0].schema == plans[1].schema:
             plans = _without_common(*plans)
         for state, plan, change_type in zip((self.before, self.after), plans, ("delete", "insert"), strict=True):
-            execution = Execution(state.table.files, reconciler.select)
+            execution = Execution(state.table.files, select=reconciler.select)
             for found in execution.batches([plan]):
                 net.add(_typed(reconciler.reconcile(found), change_type))
         yield from net.batches()

@@ -26,6 +26,7 @@ from cdfd.plan.shape.predicate import Predicate
 
 # A configuration is read without Arrow, which masks and shapes load: commands that read no table start faster.
 if TYPE_CHECKING:
+    from cdfd.plan.row_options import RowOptions
     from cdfd.plan.shape.masks import Mask
     from cdfd.plan.shape.shape import Shape
 
@@ -270,9 +271,11 @@ class Table(Section):
         )
 
     @property
-    def published_key(self) -> tuple[str, ...]:
-        """The columns of the key by their published names."""
-        return self.shape.published_key(self.key)
+    def rows(self) -> RowOptions:
+        """The options of its rows. Keys of masks are read from their files."""
+        from cdfd.plan.row_options import RowOptions
+
+        return RowOptions(self.changes, self.refine, self.key, self.shape, self.drop_unchanged)
 
     @property
     def published_headers(self) -> Mapping[str, str]:

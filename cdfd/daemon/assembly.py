@@ -235,14 +235,11 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
     """The configured behaviour of a table."""
     return Policies(
         start_of(table),
-        table.changes,
-        table.refine,
+        table.rows,
         table.on_missing_file,
         table.on_schema_change,
         recover_from_ledger=recover_from_ledger,
         ledger_counts=not config.sink.keeps_positions,
-        key=table.key,
-        shape=table.shape,
         headers=tuple(table.headers.values()),
         keyed=config.sink.has_topics,
     )

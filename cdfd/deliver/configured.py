@@ -45,19 +45,17 @@ def execution(config: Settings, opened: Table, table: settings.Table, workers: i
         table: its configuration.
         workers: cores to use; None for as many as the process may use.
     """
-    shape = table.shape
+    rows = table.rows
     return Execution(
         opened.files,
-        shape.select,
-        workers,
-        BATCH_ROWS,
+        rows,
+        workers=workers,
+        batch_rows=BATCH_ROWS,
         on_missing=_on_missing(table),
         whole=table.columns is None,
-        drop_unchanged=table.drop_unchanged,
-        shape=shape,
         space=spill_space(config.spill.path, config.spill.max_bytes),
         refined=refined_versions(table.uri, table.name),
-        keeps_moves=config.sink is not None and config.sink.has_topics and not shape.excluded,
+        keeps_moves=config.sink is not None and config.sink.has_topics and not rows.shape.excluded,
     )
 
 

@@ -33,9 +33,8 @@ from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Phase, Position
-from cdfd.model.refinement import Refine
 from cdfd.model.version import Version
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import MISSING_HINT
@@ -58,27 +57,21 @@ class Policies:
 
     Attributes:
         start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
-        changes: the source of change rows.
-        refine: how updates are found in versions without change data files.
+        rows: the options of the rows.
         on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
         on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
         recover_from_ledger: if only the ledger has a position, resume there instead of failing.
         ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
-        key: the columns that identify a row.
-        shape: of the rows.
         headers: the columns whose values are record headers.
         keyed: whether the sink has records with the key, whose columns must keep their published names.
     """
 
     start: Start = "snapshot"
-    changes: Literal["auto", "cdf", "files"] = "auto"
-    refine: Refine = "auto"
+    rows: RowOptions = AS_STORED
     on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
     ledger_counts: bool = False
-    key: tuple[str, ...] = ()
-    shape: Shape = AS_IT_IS
     headers: tuple[str, ...] = ()
     keyed: bool = False
 
@@ -321,8 +314,7 @@ class Feed:
         await delivery.commit(position)
 
     async def _run_from(self, position: Position) -> None:
-        policies = self.policies
-        stream = self.table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream = self.table.stream(self.policies.rows)
         stream.continue_from(position)
         if position.phase == "snapshot":
             following = await self._snapshot(stream, position)
@@ -390,11 +382,10 @@ class Feed:
     async def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
         self._note_retention(header)
-        policies = self.policies
-        shape = policies.shape
-        warnings = check_fit(shape.names, policies.key, policies.changes, header, policies.refine)
-        newest = await self.table.log.header() if shape.missing(header.schema) else header
-        warnings += check_shape(shape, policies.key, policies.headers, header, newest)
+        rows = self.policies.rows
+        warnings = check_fit(rows, header)
+        newest = await self.table.log.header() if rows.shape.missing(header.schema) else header
+        warnings += check_shape(rows, self.policies.headers, header, newest)
         for warning in warnings:
             if warning not in self.warned:
                 self.warned.add(warning)
@@ -460,7 +451,7 @@ class Feed:
         extra = {"table": self.table.uri, "version": version.plan.version}
         if self.policies.keyed:
             with Within(self.table.uri, version.plan.version):
-                check_key_names(change, self.policies.key, self.policies.shape)
+                check_key_names(change, self.policies.rows)
         if change.additive or self.policies.on_schema_change == "continue":
             logger.info("schema change: %s", described, extra=extra)
             return

@@ -97,7 +97,7 @@ class LargeVersions:
             CdfdError: as `PlanStream.snapshot` says.
         """
         # A filter needs the statistics of each file.
-        if stream.shape.where is None and self._ranges_at(position):
+        if stream.rows.shape.where is None and self._ranges_at(position):
             least = 0 if self.sink.job is not None else least_bytes(self.planning)
             found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
             if found is not None:

@@ -21,7 +21,7 @@ from cdfd.errors import (
     UnsupportedError,
 )
 from cdfd.model.position import Position
-from cdfd.plan.shape.shape import Shape
+from cdfd.plan.row_options import RowOptions
 from cdfd.sinks.ledger.ledger import LedgerEntry
 from cdfd.sinks.ledger.recovery import Places, Start, decide
 
@@ -97,55 +97,50 @@ def explain_gap() -> Iterator[None]:
         raise
 
 
-def check_fit(
-    columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header, refine: str = "off"
-) -> list[str]:
+def check_fit(rows: RowOptions, header: Header) -> list[str]:
     """Check that a configuration fits a table as of one version; the warnings.
 
     Args:
-        columns: the columns to publish; None: all.
-        key: the columns that identify a row.
-        changes: the source of change rows.
+        rows: the options of the rows.
         header: of the table at that version.
-        refine: how updates are found in versions without change data files.
 
     Raises:
         MissingColumnError: the table has none of `columns`, or lacks one of `key`.
         UnsupportedError: `changes: cdf` needs a change data feed, and the table has none.
     """
     feed = cdf_enabled(header.metadata)
-    if changes == "cdf" and not feed:
+    if rows.changes == "cdf" and not feed:
         raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
     if not header.schema.names:
         return []  # a table may begin without columns, and so without rows
     known = {name: name for name in header.schema.names}
-    missing = [name for name in columns or () if not by_name(known, name)]
-    if columns is not None and len(missing) == len(columns):
+    columns = rows.shape.names or ()
+    missing = [name for name in columns if not by_name(known, name)]
+    if missing and len(missing) == len(columns):
         raise _missing(missing, "columns", header)
-    absent = [name for name in key if not by_name(known, name)]
+    absent = [name for name in rows.key if not by_name(known, name)]
     if absent:
         raise _missing(absent, "key", header)
     warnings = [f"there is no column {name!r:.200}, which `columns` names" for name in missing]
-    pairs = refine in ("key", "auto") or (refine == "rows" and row_tracking_enabled(header.metadata))
-    if refine == "rows" and not pairs:
+    pairs = rows.refine in ("key", "auto") or (rows.refine == "rows" and row_tracking_enabled(header.metadata))
+    if rows.refine == "rows" and not pairs:
         warnings.append(NO_ROW_TRACKING)
     if pairs:
         return warnings
-    if key and changes == "files":
+    if rows.key and rows.changes == "files":
         warnings.append(IGNORED_CHANGE_DATA)
-    elif key and not feed:
+    elif rows.key and not feed:
         warnings.append(NO_CHANGE_DATA)
     return warnings
 
 
-def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header: Header, newest: Header) -> list[str]:
+def check_shape(rows: RowOptions, headers: Sequence[str], header: Header, newest: Header) -> list[str]:
     """Check that filter, masks and record headers fit a table as of one version; the warnings.
 
     A column that the version does not have, and the newest one has, is null until then.
 
     Args:
-        shape: of the rows.
-        key: the columns that identify a row.
+        rows: the options of the rows.
         headers: the columns whose values are record headers.
         header: of the table at that version.
         newest: of the table at its newest version. It matters only if the version lacks a column.
@@ -154,10 +149,11 @@ def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header
         ConfigError: a column is missing, or a type does not fit.
         UnsupportedError: a column is of a type that cdfd cannot read.
     """
+    shape = rows.shape
     missing = shape.missing(header.schema)
     checked = newest if missing else header
     try:
-        shape.check_rows(checked.schema, key)
+        shape.check_rows(checked.schema, rows.key)
         _check_headers(headers, header)
         _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
     except (ConfigError, UnsupportedError) as error:
@@ -168,14 +164,14 @@ def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header
     ]
 
 
-def check_key_names(change: SchemaChange, key: Sequence[str], shape: Shape) -> None:
+def check_key_names(change: SchemaChange, rows: RowOptions) -> None:
     """Check that a version publishes the columns of the key by the names that they had. Names are part of a record's key.
 
     Raises:
         SchemaChangedError: a name changed only in case. If it changed otherwise, the key's column is missing, which is an error too.
     """
-    aliased = {each.name.lower() for each in shape.columns or () if each.alias is not None}
-    names = {name.lower() for name in key}
+    aliased = {each.name.lower() for each in rows.shape.columns or () if each.alias is not None}
+    names = {name.lower() for name in rows.key}
     for rename in change.renamed:
         old, new = ".".join(rename.old), ".".join(rename.new)
         if (

@@ -22,15 +22,14 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import commit_timestamp, file_time
-from cdfd.model.plan import ChangePlan, Changes
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
-from cdfd.model.refinement import Refine
 from cdfd.model.version import Version
 from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 from cdfd.plan.refining import refine
 from cdfd.plan.resnapshot import NumberedFiles
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.pruning import prune
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
 
 logger = logging.getLogger("cdfd.changes")
 
@@ -46,20 +45,14 @@ class PlanStream:
 
     Attributes:
         log: of the table.
-        changes: which sources of change rows to use; see `plan`.
-        refine: how true changes are found that the table does not record; see `refined`.
-        key: columns that identify a row.
-        shape: of the rows.
-        target: the schema that readers bring all versions into, whose names the shape has; None: each version keeps its own.
+        rows: the options of the rows.
+        target: the schema that readers bring all versions into, whose names the options have; None: each version keeps its own.
         files: the files of a re-snapshot, which versions may touch.
         unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
     """
 
     log: DeltaLog
-    changes: Changes = "auto"
-    refine: Refine = "off"
-    key: tuple[str, ...] = ()
-    shape: Shape = AS_IT_IS
+    rows: RowOptions = AS_STORED
     target: TableSchema | None = None
     files: NumberedFiles | None = None
     unrefined: set[int] = field(default_factory=set)
@@ -87,7 +80,7 @@ class PlanStream:
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
         """
-        with_stats = self.shape.where is not None
+        with_stats = self.rows.shape.where is not None
         while True:
             async with _same_table(tailer):
                 state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
@@ -128,7 +121,7 @@ class PlanStream:
             raise error.within(table=self.log.storage.uri, version=state.version) from None
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
-        return made if self.shape.where is None else prune(made, self.shape.where, self.target)
+        return made if self.rows.shape.where is None else prune(made, self.rows.shape.where, self.target)
 
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
@@ -227,13 +220,13 @@ class PlanStream:
             if self._snapshot is None:
                 self._snapshot = await self._state_before(commit, previous)
         if self.target is None and previous is not None and previous.schema != header.schema:
-            self.shape.check_change(previous.schema, header.schema)
+            self.rows.shape.check_change(previous.schema, header.schema)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
-        made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
+        made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
         made = self._pruned(made)
-        if (self.refine != "off" or self.key) and previous is not None:
+        if previous is not None:
             begun = commit.version in self.unrefined
-            made = refine(made, commit, header, previous, self.refine, self.key, begun=begun)
+            made = refine(made, commit, header, previous, self.rows, begun=begun)
             self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)
@@ -256,9 +249,9 @@ class PlanStream:
 
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
-        if needs_snapshot(commit, previous, self.changes):
+        if needs_snapshot(commit, previous, self.rows.changes):
             return await self._state_at(commit.version - 1)
-        if self._stateless or not wants_snapshot(commit, previous, self.changes):
+        if self._stateless or not wants_snapshot(commit, previous, self.rows.changes):
             return None
         try:
             return await self._state_at(commit.version - 1)

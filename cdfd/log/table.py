@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import get_args
 
 from cdfd.delta.paths import Prefixes
 from cdfd.delta.types.schema import TableSchema
@@ -17,11 +16,9 @@ from cdfd.log.notifications import Notifications
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
-from cdfd.model.plan import Changes
 from cdfd.model.position import Position
-from cdfd.model.refinement import Refine
 from cdfd.model.version import Version
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.scan.table_files import TableFiles
@@ -91,28 +88,9 @@ class Table:
         """Where it is."""
         return self.log.storage.uri
 
-    def stream(
-        self,
-        changes: Changes = "auto",
-        refine: Refine = "auto",
-        key: Sequence[str] = (),
-        shape: Shape = AS_IT_IS,
-        target: TableSchema | None = None,
-    ) -> PlanStream:
-        """Its plans, version by version.
-
-        Raises:
-            ConfigError: `changes` or `refine` is unknown, or `refine` is `key` and there is none.
-        """
-        if changes not in get_args(Changes):
-            raise ConfigError(f"changes is {changes!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
-        if refine not in get_args(Refine):
-            raise ConfigError(f"refine is {refine!r:.100}", hint=f"One of: {', '.join(get_args(Refine))}")
-        if refine == "key" and not key:
-            raise ConfigError(
-                "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
-            )
-        return PlanStream(self.log, changes, refine, tuple(key), shape, target)
+    def stream(self, rows: RowOptions = AS_STORED, target: TableSchema | None = None) -> PlanStream:
+        """Its plans, version by version, for rows with these options. `target` is as in `PlanStream`."""
+        return PlanStream(self.log, rows, target)
 
     @contextmanager
     def tailer(

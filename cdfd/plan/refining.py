@@ -13,11 +13,12 @@ from cdfd.delta.header import Header
 from cdfd.delta.protocol import row_tracking_enabled
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
-from cdfd.errors import ConfigError, LogError
+from cdfd.errors import LogError
 from cdfd.model.file_scan import Bucket, FileScan, ImagePhase, RowIds
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import BUCKET_ORDINALS
 from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS, Refine, Refinement, RowTracking
+from cdfd.plan.row_options import RowOptions
 
 
 class _Fallback(Exception):
@@ -33,8 +34,7 @@ def refine(
     commit: Commit,
     header: Header,
     previous: Header,
-    refine: Refine,
-    key: Sequence[str] = (),
+    rows: RowOptions,
     *,
     begun: bool = False,
 ) -> ChangePlan:
@@ -47,20 +47,20 @@ def refine(
         commit: the version's actions.
         header: after the commit.
         previous: before the commit.
-        refine: how to match rows.
-        key: columns that identify a row; `key` needs them, `rows` orders changes by them.
+        rows: `refine` says how to match them. The key pairs them, or orders those that are paired by row ids.
         begun: whether parts of the version are delivered that are not refined. It stays so then.
 
     Raises:
         LogError: an added file has no row ids, although the table promises them.
     """
+    key = rows.key
     if plan.origin == "cdc" and key and all(header.schema.find((name,)) is not None for name in key):
-        keyed = replace(plan, key=tuple(key))
+        keyed = replace(plan, key=key)
         return keyed if begun or plan.size > BUCKET_BYTES else with_images_paired(keyed)
-    if begun or refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
+    if begun or rows.refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
         return plan
     try:
-        return _refine(plan, commit, header, previous, refine, tuple(key))
+        return _refine(plan, commit, header, previous, rows.refine, key)
     except _Fallback as fallback:
         return replace(plan, unrefined=fallback.reason)
 
@@ -70,32 +70,6 @@ def with_images_paired(plan: ChangePlan) -> ChangePlan:
     sources = tuple(replace(scan, image_phase=None) for scan in plan.scans if scan.image_phase != "late")
     refinement = Refinement(sources, plan.key, images=True)
     return replace(plan, scans=_buckets(sources, phases=False), cross_partition=(), refinement=refinement)
-
-
-def check_key(key: Sequence[str], schema: TableSchema) -> None:
-    """Check that a schema has the columns of a key.
-
-    Raises:
-        ConfigError: it does not, or a column is there twice.
-    """
-    if key:
-        schema.select(key)
-
-
-def check_net(key: Sequence[str], columns: Sequence[str] | None, excluded: Sequence[str] = ()) -> None:
-    """Check what net changes need.
-
-    Raises:
-        ConfigError: there is no key, `columns` leaves a column of it out, or change types are excluded.
-    """
-    if excluded:
-        raise ConfigError("net changes need all change types", hint="Leave `exclude_change_types` out")
-    if not key:
-        raise ConfigError("net changes need a key", hint="Name the columns that identify a row: `key`")
-    chosen = {name.lower() for name in columns or key}
-    left = [name for name in key if name.lower() not in chosen]
-    if left:
-        raise ConfigError(f"`columns` leaves out {', '.join(left):.200} of the key", hint="Add the key to `columns`")
 
 
 def _replaces_rows(scans: Sequence[FileScan]) -> bool:

@@ -15,13 +15,13 @@ from itertools import chain, groupby, repeat
 from typing import Any
 
 from cdfd.model.batch import ChangeBatch, ChangeRun, VersionRows
-from cdfd.model.column_selection import Select, all_columns
+from cdfd.model.column_selection import Select
 from cdfd.model.columns import VersionColumns
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.plan.planner import in_phases
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
 from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
@@ -49,31 +49,33 @@ class Execution:
 
     Attributes:
         files: the table's files.
-        select: from a version's schema, the columns to read.
+        rows: the options of the rows.
+        select: from a version's schema, the columns to read: those of `rows` if None.
         workers: cores to use; None for as many as the process may use.
         batch_rows: rows of a batch, at most. Smaller batches take less memory, larger ones less time.
         on_missing: called if a file is gone.
         whole: whether `select` chooses all columns. A remote store then prefetches files from their beginning, before their footers say
             where each column is.
-        drop_unchanged: whether updates that change nothing are left out.
-        shape: of the rows. `select` chooses the columns that it needs.
         space: local disk, for rows of refined versions.
         keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
-            in a header. Otherwise it is a delete and an insert, which `shape` may exclude.
+            in a header. Otherwise it is a delete and an insert, which `rows` may exclude.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
     """
 
     files: TableFiles
-    select: Select = all_columns
+    rows: RowOptions = AS_STORED
+    select: Select | None = None
     workers: int | None = None
     batch_rows: int = BATCH_ROWS
     on_missing: OnMissingFile = raise_missing
     whole: bool = False
-    drop_unchanged: bool = False
-    shape: Shape = AS_IT_IS
     space: SpillSpace = field(default_factory=spill_space)
     keeps_moves: bool = False
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
+
+    @property
+    def _select(self) -> Select:
+        return self.rows.shape.select if self.select is None else self.select
 
     @property
     def threads(self) -> int:
@@ -99,28 +101,24 @@ class Execution:
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
-        found = self._by_version(plans, start)
-        if self._is_plain:
+        found, shape = self._by_version(plans, start), self.rows.shape
+        if self.rows.is_plain:
             return found
-        if not self.shape.is_plain:
-            found = RowShaper(self.shape).shaped(found)
-        if self.drop_unchanged:
+        if not shape.is_plain:
+            found = RowShaper(shape).shaped(found)
+        if self.rows.drop_unchanged:
             found = without_no_ops(found)
-        elif self.shape.where is not None and self.shape.columns is not None:
+        elif shape.where is not None and shape.columns is not None:
             # An update of a column that is read for the filter alone changes nothing that is published.
             found = without_no_ops(found, where_matched_by_key)
         return filled(found)
 
     def runs(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeRun, None, None]:
         """The same rows, in as few pieces as they are read: a run may have rows of several versions. See `batches`."""
-        if self._is_plain:
+        if self.rows.is_plain:
             yield from self._runs(plans, start)
         else:
             yield from map(ChangeRun.of, self.batches(plans, start))
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.shape.is_plain and not self.drop_unchanged
 
     def _by_version(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
         for run in self._runs(plans, start):
@@ -174,7 +172,7 @@ class Execution:
     def _joins(self, plan: ChangePlan) -> bool:
         """Whether small files of a plan are read together, and with those of the plans beside it."""
         plain = plan.origin != "cdc" and plan.refinement is None
-        return plain and self.files.reads_whole and self.shape.where is None
+        return plain and self.files.reads_whole and self.rows.shape.where is None
 
     def _prefetched(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
         """The scans of a plan. A remote store prefetches those that come some files later."""
@@ -187,9 +185,8 @@ class Execution:
 
     @property
     def _reader(self) -> ScanReader:
-        return ScanReader(
-            self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined, self.threads
-        )
+        where = self.rows.shape.where
+        return ScanReader(self.files, self._select, self.batch_rows, self.on_missing, where, self.refined, self.threads)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         reader, remote, refinement = self._reader, self.files.storage.remote, plan.refinement
@@ -282,13 +279,13 @@ class Execution:
         workers = 1 if is_small(plan.size) else self._parallel_scans()
         return RefinedVersion(
             plan,
-            self.select(plan.schema),
+            self._select(plan.schema),
             self.files,
             self.space,
             workers,
             self.batch_rows,
             self.on_missing,
-            self.drop_unchanged,
+            self.rows.drop_unchanged,
             self.keeps_moves,
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cdfd.log.table import Table
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
@@ -170,6 +172,7 @@ async def feed(
     stop, rates = options.pop("stop", asyncio.Event()), options.pop("rates", Rates())
     recorder, monitor = options.pop("recorder", None), options.pop("monitor", NullMonitor())
     mailbox = options.pop("mailbox", None) or Mailbox()
+    rows = RowOptions(**{each.name: options.pop(each.name) for each in fields(RowOptions) if each.name in options})
 
     def watched(event: str, about: Any) -> None:
         hook(event, about)
@@ -181,7 +184,7 @@ async def feed(
     sink = await place.open()
     try:
         with opened.tailer(clock) as tailer:
-            policies = Policies(**options)
+            policies = Policies(rows=rows, **options)
             await Feed(
                 opened,
                 Hooked(sink, watched),

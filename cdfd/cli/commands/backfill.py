@@ -288,7 +288,7 @@ class Backfill:
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
-        stream = self._opened.stream(self._table.changes, self._table.refine, self._table.key, self._table.shape)
+        stream = self._opened.stream(self._table.rows)
         stream.continue_from(position)
         snapshot = partial(deliverer.snapshot, stream, position, tailer) if position.phase == "snapshot" else None
         planned = versions(tailer, stream, position.version, job.last, snapshot=snapshot)

@@ -111,7 +111,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
     """
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)
-        stream = table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream = table.stream(policies.rows)
         stream.continue_from(position)
         if position.phase == "snapshot":
             await stream.snapshot(position.version, tailer)
@@ -124,6 +124,6 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
                 await anext(versions, None)
     found = []
     for header in (there or newest, newest):
-        found.append(check_fit(policies.shape.names, policies.key, policies.changes, header, policies.refine))
-        found.append(check_shape(policies.shape, policies.key, policies.headers, header, newest))
+        found.append(check_fit(policies.rows, header))
+        found.append(check_shape(policies.rows, policies.headers, header, newest))
     return list(dict.fromkeys(itertools.chain(*found)))

@@ -39,9 +39,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import COMMIT_VERSION, change_schema
 from cdfd.model.plan import ChangePlan
-from cdfd.model.refinement import Refine
-from cdfd.plan.refining import check_key
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime import allocator
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.runtime.progress_line import ProgressLine, is_watched
@@ -67,6 +65,7 @@ class Request:
 
     Attributes:
         start: start of the range. Default: `latest`; with `until`, `earliest`; with `until` and `snapshot`, `until`.
+        rows: the options of the rows.
         existing: what to do with an `output` that is not empty.
     """
 
@@ -74,12 +73,8 @@ class Request:
     start: str | None = None
     until: str | None = None
     snapshot: bool = False
-    changes: Literal["auto", "cdf", "files"] = "auto"
-    refine: Refine = "auto"
-    key: tuple[str, ...] = ()
-    drop_unchanged: bool = False
+    rows: RowOptions = AS_STORED
     net: bool = False
-    shape: Shape = AS_IT_IS
     format: Format = "flat"
     output: Path | None = None
     existing: Existing = "refuse"
@@ -127,7 +122,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
 
 def _write_net(request: Request, writer: Writer) -> None:
     """Write the net changes of a range. It ends now, unless the request says otherwise."""
-    from cdfd.api import changes
+    from cdfd.api import read_range
 
     if request.snapshot or request.format == "trevni":
         raise ConfigError(
@@ -135,48 +130,34 @@ def _write_net(request: Request, writer: Writer) -> None:
             hint="Net changes are those of a range: give --from and --until",
         )
     start = "earliest" if request.start is None else request.start
-    shape = request.shape
-    reader = changes(
-        request.uri,
-        start,
-        "now" if request.until is None else request.until,
-        changes=request.changes,
-        refine=request.refine,
-        key=request.key,
-        net=True,
-        where=None if shape.where is None else shape.where.text,
-        columns=shape.columns,
-        mask=dict(shape.masks),
-        exclude_change_types=shape.excluded,
-        allowed_roots=request.allowed_roots,
-        path_prefixes=request.path_prefixes,
-        max_log_line=request.max_log_line,
+    _, batches = read_range(
+        _open(request), request.rows, start, "now" if request.until is None else request.until, net=True
     )
     writer.begin(None, empty=request.existing == "overwrite")
-    writer.write_rows(reader)
+    writer.write_rows(batches)
+
+
+def _open(request: Request) -> Table:
+    return Table.open(
+        request.uri, None, request.allowed_roots, path_prefixes=request.path_prefixes, max_log_line=request.max_log_line
+    )
 
 
 async def _write(request: Request, writer: Writer) -> None:
     if request.net:
         await asyncio.to_thread(_write_net, request, writer)
         return
-    table = Table.open(
-        request.uri, None, request.allowed_roots, path_prefixes=request.path_prefixes, max_log_line=request.max_log_line
-    )
-    shape = request.shape
-    execution = Execution(
-        table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape
-    )
+    table, rows = _open(request), request.rows
+    execution = Execution(table.files, rows, batch_rows=BATCH_ROWS)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
         schema = None
-        if shape != AS_IT_IS or request.key or request.format == "trevni":
+        if rows.names_columns or request.format == "trevni":
             found = (await table.log.header()).schema
-            check_key(request.key, found)
-            shape.check(found, request.key)
-            schema = change_schema(shape.published(shape.target(found)).arrow)
+            rows.check(found)
+            schema = change_schema(rows.shape.published(rows.shape.target(found)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
-        stream = table.stream(request.changes, request.refine, request.key, shape)
+        stream = table.stream(rows)
         snapshot = partial(stream.snapshot, first, tailer) if request.snapshot else None
         planned = versions(tailer, stream, first, last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:

@@ -53,7 +53,7 @@ class DeltaConnector(Connector):
         if self._sink.mode == "mirror":
             spill = self._config.spill
             space = spill_space(spill.path, spill.max_bytes)
-            options = MirrorOptions(table.published_key, self._sink.change_feed, space, sources, table.shape)
+            options = MirrorOptions(table.rows.published_key, self._sink.change_feed, space, sources, table.shape)
             sink = await MirrorSink.open(target, files, options)
         else:
             sink = await DeltaSink.open(target, files, sources, table.shape)

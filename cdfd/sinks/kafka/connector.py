@@ -103,7 +103,7 @@ class KafkaConnector(Connector):
         with registry(sink) as found:
             encoder = encoders(
                 sink.format,
-                table.published_key,
+                table.rows.published_key,
                 None if found is None else found.register,
                 longs_as_strings=sink.longs == "string",
                 headers=table.published_headers,

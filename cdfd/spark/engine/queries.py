@@ -12,13 +12,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 import cdfd.spark
 from cdfd import errors
 from cdfd.config import Settings, Table
-from cdfd.config.shapes import mask_as_json
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.model.position import Position
 from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.sessions import FAILURES, first_line
 from cdfd.spark.source.offsets import Offset
-from cdfd.spark.source.options import MASK, STORAGE
+from cdfd.spark.source.options import STORAGE, written
 
 _OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
 _LONGEST: Final = 2000
@@ -83,10 +82,8 @@ def _start(spark: SparkSession, config: Settings, table: Table, document: Mappin
 
 def source_options(config: Settings, table: Table) -> dict[str, str]:
     """The options of `format("cdfd")` for a table. They include secrets of its store, and keys of masks."""
-    options = {
-        "changes": table.changes,
-        "refine": table.refine,
-        "dropUnchanged": str(table.drop_unchanged).lower(),
+    options = written(table.rows) | {
+        "keepKeyNames": str(bool(table.key)).lower(),
         "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
         "maxBytesPerTrigger": str(config.engine.spark.batch_size),
         "snapshotPlanning": config.engine.spark.snapshot_planning,
@@ -97,16 +94,6 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         options["startingTimestamp"] = str(table.start)
     else:
         options["startingVersion"] = str(table.start)
-    if table.key:
-        options |= {"key": ",".join(table.key), "keepKeyNames": "true"}
-    if table.columns is not None:
-        options["columns"] = ",".join(map(str, table.columns))
-    shape = table.shape
-    if shape.where is not None:
-        options["where"] = shape.where.text
-    if shape.excluded:
-        options["excludeChangeTypes"] = ",".join(shape.excluded)
-    options |= {f"{MASK}{name}": mask_as_json(mask) for name, mask in shape.masks}
     if table.allowed_roots:
         options["allowedRoots"] = ",".join(table.allowed_roots)
     if table.path_prefixes:

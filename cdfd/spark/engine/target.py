@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql.types import StructType
@@ -16,9 +16,8 @@ from cdfd.log.start import check_version_exists, state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.plan.reconciliation import SchemaReconciler
-from cdfd.plan.refining import check_key
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.spark.source.columns import CHANGE_FIELDS, SparkBatches, chosen_names, spark_schema
 from cdfd.spark.source.options import SourceOptions
 
@@ -33,7 +32,7 @@ class Target:
         names: of all columns in order, in the spelling of the published rows and of change rows.
         spark_names: the same names in Spark's spelling.
         whole: whether all columns of the table are requested.
-        shape: of the rows.
+        rows: the options of the rows, with these columns.
     """
 
     version: int
@@ -41,7 +40,7 @@ class Target:
     names: tuple[str, ...]
     spark_names: tuple[str, ...]
     whole: bool = True
-    shape: Shape = AS_IT_IS
+    rows: RowOptions = AS_STORED
 
     @classmethod
     def of(
@@ -50,7 +49,7 @@ class Target:
         version: int,
         columns: tuple[Chosen, ...] | None = None,
         given: StructType | None = None,
-        shape: Shape = AS_IT_IS,
+        rows: RowOptions = AS_STORED,
     ) -> Target:
         """The target for all or some columns of a table.
 
@@ -59,7 +58,7 @@ class Target:
             version: of the schema.
             columns: the requested columns; None: all. Without a change column among them, all change columns are added.
             given: a schema that the user gives instead; None: none.
-            shape: of the rows, but for their columns.
+            rows: the options of the rows, but for their columns.
 
         Raises:
             ConfigError: a column is missing, is named twice, or has another type than in the given schema.
@@ -70,7 +69,7 @@ class Target:
         schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
         chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
         if given is not None:
-            every = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+            every = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
             names = chosen_names(every.published(every.target(schema)), given)
             chosen = tuple(_named(name, chosen) for name in names)
             spark_names = tuple(given.names)
@@ -81,20 +80,20 @@ class Target:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"column {twice!r:.200} is requested twice")
-        made = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+        made = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
         made.check(schema)
         whole = given is None and columns is None
-        return cls(version, made.target(schema), names, spark_names, whole, made)
+        return cls(version, made.target(schema), names, spark_names, whole, replace(rows, shape=made))
 
     @property
     def published(self) -> TableSchema:
         """The columns of the rows, but for the change columns."""
-        return self.shape.published(self.schema)
+        return self.rows.shape.published(self.schema)
 
-    def key_paths(self, key: Sequence[str]) -> tuple[str, ...]:
-        """The columns of a key by the names that rows have, and the fields of structs in them, such as `id` and `place.x`."""
-        names = {each.name.lower(): each.published for each in self.shape.columns or ()}
-        chosen = {names.get(name.lower()) for name in key}
+    @property
+    def key_paths(self) -> tuple[str, ...]:
+        """The columns of the key by the names that rows have, and the fields of structs in them, such as `id` and `place.x`."""
+        chosen = self.rows.published_key
         return tuple(
             path for child in self.published.struct if child.name in chosen for path in _paths(child.name, child.type)
         )
@@ -102,15 +101,15 @@ class Target:
     @property
     def pushable(self) -> dict[str, str]:
         """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
-        masked = {name.lower() for name, _ in self.shape.masks}
-        found = {each.published: each.name for each in self.shape.columns or () if each.name.lower() not in masked}
+        masked = {name.lower() for name, _ in self.rows.shape.masks}
+        found = {each.published: each.name for each in self.rows.shape.columns or () if each.name.lower() not in masked}
         found |= {name: name for name in CHANGE_FIELDS}
         return {spark: found[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in found}
 
     @property
     def ordered(self) -> bool:
         """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
-        return CHANGE_ORDINAL in self.names or self.shape.where is not None
+        return CHANGE_ORDINAL in self.names or self.rows.shape.where is not None
 
     @property
     def spark_schema(self) -> StructType:
@@ -171,8 +170,9 @@ async def resolve_target(table: Table, options: SourceOptions, given: StructType
         CdfdError: as in `DeltaLog.header`.
     """
     header = await _ending(table, options)
-    check_key(options.key, header.schema)
-    return Target.of(header.schema, header.version, options.columns, given, options.shape)
+    if options.rows.key:
+        header.schema.select(options.rows.key)
+    return Target.of(header.schema, header.version, options.columns, given, options.rows)
 
 
 async def _ending(table: Table, options: SourceOptions) -> Header:

@@ -14,6 +14,7 @@ from cdfd.errors import ConfigError
 from cdfd.log.bounds import After, Bound, parse_bound
 from cdfd.model.plan import Changes
 from cdfd.model.refinement import Refine
+from cdfd.plan.row_options import AS_STORED, RowOptions, check_key_is_read
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.shape import AS_IT_IS, Shape, check_key_masks
 
@@ -39,13 +40,9 @@ class SourceOptions:
         path: the table's path or URI.
         start: a version, a time, a duration before now, `earliest`, `latest` or `snapshot`; None: the default.
         end: a version, a time or a duration before now; None: the newest version.
-        changes: source of change rows; see `cdfd.plan.planner`.
-        refine: how updates are found; see `cdfd.model.refinement`.
-        key: columns that identify a row.
-        drop_unchanged: whether to leave out updates that change nothing.
+        rows: the options of the rows, but for their columns.
         net: whether to return only the net changes of each key. Batch reads only.
         columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
-        shape: of the rows, but for their columns.
         skip_missing: whether to skip missing files.
         max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
@@ -62,13 +59,9 @@ class SourceOptions:
     path: str
     start: Bound | None = None
     end: Bound | None = None
-    changes: Changes = "auto"
-    refine: Refine = "auto"
-    key: tuple[str, ...] = ()
-    drop_unchanged: bool = False
+    rows: RowOptions = AS_STORED
     net: bool = False
     columns: tuple[Chosen, ...] | None = None
-    shape: Shape = AS_IT_IS
     skip_missing: bool = False
     max_files: int | None = None
     max_bytes: int | None = None
@@ -116,13 +109,9 @@ class SourceOptions:
             rest["path"],
             _bound(rest, "startingVersion", "startingTimestamp"),
             _bound(rest, "endingVersion", "endingTimestamp"),
-            cast(Changes, _word(rest, "changes", "auto", get_args(Changes))),
-            cast(Refine, _word(rest, "refine", "auto", get_args(Refine))),
-            _list(rest, "key") or (),
-            _flag(rest, "dropUnchanged"),
+            _row_options(rest, masks),
             _flag(rest, "netChanges"),
             None if (columns := _list(rest, "columns")) is None else tuple(map(Chosen.parse, columns)),
-            _shape(rest, masks),
             _flag(rest, "ignoreMissingFiles"),
             _count(rest, "maxFilesPerTrigger"),
             _size(rest, "maxBytesPerTrigger"),
@@ -143,21 +132,15 @@ class SourceOptions:
 
     def check_key(self) -> None:
         """Raise ConfigError if the key does not fit the other options."""
-        if self.refine == "key" and not self.key:
-            raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
-        if self.net and (not self.key or self.start == "snapshot"):
+        rows = self.rows
+        if self.net and (not rows.key or self.start == "snapshot"):
             raise ConfigError(
                 "netChanges needs a key, and a range of versions", hint="Name its columns: the option `key`"
             )
-        if self.net and self.shape.excluded:
+        if self.net and rows.shape.excluded:
             raise ConfigError("netChanges needs all change types", hint="Omit `excludeChangeTypes`")
-        check_key_masks(dict(self.shape.masks), self.key)
-        if self.columns is not None and (
-            left := {name.lower() for name in self.key} - {column.name.lower() for column in self.columns}
-        ):
-            raise ConfigError(
-                f"`columns` leaves out {', '.join(sorted(left)):.200} of the key", hint="Add the key to `columns`"
-            )
+        check_key_masks(dict(rows.shape.masks), rows.key)
+        check_key_is_read(rows.key, None if self.columns is None else [column.name for column in self.columns])
 
 
 _OPTIONS = (
@@ -192,8 +175,36 @@ _OPTIONS = (
 _NAMES = {name.lower(): name for name in _OPTIONS}
 
 
+def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOptions:
+    """The options of the rows, but for their columns."""
+    changes = cast(Changes, _word(options, "changes", "auto", get_args(Changes)))
+    refine, key = cast(Refine, _word(options, "refine", "auto", get_args(Refine))), _list(options, "key") or ()
+    drop_unchanged, shape = _flag(options, "dropUnchanged"), _shape(options, masks)
+    if refine == "key" and not key:
+        raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
+    return RowOptions(changes, refine, key, shape, drop_unchanged)
+
+
+def written(rows: RowOptions) -> dict[str, str]:
+    """The options of rows as `SourceOptions.parse` takes them, with the keys of masks. Never show them."""
+    from cdfd.config.shapes import mask_as_json
+
+    shape = rows.shape
+    columns, where = shape.columns, shape.where
+    options = {
+        "changes": rows.changes,
+        "refine": rows.refine,
+        "key": ",".join(rows.key),
+        "columns": ",".join(map(str, columns or ())),
+        "where": "" if where is None else where.text,
+        "excludeChangeTypes": ",".join(shape.excluded),
+        "dropUnchanged": str(rows.drop_unchanged).lower(),
+    }
+    options |= {f"{MASK}{name}": mask_as_json(mask) for name, mask in shape.masks}
+    return {name: text for name, text in options.items() if text}
+
+
 def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
-    """The shape of the rows, but for their columns."""
     where, excluded = options.get("where"), _list(options, "excludeChangeTypes") or ()
     if where is None and not masks and not excluded:
         return AS_IT_IS

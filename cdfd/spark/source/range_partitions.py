@@ -37,7 +37,7 @@ async def listed_snapshot(
     Raises:
         CdfdError: as `PlanStream.snapshot` says.
     """
-    if options.snapshot_planning == "driver" or options.shape.where is not None:
+    if options.snapshot_planning == "driver" or options.rows.shape.where is not None:
         return None
     return await stream.listed_snapshot(version, tailer, least_bytes=least_bytes(options.snapshot_planning))
 

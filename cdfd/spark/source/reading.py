@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ from cdfd.deliver.range_slices import listed
 from cdfd.deliver.slices import read_slices
 from cdfd.delta.paths import Prefixes
 from cdfd.errors import MissingFileError
-from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
+from cdfd.model.column_selection import all_columns
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
@@ -61,29 +61,20 @@ def _opened(
     return Table.open(path, dict(storage), allowed_roots, path_prefixes=dict(prefixes), max_log_line=max_log_line)
 
 
-def stream_of(table: Table, options: SourceOptions, target: Target) -> PlanStream:
-    """The plans of a table's versions, for rows of a schema.
-
-    Raises:
-        ConfigError: as `Table.stream` says.
-    """
-    return table.stream(options.changes, options.refine, options.key, options.shape, target.schema)
-
-
 def execution_of(
     table: Table, options: SourceOptions, workers: int | None = None, target: Target | None = None
 ) -> Execution:
     """The execution for a table's files: number of threads, and the rows; None if only files are measured."""
     return Execution(
         table.files,
-        workers=workers,
+        replace(options.rows, shape=AS_IT_IS) if target is None else target.rows,
+        all_columns,
+        workers,
         on_missing=_warn if options.skip_missing else raise_missing,
         batch_rows=BATCH_ROWS,
         whole=target is not None and target.whole,
-        drop_unchanged=options.drop_unchanged,
-        shape=AS_IT_IS if target is None else target.shape,
         # Packed rows are for record formats.
-        keeps_moves=options.packed and not options.shape.excluded,
+        keeps_moves=options.packed and not options.rows.shape.excluded,
         refined=refined_versions(options.path),
     )
 
@@ -106,14 +97,12 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     slices = [listed(part, table.log.storage) for part in portion.slices]
     found = read_slices(slices, execution)
     rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
-    for batch in _net(rows, portion.target, options, execution) if options.net else rows:
+    for batch in _net(rows, portion.target, execution) if options.net else rows:
         yield convert(batch)
 
 
-def _net(
-    rows: Iterator[pa.RecordBatch], target: Target, options: SourceOptions, execution: Execution
-) -> Iterator[pa.RecordBatch]:
-    key = target.published.select(target.shape.published_key(options.key)).names
+def _net(rows: Iterator[pa.RecordBatch], target: Target, execution: Execution) -> Iterator[pa.RecordBatch]:
+    key = target.published.select(target.rows.published_key).names
     found = NetChanges(target.published.arrow, key, execution.space)
     for batch in rows:
         found.add(batch)

@@ -28,7 +28,7 @@ from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
 from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_slices
 from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
-from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition, stream_of
+from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream import StreamReader
 
 
@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
         """The partitions, one for each task."""
         table, target = open_table(self._options), self._target
         if self._options.start == "snapshot" and not self._filters.conditions:
-            live = asyncio.run(listed_snapshot(stream_of(table, self._options, target), self._options, target.version))
+            live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
         plan_ranges = asyncio.run(self._plan_ranges(table))
@@ -153,7 +153,7 @@ class _PushFilters:
 
 async def _plans(table: Table, options: SourceOptions, filters: Filters, target: Target) -> list[ChangePlan]:
     last = target.version
-    stream = stream_of(table, options, target)
+    stream = table.stream(target.rows, target.schema)
     if options.start == "snapshot":
         return [(await stream.snapshot(last)).plan]
     first = (

@@ -129,7 +129,7 @@ class _Planning:
             target = self._run(resolve_target(self._table, options, schema))
         self._target = target
         self._planner = StreamPlanner(self._table, options, target)
-        self._key = target.key_paths(options.key) if options.keep_key_names else ()
+        self._key = target.key_paths if options.keep_key_names else ()
         self._first: Offset | None = None
         self._at: Offset | None = None
         self._latest: Offset | None = None

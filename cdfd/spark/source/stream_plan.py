@@ -26,7 +26,7 @@ from cdfd.spark.source.backlog import Backlog, PendingBytes
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
 from cdfd.spark.source.range_partitions import counted_paths, listed_snapshot
-from cdfd.spark.source.reading import execution_of, stream_of
+from cdfd.spark.source.reading import execution_of
 from cdfd.spark.source.snapshot_windows import SnapshotWindows, Window
 
 
@@ -60,7 +60,9 @@ class StreamPlanner:
 
     def __post_init__(self) -> None:
         # Its own log: read-ahead and history of the table's log are those of the micro-batches.
-        self._pending = PendingBytes(DeltaLog(self.table.log.storage, self.table.log.line_bytes), self.options.changes)
+        self._pending = PendingBytes(
+            DeltaLog(self.table.log.storage, self.table.log.line_bytes), self.options.rows.changes
+        )
 
     def close(self) -> None:
         """Release the tailer."""
@@ -155,7 +157,7 @@ class StreamPlanner:
     async def _listing(self, at: Position) -> tuple[Version, LiveListing] | None:
         """Where the files of the snapshot at a position are listed; None if it is small."""
         if self._listed is None or self._listed[0] != at.version:
-            stream = stream_of(self.table, self.options, self.target)
+            stream = self.table.stream(self.target.rows, self.target.schema)
             self._listed = at.version, await listed_snapshot(stream, self.options, at.version, await self._tail(at))
         return self._listed[1]
 
@@ -243,7 +245,7 @@ class StreamPlanner:
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
-            stream = stream_of(self.table, self.options, self.target)
+            stream = self.table.stream(self.target.rows, self.target.schema)
             self._snapshot = await stream.snapshot(at.version, await self._tail(at))
         return self._snapshot
 
@@ -280,7 +282,7 @@ class StreamPlanner:
         if version > last:
             return
         if self._stream is None or self._next != version:
-            self._stream = stream_of(self.table, self.options, self.target)
+            self._stream = self.table.stream(self.target.rows, self.target.schema)
             self._stream.unrefined = self._unrefined
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:

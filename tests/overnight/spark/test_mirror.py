@@ -20,6 +20,7 @@ from cdfd.errors import CdfdError, MissingFileError, TableChangedError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.spill import SpillSpace
@@ -69,7 +70,7 @@ class Mirroring:
     async def _run(self) -> None:
         with self.source.tailer(interval=0.05) as tailer:
             last = await self.source.log.latest_version()
-            stream = self.source.stream(key=("id",))
+            stream = self.source.stream(RowOptions(key=("id",)))
             async with aclosing(stream.versions(tailer, 0, last)) as versions:
                 async for version in versions:
                     try:

@@ -773,7 +773,7 @@ def test_filter_columns_and_masks_of_a_table_are_read() -> None:
         "phone": Mask("nullify"),
     }
     assert shape.excluded == ("update_preimage",)
-    assert (table.published_key, table.published_headers) == (("id",), {"x-amount": "value"})
+    assert (table.rows.published_key, table.published_headers) == (("id",), {"x-amount": "value"})
     public = str(parse(SHAPED, {"KEY": "sixteen letters!"}).public())
     assert "sixteen" not in public
     assert "{'name': 'amount', 'as': 'value'}" in public

@@ -17,7 +17,6 @@ from cdfd.config import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
 from cdfd.log.table import Table, versions
-from cdfd.model.column_selection import all_columns
 from cdfd.scan.execute import Execution
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
@@ -128,7 +127,7 @@ async def test_a_table_of_it_is_read(root: str) -> None:
         await writer.insert(rows(version))
     opened = Table.open(".")
     table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
-    execution = Execution(table.files, all_columns)
+    execution = Execution(table.files)
     found = []
     async with asyncio.timeout(WITHIN):
         with table.tailer() as tailer:

@@ -50,7 +50,7 @@ def reconciled(
     pq.write_table(file, buffer)
     asyncio.run(storage.put("f", buffer.getvalue()))
     reconciler = SchemaReconciler(target)
-    execution = Execution(TableFiles(storage, lambda root: storage), reconciler.select, workers=1)
+    execution = Execution(TableFiles(storage, lambda root: storage), select=reconciler.select, workers=1)
     plan = ChangePlan(7, 1_000, earlier, (FileScan("f", "insert", values or {}, 0),), "files")
     rows = [reconciler.reconcile(batch) for batch in execution.batches([plan])]
     assert all(batch.schema.equals(reconciler.schema) for batch in rows)

@@ -16,6 +16,7 @@ from cdfd.model.refinement import BUCKET_BYTES, Refine
 from cdfd.plan import refining
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
+from cdfd.plan.row_options import RowOptions
 from cdfd.scan.updates.no_ops import where_matched_by_key
 
 PROTOCOL = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
@@ -49,7 +50,9 @@ def refined_plan(
     commit: Commit, refine: Refine = "rows", after: Header | None = None, before: Header | None = None
 ) -> ChangePlan:
     after, before = after or header(version=4), before or header()
-    return refining.refine(plan(commit, after, 7, previous=before), commit, after, before, refine, ("id",))
+    return refining.refine(
+        plan(commit, after, 7, previous=before), commit, after, before, RowOptions(refine=refine, key=("id",))
+    )
 
 
 def sizes_and_buckets(made: ChangePlan) -> list[tuple[int, str | None, Bucket | None]]:

@@ -13,6 +13,7 @@ from cdfd.config.shapes import shape_of
 from cdfd.delta.types.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import ConfigError
 from cdfd.model.columns import change_schema, constant_type
+from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.spark.engine.target import Target
 from cdfd.spark.source.columns import SparkBatches, spark_schema
@@ -109,8 +110,8 @@ def chosen(*names: str) -> tuple[Chosen, ...]:
 
 
 def test_columns_that_are_shaped() -> None:
-    shape = shape_of("v IS NULL", None, {"ID": {"method": "hmac_sha256", "hmac_key": "k" * 16}})
-    target = Target.of(SCHEMA, 3, chosen("id as number", "m", "_change_type"), None, shape)
+    rows = RowOptions(shape=shape_of("v IS NULL", None, {"ID": {"method": "hmac_sha256", "hmac_key": "k" * 16}}))
+    target = Target.of(SCHEMA, 3, chosen("id as number", "m", "_change_type"), None, rows)
     assert target.names == ("number", "m", "_change_type")
     assert target.schema.names == ("Id", "m", "v")
     assert target.spark_schema.simpleString() == "struct<number:string,m:decimal(9,2),_change_type:string>"
@@ -118,13 +119,13 @@ def test_columns_that_are_shaped() -> None:
     assert target.pushable == {"m": "m", "_change_type": "_change_type"}
     assert target.ordered
     given = spark.StructType().add("NUMBER", "string").add("_change_type", "string")
-    of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), given, shape)
+    of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), given, rows)
     assert (of_user.names, of_user.spark_names) == (("number", "_change_type"), ("NUMBER", "_change_type"))
     assert of_user.published.names == ("number",)
     with pytest.raises(ConfigError, match="cannot be renamed"):
         Target.of(SCHEMA, 3, chosen("_change_type as kind"))
     with pytest.raises(ConfigError, match="there is no column 'w'"):
-        Target.of(SCHEMA, 3, None, None, shape_of("w = 1"))
+        Target.of(SCHEMA, 3, None, None, RowOptions(shape=shape_of("w = 1")))
 
 
 def test_columns_that_are_chosen() -> None:

@@ -1,17 +1,20 @@
 """Options and offsets of `format("cdfd")`, which need no Spark."""
 
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from cdfd.config.shapes import shape_of
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import After
 from cdfd.model.position import Position
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
 from cdfd.spark.source.offsets import Offset
-from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.options import SourceOptions, written
 
 
 def options(**given: str) -> SourceOptions:
@@ -72,7 +75,7 @@ class TestOptions:
             allowedRoots="s3://a,s3://b",
         )
         assert found.columns == (Chosen("a"), Chosen("b", "c"))
-        assert found.changes == "files"
+        assert found.rows.changes == "files"
         assert found.skip_missing
         assert found.max_files == 7
         assert found.allowed_roots == ("s3://a", "s3://b")
@@ -86,9 +89,9 @@ class TestOptions:
             excludeChangeTypes="delete, insert",
             **{"mask.b": "truncate:2", "Mask.C": '{"method": "hmac_sha256", "hmac_key": "sixteen letters!"}'},
         )
-        assert str(found.shape.where) == "a > 1"
-        assert found.shape.excluded == ("delete", "insert")
-        assert found.shape.masks == (
+        assert str(found.rows.shape.where) == "a > 1"
+        assert found.rows.shape.excluded == ("delete", "insert")
+        assert found.rows.shape.masks == (
             ("b", Mask("truncate", length=2)),
             ("c", Mask("hmac_sha256", key=b"sixteen letters!")),
         )
@@ -158,3 +161,14 @@ class TestOffsets:
             Offset.from_json(Offset.beginning(Position("t", 3)).to_json() | change)
         with pytest.raises(ConfigError, match="not of a cdfd source"):
             Offset.from_json({"reservoirVersion": 3})
+
+
+def test_options_of_rows_are_read_as_they_were_written() -> None:
+    shape = shape_of(
+        "v > 1", ["id", {"name": "v", "as": "value"}], {"v": {"method": "hmac_sha256", "hmac_key": "k" * 16}}, "delete"
+    )
+    rows = RowOptions("files", "rows", ("id",), shape, drop_unchanged=True)
+    assert all(getattr(rows, each.name) != each.default for each in fields(RowOptions))
+    found = SourceOptions.parse({"path": "t", **written(rows)})
+    assert replace(found.rows, shape=replace(found.rows.shape, columns=found.columns)) == rows
+    assert SourceOptions.parse({"path": "t", **written(AS_STORED)}) == SourceOptions("t")

@@ -22,6 +22,7 @@ from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedE
 from cdfd.log.log import DeltaLog
 from cdfd.model.position import Position
 from cdfd.plan import refining
+from cdfd.plan.row_options import RowOptions
 from cdfd.spark.engine.target import Target
 from cdfd.spark.source.backlog import PendingBytes
 from cdfd.spark.source.offsets import Offset
@@ -505,9 +506,10 @@ def test_a_backlog_with_a_renamed_key_column_has_its_newest_name(tmp_path: Path)
 @pytest.mark.parametrize("option", ["key", "Key"])
 def test_fields_of_a_key_keep_their_names_too(option: str) -> None:
     fields = pa.struct([("x", pa.int64()), ("all", pa.list_(pa.struct([("y", pa.int64())])))])
-    target = Target.of(TableSchema(from_arrow(pa.schema([("key", fields), ("v", pa.string())])), ()), 0)
-    assert target.key_paths([option]) == ("key", "key.x", "key.all", "key.all.element", "key.all.element.y")
-    offset = Offset.beginning(Position("T", 3), target.key_paths([option]))
+    schema = TableSchema(from_arrow(pa.schema([("key", fields), ("v", pa.string())])), ())
+    target = Target.of(schema, 0, rows=RowOptions(key=(option,)))
+    assert target.key_paths == ("key", "key.x", "key.all", "key.all.element", "key.all.element.y")
+    offset = Offset.beginning(Position("T", 3), target.key_paths)
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))).renamed_key(["KEY", "key.X"]) == ("key", "KEY")
     assert offset.renamed_key(["key", "key.X"]) == ("key.x", "key.X")
     assert offset.renamed_key(["key"]) is None

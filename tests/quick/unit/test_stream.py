@@ -14,6 +14,7 @@ from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.model.version import Version
+from cdfd.plan.row_options import RowOptions
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 
@@ -23,7 +24,7 @@ def tailer(lake: Lake, clock: ManualClock, table_id: str | None = None) -> Taile
 
 
 async def planned(lake: Lake, clock: ManualClock, start: int, until: int, **options: Any) -> list[Version]:
-    stream = PlanStream(DeltaLog(lake), **options)
+    stream = PlanStream(DeltaLog(lake), RowOptions(refine="off", **options))
     return [version async for version in stream.versions(tailer(lake, clock), start, until)]
 
 

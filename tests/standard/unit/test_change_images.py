@@ -25,6 +25,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
+from cdfd.plan.row_options import RowOptions
 from cdfd.scan import execute
 from cdfd.scan import image_order as ordering
 from cdfd.scan.execute import Execution
@@ -150,10 +151,10 @@ def delivered(
     following = 0 if start is None else start.ordinal
     for batch in execution.batches([made], start):
         # The last rows of a version may be left out.
-        assert batch.rows.num_rows or options.get("drop_unchanged")
+        assert batch.rows.num_rows or execution.rows.drop_unchanged
         for row in batch.rows.to_pylist():
             found.append(Numbered(row["_change_ordinal"], letters[row["_change_type"]], row["id"]))
-        assert options.get("drop_unchanged") or found[-1].ordinal + 1 == batch.following
+        assert execution.rows.drop_unchanged or found[-1].ordinal + 1 == batch.following
         assert following <= batch.following - batch.rows.num_rows
         following = batch.following
     return found
@@ -442,7 +443,7 @@ class TestNoOps:
     )
     @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
     def test_examples(self, files: list[str], expected: list[Any], batch_rows: int) -> None:
-        assert delivered(lot(*files), drop_unchanged=True, batch_rows=batch_rows) == expected
+        assert delivered(lot(*files), rows=RowOptions(drop_unchanged=True), batch_rows=batch_rows) == expected
 
 
 class TestReorderBuffer:

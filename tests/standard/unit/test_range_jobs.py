@@ -151,7 +151,7 @@ class Load:
         table = Table.open(self.path)
         position = Position("T", self.version, part, "snapshot")
         with table.tailer() as tailer:
-            stream = table.stream(shape=self.config.tables[0].shape)
+            stream = table.stream(self.config.tables[0].rows)
             return await large.snapshot(stream, position, tailer), position
 
     async def run(self, **given: Any) -> None:

@@ -22,6 +22,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
 from cdfd.plan import refining
+from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import Slice, cut
 from cdfd.scan.updates import refined, row_id_runs, spill
@@ -228,7 +229,10 @@ def plans(table: Table, refine: Refine) -> list[ChangePlan]:
     async def found() -> list[ChangePlan]:
         with table.tailer() as tailer:
             last = await table.log.latest_version()
-            return [version.plan async for version in table.stream("auto", refine, ("id",)).versions(tailer, 0, last)]
+            return [
+                version.plan
+                async for version in table.stream(RowOptions(refine=refine, key=("id",))).versions(tailer, 0, last)
+            ]
 
     return asyncio.run(found())
 

@@ -29,6 +29,7 @@ from cdfd.model.batch import ChangeBatch
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.plan import refining
+from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.parser import parse_filter
@@ -331,20 +332,20 @@ def test_parts_of_a_version_have_the_ordinals_of_the_whole(
     monkeypatch.setattr(refining, "BUCKET_BYTES", 3_000)
     table = life(tmp_path, 2, tracked=refine == "rows")
     opened = Table.open(str(table.folder))
-    shape = shape_of(where)
+    rows = RowOptions(refine=refine, key=("id",) if refine == "key" else (), shape=shape_of(where))
 
     async def plans() -> list[ChangePlan]:
-        stream = opened.stream("auto", refine, ("id",) if refine == "key" else (), shape)
+        stream = opened.stream(rows)
         with opened.tailer() as tailer:
             return [version.plan async for version in stream.versions(tailer, 0, table.version - 1)]
 
     for plan in asyncio.run(plans()):
-        execution = Execution(opened.files, shape.select, shape=shape)
+        execution = Execution(opened.files, rows)
         whole = [row for batch in execution.batches([plan]) for row in batch.rows.to_pylist()]
         position, found = Position("tracked", plan.version), []
         for start, end in ranges(plan, 0, 1):
             assert start == position.part
-            execution = Execution(opened.files, shape.select, shape=shape)
+            execution = Execution(opened.files, rows)
             following = position.ordinal
             for batch in execution.batches([replace(plan, scans=plan.scans[:end])], position):
                 found += batch.rows.to_pylist()
