@@ -17,7 +17,7 @@ from pydantic import AfterValidator, PlainValidator, ValidationError
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Flag, Name, Seconds, Section, Size, Text, Uri
 from cdfd.config.problems import Conflicts, quoted
-from cdfd.config.table import ColumnChoice, ColumnMask, Filter, RateLimits, Table
+from cdfd.config.table import ColumnChoice, ColumnMask, Filter, RateLimits, Table, TableOptions
 from cdfd.config.values import Start
 from cdfd.errors import ConfigError
 
@@ -148,8 +148,8 @@ class Override(Section):
     """As `max_log_line` of a table with `uri`."""
 
 
-class Discovery(Section):
-    """A pattern of folders. The daemon publishes every table that it finds there, also those that appear later."""
+class TablePattern(Section):
+    """The tables below a pattern of folders, and their names."""
 
     discover: Annotated[Uri, AfterValidator(_pattern)]
     """Pattern of folders, such as `s3://lake/sales/*`. `*`, `?` and `[…]` match within one level."""
@@ -187,60 +187,6 @@ class Discovery(Section):
     whenever it opens the table.
     """
 
-    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
-    """As `start` of a table with `uri`. Of a table that appears while the daemon runs, `latest` leaves out the rows that came first."""
-
-    changes: Literal["auto", "cdf", "files"] = "auto"
-    """As `changes` of a table with `uri`."""
-
-    refine: Literal["off", "rows", "key", "auto"] = "auto"
-    """As `refine` of a table with `uri`. With `key`, every table that is found must have a key."""
-
-    drop_unchanged: Flag = False
-    """As `drop_unchanged` of a table with `uri`."""
-
-    columns: tuple[ColumnChoice, ...] | None = None
-    """As `columns` of a table with `uri`.
-
-    Default: all.
-    """
-
-    where: Filter | None = None
-    """As `where` of a table with `uri`."""
-
-    mask: Mapping[str, ColumnMask] = {}
-    """As `mask` of a table with `uri`. Every table that is found must have the columns."""
-
-    exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] = ()
-    """As `exclude_change_types` of a table with `uri`."""
-
-    headers: Mapping[str, Text] = {}
-    """As `headers` of a table with `uri`."""
-
-    limits: RateLimits = RateLimits()
-    """As `limits` of a table with `uri`, of each table alone."""
-
-    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
-    """As `on_missing_file` of a table with `uri`."""
-
-    on_schema_change: Literal["continue", "stop"] = "continue"
-    """As `on_schema_change` of a table with `uri`."""
-
-    allowed_roots: tuple[Uri, ...] = ()
-    """As `allowed_roots` of a table with `uri`. Folders that the pattern matches may be symbolic links to there, too."""
-
-    path_prefixes: Mapping[str, Uri] = {}
-    """As `path_prefixes` of a table with `uri`."""
-
-    max_log_line: Size = 128 << 20
-    """As `max_log_line` of a table with `uri`."""
-
-    overrides: tuple[Override, ...] = ()
-
-    def __hash__(self) -> int:
-        # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
-        return hash((self.discover, self.name, self.topic))
-
     @property
     def pattern(self) -> FolderPattern:
         """The pattern, parsed."""
@@ -261,6 +207,16 @@ class Discovery(Section):
             and all(part in ("*", level) for part, level in zip(below, left, strict=True))
             for above, below in patterns
         )
+
+
+class Discovery(TableOptions, TablePattern):
+    """A pattern of folders. The daemon publishes every table that it finds there, also those that appear later."""
+
+    overrides: tuple[Override, ...] = ()
+
+    def __hash__(self) -> int:
+        # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
+        return hash((self.discover, self.name, self.topic))
 
     def found(self, steps: Sequence[str]) -> Found:
         """The settings of a table that was found.

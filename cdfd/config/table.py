@@ -115,11 +115,8 @@ class RateLimits(Section):
     """
 
 
-class Table(Section):
-    """A table whose changes the daemon publishes.
-
-    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
-    """
+class TableNames(Section):
+    """The place of a table, its names, and the key of its rows."""
 
     uri: Uri
     """Root of the table: the folder that has `_delta_log`."""
@@ -139,8 +136,14 @@ class Table(Section):
     key: tuple[Text, ...] = ()
     """Columns that identify a row: the key of the records. `refine` may pair updates by them."""
 
+
+class TableOptions(Section):
+    """The options of a table, which an entry with `discover` gives to all tables that it finds."""
+
     start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
-    """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named."""
+    """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named.
+    Of a table that `discover` finds while the daemon runs, `latest` leaves out the rows that came first.
+    """
 
     changes: Literal["auto", "cdf", "files"] = "auto"
     """Source of changes. `auto`: change data files if there are any, otherwise data files. `cdf`: refuse a table
@@ -148,8 +151,9 @@ class Table(Section):
     """
 
     refine: Literal["off", "rows", "key", "auto"] = "auto"
-    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key. `auto`:
-    by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and an insert.
+    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key, which
+    every table must have. `auto`: by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and
+    an insert.
     """
 
     drop_unchanged: Flag = False
@@ -167,7 +171,7 @@ class Table(Section):
     """
 
     mask: Mapping[str, ColumnMask] = {}
-    """Masks by column: how its values are hidden."""
+    """Masks by column: how its values are hidden. Every table must have the columns."""
 
     exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] = ()
     """Change rows to leave out, by their type after `where`."""
@@ -176,7 +180,7 @@ class Table(Section):
     """Record headers by name: the column with the value. Needs a Kafka sink and a format with a record for each row."""
 
     limits: RateLimits = RateLimits()
-    """Rate limits of this table, besides those of the pipeline."""
+    """Rate limits of each table alone, besides those of the pipeline."""
 
     on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
     """Reaction if VACUUM has removed a file that the daemon still has to read."""
@@ -185,13 +189,22 @@ class Table(Section):
     """Reaction if a column is renamed, dropped or changes its type."""
 
     allowed_roots: tuple[Uri, ...] = ()
-    """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
+    """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead. Folders that
+    `discover` matches may be symbolic links to there, too.
+    """
 
     path_prefixes: Mapping[str, Uri] = {}
     """Places of absolute file paths in the log, by prefix: `{dbfs:/mnt/lake: s3://lake}`. The places may be read."""
 
     max_log_line: Size = 128 << 20
     """Limit of a line of a log entry, which is held in memory. Actions that cdfd ignores may be longer."""
+
+
+class Table(TableOptions, TableNames):
+    """A table whose changes the daemon publishes.
+
+    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
+    """
 
     _found_below: str | None = PrivateAttr(default=None)
 
