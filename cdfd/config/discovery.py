@@ -9,16 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from pydantic import AfterValidator, PlainValidator, ValidationError
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError, create_model
 
 from cdfd.config import values
-from cdfd.config.fields import AS_TEXT, Flag, Name, Seconds, Section, Size, Text, Uri
+from cdfd.config.fields import Name, Seconds, Section, Text, Uri
 from cdfd.config.problems import Conflicts, quoted
-from cdfd.config.table import ColumnChoice, ColumnMask, Filter, RateLimits, Table, TableOptions
-from cdfd.config.values import Start
+from cdfd.config.table import Table, TableOptions
 from cdfd.errors import ConfigError
 
 _WILDCARDS = re.compile(r"[*?\[]")
@@ -87,8 +86,8 @@ def parse_template(value: object) -> str:
 Template = Annotated[str, PlainValidator(parse_template)]
 
 
-class Override(Section):
-    """Settings of some of the tables that are found. If several entries match a table, the last one that has a setting counts."""
+class OverrideNames(Section):
+    """The tables that an override is for, and their names and key."""
 
     tables: tuple[Text, ...]
     """Patterns of tables, as in `include`."""
@@ -102,50 +101,15 @@ class Override(Section):
     key: tuple[Text, ...] | None = None
     """As `key` of a table with `uri`."""
 
-    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] | None = None
-    """As `start` of a table with `uri`."""
 
-    changes: Literal["auto", "cdf", "files"] | None = None
-    """As `changes` of a table with `uri`."""
+_OPTIONAL: Mapping[str, Any] = {
+    name: (field.rebuild_annotation() | None, Field(None, description=f"As `{name}` of a table with `uri`."))
+    for name, field in TableOptions.model_fields.items()
+}
 
-    refine: Literal["off", "rows", "key", "auto"] | None = None
-    """As `refine` of a table with `uri`."""
 
-    drop_unchanged: Flag | None = None
-    """As `drop_unchanged` of a table with `uri`."""
-
-    columns: tuple[ColumnChoice, ...] | None = None
-    """As `columns` of a table with `uri`."""
-
-    where: Filter | None = None
-    """As `where` of a table with `uri`."""
-
-    mask: Mapping[str, ColumnMask] | None = None
-    """As `mask` of a table with `uri`."""
-
-    exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] | None = None
-    """As `exclude_change_types` of a table with `uri`."""
-
-    headers: Mapping[str, Text] | None = None
-    """As `headers` of a table with `uri`."""
-
-    limits: RateLimits | None = None
-    """As `limits` of a table with `uri`."""
-
-    on_missing_file: Literal["fail", "resnapshot", "skip"] | None = None
-    """As `on_missing_file` of a table with `uri`."""
-
-    on_schema_change: Literal["continue", "stop"] | None = None
-    """As `on_schema_change` of a table with `uri`."""
-
-    allowed_roots: tuple[Uri, ...] | None = None
-    """As `allowed_roots` of a table with `uri`."""
-
-    path_prefixes: Mapping[str, Uri] | None = None
-    """As `path_prefixes` of a table with `uri`."""
-
-    max_log_line: Size | None = None
-    """As `max_log_line` of a table with `uri`."""
+class Override(create_model("OptionalTableOptions", __base__=Section, **_OPTIONAL), OverrideNames):  # type: ignore[misc]  # made of fields
+    """Settings of some of the tables that are found. If several entries match a table, the last one that has a setting counts."""
 
 
 class TablePattern(Section):

@@ -172,8 +172,10 @@ def key(section: type[Section], name: str, prefix: str) -> Key:
 
 def _described(section: type[Section]) -> dict[str, tuple[str, str]]:
     """Descriptions of fields, and their defaults in words: the docstrings after the fields, of base classes too."""
-    found: dict[str, tuple[str, str]] = {}
+    found = {name: (field.description, "") for name, field in section.model_fields.items() if field.description}
     for base in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        if base.__qualname__ == "OptionalTableOptions":
+            continue  # it is made of fields that have descriptions
         [body] = ast.parse(dedent(inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
         for field, after in zip(body.body, body.body[1:], strict=False):
