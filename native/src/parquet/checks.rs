@@ -1,4 +1,4 @@
-//! Checks that the crate `parquet` lacks: that a decimal has no more digits than its type, and that JSON is text.
+//! Checks of values that the crate `parquet` leaves out: a decimal has no more digits than its type, JSON is text, and maps have their keys.
 
 use std::sync::Arc;
 
@@ -19,6 +19,10 @@ pub fn check_values(batch: &RecordBatch) -> Result<()> {
                 "column '{:.200}' has a number of more digits than {kind}",
                 field.name()
             )),
+            Wrong::Key => Failure::Damaged(format!(
+                "column '{:.200}' has a map with an entry or a key that is null",
+                field.name()
+            )),
         })?;
     }
     Ok(())
@@ -32,6 +36,7 @@ pub fn not_text(column: &str) -> Failure {
 enum Wrong {
     Text,
     Digits(String),
+    Key,
 }
 
 fn check_array(array: &ArrayRef) -> std::result::Result<(), Wrong> {
@@ -63,6 +68,10 @@ fn check_array(array: &ArrayRef) -> std::result::Result<(), Wrong> {
         )),
         DataType::Map(..) => {
             let map = array.as_map();
+            // pyarrow ends the process if it gets one.
+            if map.entries().null_count() > 0 || map.keys().null_count() > 0 {
+                return Err(Wrong::Key);
+            }
             check_array(&within(
                 map.offsets(),
                 &(Arc::new(map.entries().clone()) as ArrayRef),
@@ -80,7 +89,8 @@ pub fn is_checked(kind: &DataType, json: bool) -> bool {
         DataType::Struct(fields) => fields
             .iter()
             .any(|field| is_checked(field.data_type(), json)),
-        DataType::List(item) | DataType::Map(item, _) => is_checked(item.data_type(), json),
+        DataType::Map(..) => true,
+        DataType::List(item) => is_checked(item.data_type(), json),
         _ => false,
     }
 }

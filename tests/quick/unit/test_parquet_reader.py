@@ -335,3 +335,16 @@ def test_lists_of_very_many_nulls() -> None:
     nulls = pa.nulls(count, pa.int64())
     table = pa.table({"list": pa.ListArray.from_arrays(pa.array([0, count, count], pa.int32()), nulls)})
     same(read(stored(table), 10), table.to_batches(), table.schema)
+
+
+@pytest.mark.parametrize(("kind", "number"), [(pa.string(), 6), (pa.int64(), 2)])
+def test_null_key_of_a_map_is_an_error(kind: pa.DataType, number: int) -> None:
+    """pyarrow ends the process if it gets such an array. The footer says that the key is optional, and its levels are those of nulls."""
+    rows = pa.array([[(1, 1)], None, [(2, 2), (3, 3)]], pa.map_(pa.int64(), pa.int64())).cast(pa.map_(kind, pa.int64()))
+    required = bytes([0x15, 2 * number, 0x25, 0, 0x18, 3]) + b"key"
+    data = stored(pa.table({"m": rows}), use_dictionary=False)
+    assert data.count(required) == 1
+    optional = data.replace(required, required.replace(b"\x25\x00", b"\x25\x02"))
+    refused = pytest.raises(ValueError, match="column 'm' has a map with an entry or a key that is null")
+    with reader.open_parquet(pa.BufferReader(optional)) as file, refused:
+        list(file.batches(["m"], rows=10))

@@ -16,7 +16,7 @@ from tests.support.lake import SCHEMA
 
 
 def test_a_query_starts_in_a_thread_that_has_no_active_session(spark: SparkSession, tmp_path: Path) -> None:
-    """The daemon has a pool of threads, and starts a query again after a change of the schema. It delivers nothing here: no broker listens."""
+    """A daemon has a pool of threads, and starts a query again after a change of the schema. Here no broker listens."""
     do(TableWriter(LocalStorage(tmp_path / "orders", sync=False), SCHEMA).create())
     (port,) = free_ports(1)
     engine = {"kind": "spark", "spark": {"checkpoint": str(tmp_path / "checkpoints")}}
