@@ -52,6 +52,7 @@ from cdfd.config.sections import (
 )
 from cdfd.config.table import RateLimits, Table
 from cdfd.config.telemetry import Heartbeat, Telemetry
+from cdfd.errors import ConfigError
 from cdfd.runtime.registry import CONNECTORS, SINKS
 
 __all__ = [
@@ -135,7 +136,14 @@ class SinkSettings(Section):
         return None
 
     def connector(self, config: Settings) -> Any:
-        """The `cdfd.sinks.base.Connector`: by default the one in `registry.CONNECTORS`. Import slow modules here."""
+        """The `cdfd.sinks.base.Connector`: by default the one in `registry.CONNECTORS`. Import slow modules here.
+
+        Raises:
+            ConfigError: the package of the sink has registered none.
+        """
+        if self.kind not in CONNECTORS:
+            what = f"the sink {self.kind!r} has no connector"
+            raise ConfigError(what, hint="Its settings must override `connector`: see docs/extending.md")
         return CONNECTORS.load(self.kind)(config, self)
 
 

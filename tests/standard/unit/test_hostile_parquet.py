@@ -64,10 +64,10 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 STREAM = """
 import sys, pyarrow as pa, pyarrow.compute as pc
 from cdfd.errors import CdfdError
-from cdfd.scan.parquet.reader import opened
+from cdfd.scan.parquet.reader import open_parquet
 rows = size = 0
 try:
-    with opened(pa.PythonFile(open(sys.argv[1] + "/f.parquet", "rb"), "r")) as file:
+    with open_parquet(pa.PythonFile(open(sys.argv[1] + "/f.parquet", "rb"), "r")) as file:
         for batch in file.batches(["c"], rows=65536):
             rows += batch.num_rows
             column = batch.column(0)
