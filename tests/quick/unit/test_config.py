@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
@@ -1052,3 +1052,11 @@ def test_default_ledger_is_where_the_user_can_write(
     own = "/state" if state == "/state" else "/home/shop/.local/state"
     assert settings.progress.ledger.uri == (f"{folder}/ledger" if exists else f"{own}/cdfd/ledger")
     assert not (tmp_path / "lib" / "cdfd" / "ledger").exists()
+
+
+def test_a_sink_that_registers_no_connector_is_named() -> None:
+    class Bare(SinkSettings):
+        kind: Literal["bare"] = "bare"
+
+    with pytest.raises(ConfigError, match="the sink 'bare' has no connector"):
+        Bare().connector(parse(SHOP, {"KAFKA_PASSWORD": "p"}))
