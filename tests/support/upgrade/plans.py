@@ -28,6 +28,7 @@ from cdfd.log.table import Table, versions
 from cdfd.model.plan import ChangePlan, FileScan
 from cdfd.model.position import Position
 from cdfd.plan import refining
+from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import FILE_BYTES, cut, digest, placed
 from cdfd.scan.updates.equality import hashes
@@ -81,9 +82,10 @@ def _table(mode: str, lake: Path) -> Path:
 async def _plans(table: Table, options: Mapping[str, Any]) -> list[Any]:
     execution = Execution(table.files, workers=1)
     with table.tailer() as tailer:
-        stream = table.stream(**options)
+        rows = RowOptions(**{**options, "key": tuple(options.get("key", ()))})
+        stream = table.stream(rows)
         found = [version async for version in versions(tailer, stream, 0, await table.log.latest_version())]
-        found.append(await table.stream(**options).snapshot())
+        found.append(await table.stream(rows).snapshot())
     return [_plan(each.plan, execution) for each in found]
 
 
@@ -205,7 +207,7 @@ async def _run_job(wanted: tuple[str, int, Any, Any, Mapping[str, Any]], lake: P
     with opened.tailer() as tailer:
         header = await opened.log.header()
         position = Position(header.metadata.id, at, phase=phase)
-        stream = opened.stream(configured.changes, configured.refine, configured.key, configured.shape)
+        stream = opened.stream(configured.rows)
         if phase == "snapshot":
             version = await large.snapshot(stream, position, tailer)
         else:
