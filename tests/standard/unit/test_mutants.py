@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import mmap
 from pathlib import Path
 
 import pytest
 
 from tests.support.cache import ROOT
-from tests.support.mutants import lines
+from tests.support.mutants import forks, lines
 from tests.support.mutants.__main__ import explanations, is_explained, sample
 from tests.support.mutants.mutations import Mutant, mutants, mutate
 from tests.support.mutants.trial import Verdict, judge
@@ -148,6 +149,13 @@ class TestTrials:
         )
         (toy / "test_toy.py").write_text("import toy\n\ndef test_total():\n    while toy.is_even(3):\n        pass\n")
         assert judge(toy, one(toy, "return True"), ["test_toy.py::test_total"], 5) == Verdict("timeout")
+
+
+def test_a_child_gets_its_memory_beyond_what_its_parent_has_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocators of a worker that has run hundreds of modules reserve gigabytes, and a child had none left."""
+    monkeypatch.setattr(forks, "_MEMORY", 256 << 20)
+    with mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+        assert forks.call(lambda: len(bytes(100 << 20)), 60) == 100 << 20
 
 
 class TestLines:

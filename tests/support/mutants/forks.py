@@ -52,7 +52,7 @@ OPTIONS = (
     "--no-summary",
 )
 _MEMORY = 6 << 30
-"""Bytes that a child may take: a mutant may ask for all there is."""
+"""Bytes that a child may take beyond those of its parent: a mutant may ask for all there is."""
 
 
 def prepare(cache: Path) -> None:
@@ -93,13 +93,20 @@ def _answer(function: Callable[[], Any], writable: int, folder: str) -> None:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(silence, stream)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    most = _reserved() + _MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
     answer = function()
     with os.fdopen(writable, "wb") as pipe:
         pickle.dump(answer, pipe)
     os._exit(0)  # whatever threads and servers a mutant may have left
+
+
+def _reserved() -> int:
+    """Bytes that count for the limit already: allocators reserve gigabytes that they do not touch."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
 
 
 def _read(readable: int, until: float) -> Any:
