@@ -68,15 +68,9 @@ class SkipsRows(Protocol):
 
 
 @cache
-def has_column_sizes(kind: type) -> bool:
-    """Whether files of that class are `ColumnSizes`. Cached, because checking a protocol takes as long as opening a file."""
-    return issubclass(kind, ColumnSizes)
-
-
-@cache
-def skips_rows(kind: type) -> bool:
-    """Whether files of that class are `SkipsRows`."""
-    return issubclass(kind, SkipsRows)
+def has_ability(kind: type, ability: type) -> bool:
+    """Whether files of a class have an ability, such as `ColumnSizes`. Cached: checking a protocol takes as long as opening a file."""
+    return issubclass(kind, ability)
 
 
 def open_data_file(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:

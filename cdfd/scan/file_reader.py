@@ -18,7 +18,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.model.file_scan import FileScan
-from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_column_sizes, skips_rows
+from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_ability
 from cdfd.scan.layout import Layout
 from cdfd.scan.parquet.together import FilesTogether
 from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
@@ -73,18 +73,19 @@ class FileReader:
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         """The selected rows, in order."""
-        names = self.names
-        for first_row, groups in self.row_groups():
+        places = list(self.row_groups())
+        if not places:
+            return
+        names, size = self.names, self._batch_rows(batch_rows)
+        for first_row, groups in places:
             runs = self._runs(first_row, groups)
             if runs is not None:
-                size = self._batch_rows(batch_rows)
-                batches = cast(SkipsRows, self.file).selected_batches(
-                    names, groups, runs, rows=size, use_threads=use_threads
-                )
+                file = cast(SkipsRows, self.file)
+                batches = file.selected_batches(names, groups, runs, rows=size, use_threads=use_threads)
                 yield from map(self._logical, batches)
                 continue
             row = first_row
-            for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
+            for batch in self.file.batches(names, groups, rows=size, use_threads=use_threads):
                 if self.row_ids is not None:
                     batch = self.row_ids.extended(batch, row)
                 if self.layout.views:
@@ -98,7 +99,7 @@ class FileReader:
 
     def _runs(self, first_row: int, groups: Sequence[int]) -> npt.NDArray[np.uint64] | None:
         """The rows of consecutive row groups to decode, if not all of them are."""
-        if self.row_ids is not None or not skips_rows(self.file.__class__):
+        if self.row_ids is not None or not has_ability(self.file.__class__, SkipsRows):
             return None
         count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
         return self.selection.runs(first_row, count)
@@ -124,7 +125,7 @@ class FileReader:
     def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata
         size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        if size > BATCH_BYTES and has_column_sizes(self.file.__class__):
+        if size > BATCH_BYTES and has_ability(self.file.__class__, ColumnSizes):
             size = cast(ColumnSizes, self.file).size_of(self.names)
         # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
