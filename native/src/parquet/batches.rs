@@ -31,7 +31,6 @@ pub struct Request<'a> {
     pub selection: Option<Arc<[RowSelector]>>,
     pub rows: usize,
     pub threads: usize,
-    pub views: bool,
 }
 
 impl Batches {
@@ -43,7 +42,6 @@ impl Batches {
             selection,
             rows,
             threads,
-            views,
         } = request;
         let all = groups.iter().map(|(file, group)| file.rows(*group)).sum();
         let total = selection.as_ref().map_or(all, |runs| {
@@ -85,7 +83,6 @@ impl Batches {
                 selection.clone(),
                 total,
                 rows,
-                views,
             )?);
         }
         let places = places.into_values().collect::<Vec<_>>();

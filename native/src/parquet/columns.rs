@@ -42,7 +42,6 @@ pub struct Columns {
     rows: usize,
     reader: Option<ParquetRecordBatchReader>,
     fields: Fields,
-    views: bool,
     /// Rows that were read and not returned yet: those in the form that is returned, and later ones as decoded.
     ready: Option<RecordBatch>,
     waiting: Option<RecordBatch>,
@@ -58,7 +57,6 @@ impl Columns {
     /// * `hints` - all columns of the files, as they are decoded
     /// * `total` - rows of the selection
     /// * `rows` - of a batch, at most
-    /// * `views` - whether strings remain views
     pub fn new(
         groups: Arc<[Group]>,
         leaves: &[usize],
@@ -66,7 +64,6 @@ impl Columns {
         selection: Option<Arc<[RowSelector]>>,
         total: usize,
         rows: usize,
-        views: bool,
     ) -> Result<Self> {
         let file = &groups[0].0;
         let schema = file.metadata.file_metadata().schema_descr();
@@ -106,8 +103,7 @@ impl Columns {
             done: 0,
             rows,
             reader: Some(reader),
-            fields: if views { fields } else { plain_fields(&fields) },
-            views,
+            fields: plain_fields(&fields),
             ready: None,
             waiting: None,
             leaves: leaves.to_vec(),
@@ -131,11 +127,7 @@ impl Columns {
                     None => return Ok(0),
                 },
             };
-            let (ready, waiting) = if self.views {
-                (views, None)
-            } else {
-                plain_batch(&views)?
-            };
+            let (ready, waiting) = plain_batch(&views)?;
             (self.ready, self.waiting) = (Some(ready), waiting);
         }
         Ok(self.ready.as_ref().map_or(0, RecordBatch::num_rows))
@@ -171,7 +163,6 @@ impl Columns {
                 self.selection.clone(),
                 self.total,
                 self.rows,
-                true,
             );
             let failure = alone.and_then(|mut alone| {
                 while alone.read()?.is_some() {}

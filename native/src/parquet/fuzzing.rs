@@ -17,11 +17,11 @@ use parquet::schema::types::SchemaDescriptor;
 
 use super::batches::{Batches, Request};
 use super::charge::lock;
+use super::delta;
 use super::failure::Result;
 use super::file::OpenFile;
 use super::source::Source;
 use super::thrift::{PageHeader, check_footer};
-use super::{delta, strings};
 
 /// Rows of a file that is read several times, at most.
 const FEW_ROWS: usize = 20_000;
@@ -204,7 +204,6 @@ fn read(
         selection,
         rows,
         threads,
-        views: true,
     })?;
     let (mut first, mut count) = (Vec::new(), 0);
     while let Some(batch) = batches.next()? {
@@ -213,7 +212,6 @@ fn read(
                 fail(&error.to_string());
             }
         }
-        strings::plain_batch(&batch)?;
         count += batch.num_rows();
         if count <= FEW_ROWS || first.is_empty() {
             first.push(batch);

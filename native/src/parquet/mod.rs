@@ -287,7 +287,6 @@ fn read(
             selection,
             rows,
             threads,
-            views: false,
         })
     })?;
     let failure = Arc::<Mutex<Option<Failure>>>::default();
