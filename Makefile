@@ -17,7 +17,7 @@ PACKAGE := .venv/.package
 MARK := .venv/.installed
 
 .PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
-  oracle-preview connect producer s3-server numpy lint lock helm docs page site bench bench-quick kafka spark clean
+  oracle-preview connect producer s3-server numpy lint lock helm docs page changelog site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## The targets of this Makefile
@@ -179,6 +179,9 @@ docs: $(MARK)  ## Rewrite generated references, and the outputs that pages show 
 
 page: $(MARK)  ## Take the pictures of the daemon's page again (Debian's chromium; installs it if you are root)
 	$(BIN)/python -m tests.support.browser.picture
+
+changelog: $(MARK)  ## Move the files of changelog.d into CHANGELOG.md as VERSION
+	$(BIN)/towncrier build --yes --version $(VERSION)
 
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict

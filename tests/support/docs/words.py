@@ -74,7 +74,11 @@ def _below(*folders: str, pattern: str = "*") -> list[Path]:
 def findings() -> list[Finding]:
     """All findings in pages, code, tests, benchmarks, build files and charts."""
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    pages += [ROOT / "bench" / "README.md", ROOT / "native" / "README.md", *_below("docs", pattern="*.md")]
+    pages += [
+        ROOT / "bench" / "README.md",
+        ROOT / "native" / "README.md",
+        *_below("docs", "changelog.d", pattern="*.md"),
+    ]
     tests = [path for path in _below("tests", "bench", pattern="*.py") if path != Path(__file__)]
     rust = _below("native/src", "native/fuzz/fuzz_targets", pattern="*.rs")
     others = [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml", "mkdocs.yml")]
