@@ -17,7 +17,7 @@ from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, SinkError
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
-from cdfd.model.batch import ChangeBatch, ChangeRun
+from cdfd.model.batch import ChangeBatch
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -206,16 +206,16 @@ class Deliverer:
         self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
     ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        chunks = iterate_in_thread(_chunks(self.execution.runs(plans, position)), _is_partial)
+        chunks = iterate_in_thread(_chunks(self.execution.batches(plans, position, joined=True)), _is_partial)
         async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
             async for chunk in timed:
                 for run in chunk:
                     if not await self._write_run(writer, run, deadline):
                         return
                     progressed()
-                    self.report.count(run.versions[-1].plan.version, run.rows.num_rows)
+                    self.report.count(run.plan.version, run.rows.num_rows)
 
-    async def _write_run(self, writer: _DeliveryWriter, run: ChangeRun, deadline: float) -> bool:
+    async def _write_run(self, writer: _DeliveryWriter, run: ChangeBatch, deadline: float) -> bool:
         """Write a run, as a whole or version by version; False if the delivery ends before all of its versions are written."""
 
         def ends() -> bool:
@@ -259,19 +259,18 @@ class _DeliveryWriter:
         self.stopped = False
         self._versions = versions
 
-    def takes(self, run: ChangeRun) -> bool:
+    def takes(self, run: ChangeBatch) -> bool:
         """Whether a run can be written as a whole: all of its versions begin with it, and the sink takes several."""
-        first = run.versions[0].plan
-        several = len(run.versions) > 1 and first.origin != "snapshot"
-        return self.delivery.takes_runs and several and self._lacks(first.version)
+        several = bool(run.earlier) and run.plan.origin != "snapshot"
+        return self.delivery.takes_runs and several and self._lacks(run.earlier[0].plan.version)
 
-    async def write_run(self, run: ChangeRun) -> None:
+    async def write_run(self, run: ChangeBatch) -> None:
         """Start the versions up to the last one of a run that `takes` allows, and write its rows."""
-        last, before = run.versions[-1], self.started
-        while self._lacks(last.plan.version):
+        before = self.started
+        while self._lacks(run.plan.version):
             self.started += 1
         await self.delivery.write_run(self._versions[before : self.started], run.rows)
-        self._written(run.rows, last.following)
+        self._written(run.rows, run.following)
 
     async def advance(self, version: int, *, end: bool) -> bool:
         """Start the versions up to `version`. If that needs another version and `end` is true, start none, stop and return False."""
@@ -319,9 +318,9 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _chunks(runs: Generator[ChangeRun, None, None]) -> Iterator[list[ChangeRun]]:
+def _chunks(runs: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
     """Rows in chunks. A chunk holds many small batches, because a fetch from another thread costs more than a row."""
-    chunk: list[ChangeRun] = []
+    chunk: list[ChangeBatch] = []
     size = 0
     with contextlib.closing(runs):
         for run in runs:
@@ -334,18 +333,18 @@ def _chunks(runs: Generator[ChangeRun, None, None]) -> Iterator[list[ChangeRun]]
         yield chunk
 
 
-def _chunk_share(run: ChangeRun) -> int:
+def _chunk_share(run: ChangeBatch) -> int:
     return run.rows.nbytes if run.rows.num_rows < 1024 else _CHUNK_BYTES
 
 
-def _is_partial(chunk: list[ChangeRun]) -> bool:
+def _is_partial(chunk: list[ChangeBatch]) -> bool:
     """Whether a chunk is the last one because it is not full."""
     return len(chunk) < _CHUNK_BATCHES and sum(map(_chunk_share, chunk)) < _CHUNK_BYTES
 
 
 async def _timed(
-    chunks: AsyncGenerator[list[ChangeRun], None], monitor: Monitor
-) -> AsyncGenerator[list[ChangeRun], None]:
+    chunks: AsyncGenerator[list[ChangeBatch], None], monitor: Monitor
+) -> AsyncGenerator[list[ChangeBatch], None]:
     """The same chunks. Reports the time spent waiting for each one as stage `read`."""
     async with contextlib.aclosing(chunks):
         while True:

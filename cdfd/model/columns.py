@@ -151,7 +151,7 @@ class VersionColumns:
     """
 
     def __init__(self, version: int, timestamp_ms: int) -> None:
-        self._version = version
+        self.version = version
         self._timestamp_ms = timestamp_ms
         self._versions = _NO_VERSIONS
         self._timestamps = _NO_TIMESTAMPS
@@ -168,7 +168,7 @@ class VersionColumns:
         count = batch.num_rows
         if len(self._versions) < count:
             # Arrow's `repeat` takes ten times as long.
-            self._versions = _numbers(pa.int64(), count, lambda numbers: numbers.fill(self._version))
+            self._versions = _numbers(pa.int64(), count, lambda numbers: numbers.fill(self.version))
             self._timestamps = _numbers(_TIMESTAMP, count, lambda numbers: numbers.fill(self._timestamp_ms))
         constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
         columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]

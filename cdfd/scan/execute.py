@@ -1,7 +1,6 @@
 """Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
 
-A batch never spans two versions, but a run may: small files of several versions are read together. The batches in flight bound the memory,
-whatever the size of a version or a file.
+Small files of several versions are read together. The batches in flight bound the memory, whatever the size of a version or a file.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, repeat
 from typing import Any
 
-from cdfd.model.batch import ChangeBatch, ChangeRun, VersionRows
+from cdfd.model.batch import ChangeBatch, VersionRows
 from cdfd.model.column_selection import Select
 from cdfd.model.columns import VersionColumns
 from cdfd.model.file_scan import FileScan
@@ -25,22 +24,22 @@ from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
 from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
-from cdfd.scan.joined import JoinedRows, PlannedScan, groups_of
+from cdfd.scan.joined import PlannedScan, Scanned, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
 from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.scan.scans import OnMissingFile, Scanned, ScanReader, Unpaired, is_small, raise_missing
+from cdfd.scan.scans import OnMissingFile, ScanReader, Unpaired, is_small, raise_missing
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
-from cdfd.scan.updates.no_ops import where_matched_by_key, without_no_ops
+from cdfd.scan.updates.no_ops import matched_by_key, without_no_ops
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 from cdfd.scan.updates.spill import SpillSpace, spill_space
-from cdfd.scan.updates.whole_pairs import filled, without_lone_images
+from cdfd.scan.updates.whole_pairs import filled, whole_pairs, without_lone_images
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
 
 
-_Task = Callable[[], Iterator[Scanned | JoinedRows]]
+_Task = Callable[[], Iterator[Scanned]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,71 +90,64 @@ class Execution:
         # A file of a remote store waits for requests, where another one may have been fetched.
         return max(2, self.threads) if self.files.storage.remote else self.threads
 
-    def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
+    def batches(
+        self, plans: Iterable[ChangePlan], start: Position | None = None, *, joined: bool = False
+    ) -> Generator[ChangeBatch, None, None]:
         """The change rows of `plans`, in their shape. If the last rows of a version are left out, its last batch is empty.
 
         Args:
             plans: in order of version.
             start: position in the first plan to begin at; None for its beginning.
+            joined: whether a batch may have rows of several versions.
 
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
-        found, shape = self._by_version(plans, start), self.rows.shape
-        if self.rows.is_plain:
-            return found
-        if not shape.is_plain:
-            found = RowShaper(shape).shaped(found)
-        if self.rows.drop_unchanged:
-            found = without_no_ops(found)
-        elif shape.where is not None and shape.columns is not None:
-            # An update of a column that is read for the filter alone changes nothing that is published.
-            found = without_no_ops(found, where_matched_by_key)
-        return filled(found)
+        return filled(self._shaped(plans, start, joined and self.rows.is_plain))
 
-    def runs(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeRun, None, None]:
-        """The same rows, in as few pieces as they are read: a run may have rows of several versions. See `batches`."""
-        if self.rows.is_plain:
-            yield from self._runs(plans, start)
-        else:
-            yield from map(ChangeRun.of, self.batches(plans, start))
+    def _shaped(
+        self, plans: Iterable[ChangePlan], start: Position | None, joined: bool
+    ) -> Generator[ChangeBatch, None, None]:
+        shape, drops = self.rows.shape, self.rows.drop_unchanged
+        shaper = None if shape.is_plain else RowShaper(shape)
+        # An update of a column that is read for the filter alone changes nothing that is published.
+        narrowed = shape.where is not None and shape.columns is not None
+        for run in whole_pairs(self._numbered(plans, start)):
+            for batch in (run,) if joined else run.by_version():
+                plan = batch.plan
+                # The images of large change data files are not matched by the key: only neighbours are pairs.
+                if plan.key and plan.refinement is None:
+                    batch = replace(batch, rows=without_lone_images(batch.rows))
+                if shaper is not None:
+                    batch = shaper.shape_batch(batch)
+                if drops or (narrowed and matched_by_key(plan)):
+                    batch = replace(batch, rows=without_no_ops(batch.rows))
+                yield batch
 
-    def _by_version(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
-        for run in self._runs(plans, start):
-            yield from run.by_version()
-
-    def _runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
-        # The images of large change data files are not matched by the key: only neighbours are pairs.
-        for is_keyed, runs in groupby(self._read_runs(plans, start), lambda run: _has_key(run.versions[0].plan)):
-            if is_keyed:
-                batches = chain.from_iterable(run.by_version() for run in runs)
-                yield from map(ChangeRun.of, without_lone_images(batches))
-            else:
-                yield from runs
-
-    def _read_runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
+    def _numbered(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
+        """The rows that are read, with their change columns. Ordinals begin at 0 in each version after the first."""
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
         # Files differ in size and results come in order, so without another file cores would be idle.
         for scanned in run_in_order(tasks, workers=self._parallel_scans(), ahead=1):
-            plan = scanned.plans[0][0] if isinstance(scanned, JoinedRows) else scanned.plan
+            shares, numbers = list[VersionRows](), list[tuple[int, int, int, int]]()
+            for plan, count in scanned.plans:
+                if plan.version != version:
+                    version, ordinal = plan.version, 0
+                first = max(ordinal + scanned.skipped, scanned.least)
+                ordinal = first + count
+                shares.append(VersionRows(plan, count, ordinal))
+                numbers.append((version, plan.timestamp_ms, count, first))
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
-            elif plan.version != version:
+            elif columns.version != plan.version:
                 columns = columns.following(plan.version, plan.timestamp_ms)
-            if plan.version != version:
-                version, ordinal = plan.version, 0
-            if isinstance(scanned, JoinedRows):
-                run = scanned.numbered(columns, ordinal)
-                plan, _, ordinal = run.versions[-1]
-                version, columns = plan.version, columns.following(plan.version, plan.timestamp_ms)
-                yield run
-                continue
-            first = max(ordinal + scanned.found.gap_before + scanned.found.skipped, scanned.least)
-            ordinal = first + scanned.found.batch.num_rows
-            rows = columns.complete(scanned.found.batch, first)
-            yield ChangeRun((VersionRows(plan, rows.num_rows, ordinal),), scanned.schema, rows)
+            if len(numbers) == 1:
+                rows = columns.complete(scanned.rows, first)
+            else:
+                rows = columns.complete_several(scanned.rows, numbers)
+            yield ChangeBatch(plan, scanned.schema, rows, ordinal, shares[:-1])
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
         if self.files.storage.remote:
@@ -294,7 +286,3 @@ def cores() -> int:
     """The cores that this process may use."""
     # Linux reports the cores that a container may use, other systems all of the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _has_key(plan: ChangePlan) -> bool:
-    return bool(plan.key) and plan.refinement is None

@@ -7,7 +7,7 @@ rows of several files. Each file that does not fit, is gone or is damaged is rea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,7 @@ import pyarrow as pa
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
-from cdfd.model.batch import ChangeRun, VersionRows
-from cdfd.model.columns import VersionColumns, types_of
+from cdfd.model.columns import types_of
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of
@@ -100,31 +99,27 @@ def _is_joinable(scan: FileScan) -> bool:
     )
 
 
-class JoinedRows(NamedTuple):
-    """Change rows of several scans.
+class Scanned(NamedTuple):
+    """Rows of one scan, or of several that are joined. They have no ordinals yet.
 
     Attributes:
-        schema: of the table's columns.
-        batch: the columns of the table, then `_change_type`.
         plans: of the rows, in order, each with its number of rows.
+        schema: of the table's columns.
+        rows: the columns of the table, then `_change_type`.
+        skipped: ordinals before these; see `RowBatch`.
+        least: ordinal of the first row, at least.
     """
 
-    schema: TableSchema
-    batch: pa.RecordBatch
     plans: Sequence[tuple[ChangePlan, int]]
-
-    def numbered(self, columns: VersionColumns, ordinal: int) -> ChangeRun:
-        """The rows with all change columns. `ordinal` is that of the first row; those of each later version begin with 0."""
-        ordinals = (ordinal, *repeat(0, len(self.plans) - 1))
-        numbered = [(plan, rows, first) for (plan, rows), first in zip(self.plans, ordinals, strict=True)]
-        numbers = [(plan.version, plan.timestamp_ms, rows, first) for plan, rows, first in numbered]
-        versions = [VersionRows(plan, rows, first + rows) for plan, rows, first in numbered]
-        return ChangeRun(versions, self.schema, columns.complete_several(self.batch, numbers))
+    schema: TableSchema
+    rows: pa.RecordBatch
+    skipped: int = 0
+    least: int = 0
 
 
 def read_joined(
     group: Sequence[PlannedScan], schema: TableSchema, files: TableFiles, *, batch_rows: int
-) -> Iterator[JoinedRows]:
+) -> Iterator[Scanned]:
     """The change rows of scans that `groups_of` put together, in order. Batches have the columns that `read` gives them.
 
     Raises:
@@ -133,7 +128,7 @@ def read_joined(
     found = JoinedFiles.of([each.scan for each in group], files)
     rows, row = _Rows(group, found.together.rows), 0
     for batch in found.batches(schema, files, batch_rows, rows.types):
-        yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
+        yield Scanned(rows.plans(row, batch.num_rows), schema, batch)
         row += batch.num_rows
 
 

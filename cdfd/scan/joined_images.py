@@ -287,5 +287,5 @@ def _divided(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.Re
         before, after = divided(some, there, copied=2 * late_count < count)
         early += before
         gap = any(start <= each < start + size for each in order.gaps)
-        late += [RowBatch(found, gap and place == 0) for place, found in enumerate(after)]
+        late += [RowBatch(found, int(gap and place == 0)) for place, found in enumerate(after)]
     return early, late

@@ -70,12 +70,11 @@ class RowBatch(NamedTuple):
 
     Attributes:
         batch: the columns of the table, then `_change_type`.
-        gap_before: whether an ordinal is skipped before the first row, a post-image that does not belong to the row before it.
-        skipped: rows before these that the filter excludes, and that are not read. They have ordinals.
+        skipped: ordinals before these: of rows that the filter excludes and that are not read, or one before a post-image that does not
+            belong to the row before it.
     """
 
     batch: pa.RecordBatch
-    gap_before: bool = False
     skipped: int = 0
 
 
@@ -135,7 +134,7 @@ def read(
             yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
         elif excluded:
             for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
-                yield RowBatch(batch, skipped=skipped)
+                yield RowBatch(batch, skipped)
         else:
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
 
@@ -181,7 +180,7 @@ def _late_rows(
 def _with_gap_first(buffer: ReorderBuffer, batches: Iterator[pa.RecordBatch]) -> Iterator[RowBatch]:
     gap = buffer.order is not None and buffer.order.late_starts_with_post
     for batch in batches:
-        yield RowBatch(batch, gap)
+        yield RowBatch(batch, int(gap))
         gap = False
 
 
@@ -195,5 +194,5 @@ def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[Ro
         else:
             if row > first:
                 yield RowBatch(batch.slice(0, row - first))
-            yield RowBatch(batch.slice(row - first), gap_before=True)
+            yield RowBatch(batch.slice(row - first), 1)
         first = last

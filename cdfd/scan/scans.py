@@ -16,10 +16,10 @@ from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer
-from cdfd.scan.joined import JoinedRows, PlannedScan, read_joined
+from cdfd.scan.joined import PlannedScan, Scanned, read_joined
 from cdfd.scan.joined_images import ImageOrders, JoinedImages
-from cdfd.scan.read import RowBatch, read_image_order
 from cdfd.scan.read import read as rows_of
+from cdfd.scan.read import read_image_order
 from cdfd.scan.table_files import LIVE_HINT, READ_ERRORS, TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 
@@ -38,22 +38,6 @@ def is_small(size: int) -> bool:
 def raise_missing(error: MissingFileError) -> None:
     """The default for a file that is gone: reading ends with the error."""
     raise error
-
-
-class Scanned(NamedTuple):
-    """Rows of a scan.
-
-    Attributes:
-        plan: of their version.
-        schema: of what was read.
-        found: the rows.
-        least: ordinal of the first one, at least.
-    """
-
-    plan: ChangePlan
-    schema: TableSchema
-    found: RowBatch
-    least: int = 0
 
 
 class Unpaired(NamedTuple):
@@ -108,7 +92,7 @@ class ScanReader:
                 key=plan.key_schema if plan.key else None,
                 where=self.where,
             ):
-                yield Scanned(plan, schema, found)
+                yield Scanned(((plan, found.batch.num_rows),), schema, *found)
         except MissingFileError as error:
             if plan.origin == "snapshot":
                 error.hint = LIVE_HINT
@@ -154,7 +138,7 @@ class ScanReader:
         assert bucket is not None
         try:
             for found in version.batches(scan):
-                yield Scanned(plan, version.schema, found, bucket.ordinal)
+                yield Scanned(((plan, found.batch.num_rows),), version.schema, *found, bucket.ordinal)
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version) from None
         if bucket.number == bucket.of - 1 and scan.image_phase != "early":
@@ -212,7 +196,7 @@ class ScanReader:
                     options = schema, self.batch_rows, budget
                     pairs = first.pairs and orders.paired
                     for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
-                        yield Scanned(plan, schema, found)
+                        yield Scanned(((plan, found.batch.num_rows),), schema, *found)
                         done += found.batch.num_rows
                     together = True
             except READ_ERRORS:
@@ -223,14 +207,14 @@ class ScanReader:
             if is_early:
                 images.early_read.set_result(together)
 
-    def read_together(self, group: Sequence[PlannedScan]) -> Iterator[Scanned | JoinedRows]:
+    def read_together(self, group: Sequence[PlannedScan]) -> Iterator[Scanned]:
         """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
         done = 0
         try:
             schema = self._selected(*group[0])
             for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
-                yield found if len(found.plans) > 1 else Scanned(found.plans[0][0], schema, RowBatch(found.batch))
-                done += found.batch.num_rows
+                yield found
+                done += found.rows.num_rows
         except READ_ERRORS:
             pass
         else:
@@ -261,7 +245,9 @@ class ScanReader:
 def _without_first(count: int, found: Iterable[Scanned]) -> Iterator[Scanned]:
     """The rows without the first `count` rows."""
     for scanned in found:
-        batch = scanned.found.batch
-        if count < batch.num_rows:
-            yield scanned if not count else scanned._replace(found=RowBatch(batch.slice(count)))
-        count = max(0, count - batch.num_rows)
+        rows = scanned.rows
+        if count < rows.num_rows:
+            (plan, _), *_ = scanned.plans
+            plans = ((plan, rows.num_rows - count),)
+            yield scanned if not count else scanned._replace(plans=plans, rows=rows.slice(count), skipped=0)
+        count = max(0, count - rows.num_rows)

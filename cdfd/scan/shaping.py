@@ -13,7 +13,6 @@ Rows keep their ordinals, so numbers are missing, and readers with another filte
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +27,7 @@ from cdfd.plan.shape.masks import Apply
 from cdfd.plan.shape.shape import Shape
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import POST_IMAGE, PRE_IMAGE
-from cdfd.scan.updates.whole_pairs import codes_in_pairs, codes_of_rows, pairs_of, whole_pairs, with_codes
+from cdfd.scan.updates.whole_pairs import codes_in_pairs, codes_of_rows, pairs_of, with_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +71,23 @@ class RowShaper:
     shape: Shape
     _known: list[tuple[TableSchema, _Columns]] = field(default_factory=list)
 
-    def shaped(self, batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
-        """The batches in that shape. A batch may be empty then.
+    def shape_batch(self, batch: ChangeBatch) -> ChangeBatch:
+        """A batch in that shape. It may be empty then.
 
         Raises:
             CdfdError: the filter or a mask does not fit a version's columns; it names the version.
         """
-        filters = self.shape.where is not None
-        for found in whole_pairs(batches) if filters else batches:
-            try:
-                yield self.batch(found)
-            except CdfdError as error:
-                raise error.within(version=found.plan.version) from None
-
-    def batch(self, found: ChangeBatch) -> ChangeBatch:
-        """A batch whose updates are whole, in that shape."""
-        columns = self._columns(found.schema, found.rows.schema)
-        rows = found.rows
-        if rows.num_rows and columns.filter is not None:
-            rows = _filtered(rows, columns.filter)
-        if rows.num_rows and self.shape.excluded:
-            codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
-            rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
-        return replace(found, schema=columns.published, rows=columns(rows))
+        try:
+            columns = self._columns(batch.schema, batch.rows.schema)
+            rows = batch.rows
+            if rows.num_rows and columns.filter is not None:
+                rows = _filtered(rows, columns.filter)
+            if rows.num_rows and self.shape.excluded:
+                codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
+                rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
+            return replace(batch, schema=columns.published, rows=columns(rows))
+        except CdfdError as error:
+            raise error.within(version=batch.plan.version) from None
 
     def _columns(self, schema: TableSchema, rows: pa.Schema) -> _Columns:
         for known, columns in self._known:

@@ -1,4 +1,4 @@
-"""Keeps the two images of an update in one batch. They are a pair if the ordinal of the post-image follows that of the pre-image."""
+"""Pairs of images: the ordinal of the post-image follows that of the pre-image. Both are in one batch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, types_from_file
 from cdfd.runtime.arrays import array_of, to_numpy
@@ -18,29 +19,41 @@ Codes = npt.NDArray[np.int8]
 
 
 def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
-    """The same rows. A pre-image that ends a batch waits for the next batch of the version."""
+    """The same rows. An update whose images are the last row of a batch and the first row of the next one gets a batch of its own.
+
+    So few rows are copied. The error that ends `batches` is raised after all rows before it.
+    """
     held: ChangeBatch | None = None
-    for found in batches:
-        if held is not None and not _continues(held, found):
-            yield held
-            held = None
+    try:
+        for found in batches:
+            if held is not None and _are_pair(held.rows, found.rows):
+                last = held.rows.num_rows - 1
+                if last:
+                    yield replace(held, rows=held.rows.slice(0, last), following=held.following - 1)
+                images = pa.concat_batches([held.rows.slice(last), found.rows.slice(0, 1)])
+                yield replace(found, rows=images, following=held.following + 1)
+                held, found = None, replace(found, rows=found.rows.slice(1))
+                if not found.rows.num_rows:
+                    continue
+            if held is not None:
+                yield held
+            held = found if _type_at(found.rows, -1).startswith("update_pre") else None
+            if held is None:
+                yield found
+    except CdfdError:
         if held is not None:
-            found = replace(found, rows=pa.concat_batches([held.rows, found.rows]))
-        found, held = _split(found)
-        if found.rows.num_rows or held is None:
-            yield found
+            yield held
+        raise
     if held is not None:
         yield held
 
 
-def without_lone_images(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
-    """The same rows. Images that are in no pair become deletes and inserts. No pair may be cut by the end of `batches`."""
-    for batch in whole_pairs(batches):
-        rows = batch.rows
-        codes = codes_of_rows(rows)
-        if ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
-            rows = with_codes(rows, codes_in_pairs(codes, pairs_of(rows, codes)))
-        yield replace(batch, rows=rows)
+def without_lone_images(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows. Images that are in no pair become deletes and inserts."""
+    codes = codes_of_rows(rows)
+    if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
+        return rows
+    return with_codes(rows, codes_in_pairs(codes, pairs_of(rows, codes)))
 
 
 def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
@@ -84,14 +97,17 @@ def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
     return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & adjacent)
 
 
-def _continues(held: ChangeBatch, found: ChangeBatch) -> bool:
-    return held.plan.version == found.plan.version and held.rows.schema.equals(found.rows.schema)
+def _are_pair(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
+    """Whether the last row and the first row of two batches are images of one update."""
+    if not _type_at(after, 0).startswith("update_post") or not before.schema.equals(after.schema):
+        return False
+    last = before.num_rows - 1
+    versions, ordinals = (
+        (before.column(name)[last].as_py(), after.column(name)[0].as_py()) for name in (COMMIT_VERSION, CHANGE_ORDINAL)
+    )
+    return bool(versions[0] == versions[1] and ordinals[0] + 1 == ordinals[1])
 
 
-def _split(found: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch | None]:
-    """A batch, and its last row if that is a pre-image."""
-    rows, count = found.rows, found.rows.num_rows
-    if not count or codes_of_rows(rows.slice(count - 1))[0] != PRE_IMAGE:
-        return found, None
-    last = replace(found, rows=rows.slice(count - 1))
-    return replace(found, rows=rows.slice(0, count - 1), following=found.following - 1), last
+def _type_at(rows: pa.RecordBatch, row: int) -> str:
+    """The change type of a row; empty if there are no rows."""
+    return str(rows.column(CHANGE_TYPE)[row]) if rows.num_rows else ""

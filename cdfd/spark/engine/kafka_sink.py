@@ -43,6 +43,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.scan.shaping import RowShaper
+from cdfd.scan.updates.whole_pairs import whole_pairs
 from cdfd.sinks.base import Counts, Delivery
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import Destination
@@ -136,12 +137,11 @@ class TaskSink:
         return (some.select(self.rows.schema.names) for some in unpack(batches))
 
     def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if self.shape.is_plain:
-            return batches
         # Rows of all versions: images of one update are of the same one.
         plan = ChangePlan(-1, 0, self.schema, (), "files")
-        shaped = RowShaper(self.shape).shaped(ChangeBatch(plan, self.schema, rows) for rows in batches)
-        return (found.rows for found in shaped if found.rows.num_rows)
+        found = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in batches)
+        shaped = found if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, found)
+        return (batch.rows for batch in shaped if batch.rows.num_rows)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

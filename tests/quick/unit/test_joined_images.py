@@ -206,7 +206,7 @@ def test_a_file_that_is_damaged_before_its_late_rows_are_read_again(
     def read() -> None:
         for batch in batches_of(tmp_path, plan, workers=1, batch_rows=16):
             rows.extend(batch)
-            if len(rows) == 8 * COUNT:
+            if len(rows) >= 8 * (COUNT - 4):  # the last early rows wait for the row after them
                 file = tmp_path / plan.scans[2].path
                 file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
 

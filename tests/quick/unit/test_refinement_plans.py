@@ -17,7 +17,7 @@ from cdfd.plan import refining
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.plan.row_options import RowOptions
-from cdfd.scan.updates.no_ops import where_matched_by_key
+from cdfd.scan.updates.no_ops import matched_by_key
 
 PROTOCOL = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
 TRACKED = {"delta.enableRowTracking": "true"}
@@ -153,4 +153,4 @@ def test_only_versions_that_are_matched_by_key_promise_rows_that_differ() -> Non
     images = with_images_paired(ChangePlan(4, 7, header().schema, (FileScan("c", None, {}, 1),), "cdc", key=("id",)))
     by_key, by_row_id = refined_plan(update(), "key"), refined_plan(update(), "rows")
     plain = plan(update(), header(version=4), 7)
-    assert [where_matched_by_key(each) for each in (by_key, by_row_id, images, plain)] == [True, False, False, False]
+    assert [matched_by_key(each) for each in (by_key, by_row_id, images, plain)] == [True, False, False, False]

@@ -272,11 +272,12 @@ class TestSeveralVersions:
         assert all(row["_commit_timestamp"] == times[row["_commit_version"]] for row in rows)
         assert {row["_change_type"] for row in rows} == {"insert", "delete"}
 
-    def test_a_run_has_the_rows_of_many(self, tmp_path: Path, together: list[int]) -> None:
+    def test_joined_batch_has_the_rows_of_many_versions(self, tmp_path: Path, together: list[int]) -> None:
         plans = several_versions(tmp_path)
-        (run,) = execution(tmp_path).runs(plans)
-        assert [plan.version for plan, _, _ in run.versions] == [plan.version for plan in plans if plan.scans]
-        assert sum(rows for _, rows, _ in run.versions) == run.rows.num_rows
+        (run,) = execution(tmp_path).batches(plans, joined=True)
+        versions = [*(plan.version for plan, _, _ in run.earlier), run.plan.version]
+        assert versions == [plan.version for plan in plans if plan.scans]
+        assert sum(rows for _, rows, _ in run.earlier) < run.rows.num_rows
         batches = list(execution(tmp_path).batches(plans))
         assert [batch.rows for batch in run.by_version()] == [batch.rows for batch in batches]
         assert [batch.following for batch in run.by_version()] == [batch.following for batch in batches]

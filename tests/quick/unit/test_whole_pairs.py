@@ -1,0 +1,63 @@
+"""Batches that never end between the images of an update."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.delta.types.schema import TableSchema, from_arrow
+from cdfd.errors import DataError
+from cdfd.model.batch import ChangeBatch
+from cdfd.model.plan import ChangePlan
+from cdfd.scan.updates.whole_pairs import whole_pairs
+from tests.support.change_rows import Row, change_rows
+
+SCHEMA = TableSchema(from_arrow(pa.schema([("id", pa.int64()), ("note", pa.string())])))
+KINDS = ["insert", "delete", "update_preimage", "update_postimage"]
+
+
+def numbered(kinds: list[str], gaps: set[int]) -> pa.RecordBatch:
+    """Rows of these change types. A number is skipped before the rows in `gaps`."""
+    rows = change_rows([Row(kind, 1, number, None) for number, kind in enumerate(kinds)])
+    numbers = [number + sum(gap <= number for gap in gaps) for number in range(len(kinds))]
+    return rows.set_column(5, rows.schema.field(5), pa.array(numbers, pa.int64()))
+
+
+def batches(rows: pa.RecordBatch, cuts: list[int]) -> Iterator[ChangeBatch]:
+    edges = sorted({0, rows.num_rows, *(cut for cut in cuts if cut < rows.num_rows)})
+    for start, end in pairwise(edges):
+        some = rows.slice(start, end - start)
+        yield ChangeBatch(ChangePlan(1, 0, SCHEMA, (), "files"), SCHEMA, some, some.column(5)[-1].as_py() + 1)
+
+
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=20), st.sets(st.integers(0, 20)), st.lists(st.integers(1, 20))
+)
+def test_pairs_stay_together_and_rows_stay_the_same(kinds: list[str], gaps: set[int], cuts: list[int]) -> None:
+    rows = numbered(kinds, gaps)
+    found = list(whole_pairs(batches(rows, cuts)))
+    assert pa.Table.from_batches([each.rows for each in found]).equals(pa.Table.from_batches([rows]))
+    assert all(each.following == each.rows.column(5)[-1].as_py() + 1 for each in found)
+    for before, after in pairwise(found):
+        images = kinds[before.rows.column(0)[-1].as_py()], kinds[after.rows.column(0)[0].as_py()]
+        adjacent = before.following == after.rows.column(5)[0].as_py()
+        assert not (adjacent and images == ("update_preimage", "update_postimage"))
+
+
+def test_error_comes_after_the_rows_before_it() -> None:
+    def damaged() -> Iterator[ChangeBatch]:
+        yield from batches(numbered(["insert", "update_preimage"], set()), [])
+        raise DataError("damaged")
+
+    found = whole_pairs(damaged())
+    assert next(found).rows.num_rows == 2
+    with pytest.raises(DataError, match="damaged"):
+        next(found)
+
+
+def test_last_image_without_its_pair_is_not_lost() -> None:
+    (found,) = whole_pairs(batches(numbered(["insert", "update_preimage"], set()), []))
+    assert found.rows.num_rows == 2
