@@ -1,4 +1,6 @@
-"""Filter -> Arrow expression, for the columns of one schema. Pure; Arrow evaluates the expression.
+"""Compiles a filter for the columns of one schema, to calls of Arrow's kernels. Pure.
+
+The kernels are called one by one. Arrow's engine for expressions would import pandas and every file system of Arrow.
 
 The logic has three values, as in SQL: a comparison with null is unknown, and a row is kept if the filter is true. Floats compare as in Spark:
 NaN equals NaN, and is greater than all numbers. A column that a version does not have yet is null.
@@ -6,8 +8,10 @@ NaN equals NaN, and is greater than all numbers. A column that a version does no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal as Number
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +36,7 @@ from cdfd.plan.shape.literals import (
 )
 from cdfd.plan.shape.predicate import (
     MIRRORED,
+    NEGATED,
     And,
     Column,
     Comparison,
@@ -49,9 +54,17 @@ from cdfd.plan.shape.predicate import (
 )
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 
-Expression: TypeAlias = Any
-_UNKNOWN: Expression = pc.scalar(scalar_of(None, pa.bool_()))
-_DOUBLE = pa.float64()
+Evaluate: TypeAlias = Callable[[pa.RecordBatch], Any]
+"""Computes an array, or a scalar that stands for all rows."""
+
+_COMPARE: dict[Operator, Callable[..., Any]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 
 
 def compile_filter(predicate: Predicate, schema: TableSchema) -> Filter:
@@ -74,11 +87,11 @@ def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tu
     for name in column.path:
         if not isinstance(kind, StructType):
             raise predicate.error(f"{path[-1]!r:.100} is of type {kind!s:.100}, which has no fields", column.at)
-        found = by_name({child.name: child for child in kind}, name)
-        if not found:
+        fields = by_name({child.name: child for child in kind}, name)
+        if not fields:
             return None
-        path.append(found[0].name)
-        kind = found[0].type
+        path.append(fields[0].name)
+        kind = fields[0].type
     return tuple(path), kind
 
 
@@ -86,17 +99,43 @@ def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tu
 class Filter:
     """A filter of rows of one schema."""
 
-    expression: Expression
+    evaluate: Evaluate
 
     def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """For each row, whether the filter is true."""
-        # Arrow's engine is another library: only those who filter load it.
-        import pyarrow.acero as acero
+        truth = self.evaluate(rows)
+        if isinstance(truth, pa.Scalar):
+            return np.full(rows.num_rows, truth.as_py() is True)
+        return np.asarray(to_numpy(pc.fill_null(truth, scalar_of(False, pa.bool_()))))
 
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
-        project = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["kept"]))
-        kept = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
-        return np.asarray(to_numpy(pc.fill_null(kept, False)))
+
+def _call(kernel: Callable[..., Any], *operands: Evaluate) -> Evaluate:
+    return lambda rows: kernel(*(operand(rows) for operand in operands))
+
+
+def _constant(scalar: pa.Scalar[Any]) -> Evaluate:
+    return lambda rows: scalar
+
+
+def _cast(operand: Evaluate, kind: pa.DataType, *, safe: bool = True) -> Evaluate:
+    return lambda rows: operand(rows).cast(kind, safe=safe)
+
+
+def _all(*terms: Evaluate) -> Evaluate:
+    return lambda rows: reduce(pc.and_kleene, (term(rows) for term in terms))
+
+
+def _any(*terms: Evaluate) -> Evaluate:
+    return lambda rows: reduce(pc.or_kleene, (term(rows) for term in terms))
+
+
+def _not(term: Evaluate) -> Evaluate:
+    return _call(pc.invert, term)
+
+
+_UNKNOWN = _constant(scalar_of(None, pa.bool_()))
+_TRUE, _FALSE = (_constant(scalar_of(truth, pa.bool_())) for truth in (True, False))
+_DOUBLE = pa.float64()
 
 
 class _Compiler:
@@ -106,14 +145,14 @@ class _Compiler:
         self._predicate = predicate
         self._schema = schema
 
-    def of(self, node: Node) -> Expression:
+    def of(self, node: Node) -> Evaluate:
         match node:
             case And(terms):
-                return self._joined([self.of(term) for term in terms], all_of=True)
+                return _all(*map(self.of, terms))
             case Or(terms):
-                return self._joined([self.of(term) for term in terms], all_of=False)
+                return _any(*map(self.of, terms))
             case Not(term):
-                return ~self.of(term)
+                return _not(self.of(term))
             case Comparison(left, operator, right):
                 return self._comparison(left, operator, right)
             case Membership(column, items):
@@ -121,111 +160,112 @@ class _Compiler:
             case Like(column, pattern):
                 return self._like(column, pattern)
             case IsNull(column):
-                found = self._column(column)
-                return pc.scalar(True) if found is None else found[0].is_null()
+                typed = self._column(column)
+                return _TRUE if typed is None else _call(pc.is_null, typed[0])
             case Truth(operand):
                 return self._truth(operand)
 
-    def _joined(self, terms: list[Expression], *, all_of: bool) -> Expression:
-        """A balanced tree, so that its depth grows with the logarithm of the number of terms."""
-        while len(terms) > 1:
-            pairs = zip(terms[::2], terms[1::2], strict=False)
-            joined = [left & right if all_of else left | right for left, right in pairs]
-            terms = joined + ([terms[-1]] if len(terms) % 2 else [])
-        return terms[0]
+    def _column(self, column: Column) -> tuple[Evaluate, DataType] | None:
+        """A column's values and their type; None if the schema does not have it."""
+        typed = column_type(self._predicate, column, self._schema)
+        if typed is None:
+            return None
+        (name, *fields), kind = typed
+        if fields:
+            return lambda rows: pc.struct_field(rows.column(name), fields), kind
+        return lambda rows: rows.column(name), kind
 
-    def _column(self, column: Column) -> tuple[Expression, DataType] | None:
-        found = column_type(self._predicate, column, self._schema)
-        return None if found is None else (pc.field(*found[0]), found[1])
-
-    def _truth(self, operand: Operand) -> Expression:
+    def _truth(self, operand: Operand) -> Evaluate:
         if isinstance(operand, Literal):
-            return _UNKNOWN if operand.form == "null" else pc.scalar(operand.text == "true")
-        found = self._column(operand)
-        if found is None:
+            return _UNKNOWN if operand.form == "null" else _TRUE if operand.text == "true" else _FALSE
+        typed = self._column(operand)
+        if typed is None:
             return _UNKNOWN
-        if found[1] != Primitive("boolean"):
+        if typed[1] != Primitive("boolean"):
             raise self._predicate.error(
-                f"column {'.'.join(operand.path)!r:.100} is of type {found[1]!s:.80}, not boolean",
+                f"column {'.'.join(operand.path)!r:.100} is of type {typed[1]!s:.80}, not boolean",
                 operand.at,
                 "Compare it with a value",
             )
-        return found[0]
+        return typed[0]
 
-    def _comparison(self, left: Operand, operator: Operator, right: Operand) -> Expression:
+    def _comparison(self, left: Operand, operator: Operator, right: Operand) -> Evaluate:
         if isinstance(left, Literal):
             return self._comparison(right, MIRRORED[operator], left)
-        found = self._comparable(left)
+        typed = self._comparable(left)
         if isinstance(right, Literal):
-            return _UNKNOWN if found is None else self._with_literal(*found, operator, right)
+            return _UNKNOWN if typed is None else self._with_literal(*typed, operator, right)
         other = self._comparable(right)
-        if found is None or other is None:
+        if typed is None or other is None:
             return _UNKNOWN
-        return self._of_columns(found, operator, other, right)
+        return self._of_columns(typed, operator, other, right)
 
-    def _comparable(self, column: Column) -> tuple[Expression, DataType] | None:
-        found = self._column(column)
-        if found is not None and not is_comparable(found[1]):
+    def _comparable(self, column: Column) -> tuple[Evaluate, DataType] | None:
+        typed = self._column(column)
+        if typed is not None and not is_comparable(typed[1]):
             raise self._predicate.error(
-                f"column {'.'.join(column.path)!r:.100} is of type {found[1]!s:.80}, whose values cannot be compared",
+                f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}, whose values cannot be compared",
                 column.at,
             )
-        return found
+        return typed
 
-    def _with_literal(self, column: Expression, kind: DataType, operator: Operator, literal: Literal) -> Expression:
+    def _with_literal(self, column: Evaluate, kind: DataType, operator: Operator, literal: Literal) -> Evaluate:
         value = typed_value(literal, kind, self._predicate)
         if value is None:
             return _UNKNOWN
         if isinstance(value, Number):
             return _with_number(column, kind, operator, value)
         if is_float(kind):
-            return _floats(column.cast(_DOUBLE), operator, pc.scalar(value))
-        return _compared(column, operator, pc.scalar(value))
+            return _floats(_cast(column, _DOUBLE), operator, _constant(value))
+        return _call(_COMPARE[operator], column, _constant(value))
 
     def _of_columns(
-        self, left: tuple[Expression, DataType], operator: Operator, right: tuple[Expression, DataType], at: Column
-    ) -> Expression:
+        self, left: tuple[Evaluate, DataType], operator: Operator, right: tuple[Evaluate, DataType], at: Column
+    ) -> Evaluate:
         (one, kind), (other, other_kind) = left, right
         if is_number(kind) and is_number(other_kind):
             if is_float(kind) or is_float(other_kind):
                 # Whole numbers above 2^53 are rounded, as in Spark.
-                return _floats(one.cast(_DOUBLE, safe=False), operator, other.cast(_DOUBLE, safe=False))
+                return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(other, _DOUBLE, safe=False))
             common = common_decimal(arrow_of(kind), arrow_of(other_kind))
-            return _compared(_as_decimal(one, kind, common), operator, _as_decimal(other, other_kind, common))
+            # Arrow casts whole numbers to decimals only if all their digits fit.
+            sides = (_cast(_plain(*side)[0], common) for side in (left, right))
+            return _call(_COMPARE[operator], *sides)
         if kind != other_kind:
             raise self._predicate.error(
                 f"a value of type {kind!s:.80} is compared with one of {other_kind!s:.80}", at.at
             )
-        return _compared(one, operator, other)
+        return _call(_COMPARE[operator], one, other)
 
-    def _membership(self, column: Column, items: tuple[Literal, ...]) -> Expression:
-        found = self._comparable(column)
-        if found is None:
+    def _membership(self, column: Column, items: tuple[Literal, ...]) -> Evaluate:
+        typed = self._comparable(column)
+        if typed is None:
             return _UNKNOWN
-        kind = found[1]
+        kind = typed[1]
         values = [value for item in items if (value := typed_value(item, kind, self._predicate)) is not None]
         if is_float(kind):
-            return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
-        plain, arrow = _plain(*found)
-        listed = plain.isin(array_of(_scalars(values, kind), arrow))
+            return _any(*(self._with_literal(*typed, "=", item) for item in items))
+        plain, arrow = _plain(*typed)
+        listed = array_of(_scalars(values, kind), arrow)
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
-        unknown = pc.scalar(True) if len(values) < len(items) else found[0].is_null()
-        return listed | (unknown & _UNKNOWN)
+        unknown = _TRUE if len(values) < len(items) else _call(pc.is_null, typed[0])
+        return _any(lambda rows: pc.is_in(plain(rows), listed), _all(unknown, _UNKNOWN))
 
-    def _like(self, column: Column, pattern: Literal) -> Expression:
-        found = self._column(column)
-        if found is None:
+    def _like(self, column: Column, pattern: Literal) -> Evaluate:
+        typed = self._column(column)
+        if typed is None:
             return _UNKNOWN
-        if found[1] != Primitive("string"):
-            what = f"column {'.'.join(column.path)!r:.100} is of type {found[1]!s:.80}; LIKE needs a string"
+        if typed[1] != Primitive("string"):
+            what = f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}; LIKE needs a string"
             raise self._predicate.error(what, column.at)
-        return pc.match_like(found[0], pattern.text)
+        values, _ = typed
+        return lambda rows: pc.match_like(values(rows), pattern.text)
 
 
-def _plain(column: Expression, kind: DataType) -> tuple[Expression, pa.DataType]:
+def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
     """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
     whole = isinstance(kind, Primitive) and kind.name in WHOLE
-    return (column.cast(LONG), LONG) if whole else (column, arrow_of(kind))
+    return (_cast(column, LONG), LONG) if whole else (column, arrow_of(kind))
 
 
 def _scalars(values: list[Value], kind: DataType) -> list[pa.Scalar[Any]]:
@@ -234,61 +274,37 @@ def _scalars(values: list[Value], kind: DataType) -> list[pa.Scalar[Any]]:
     return [place.floor for place in places if place.floor is not None and place.exact]
 
 
-def _with_number(column: Expression, kind: DataType, operator: Operator, number: Number) -> Expression:
+def _with_number(column: Evaluate, kind: DataType, operator: Operator, number: Number) -> Evaluate:
     """The comparison of whole numbers or decimals with a number that may have more digits than they can have."""
     place = nearest(number, kind)
     plain, _ = _plain(column, kind)
-    if place.exact:
-        return _compared(plain, operator, pc.scalar(place.floor))
+    if place.floor is not None and place.exact:
+        return _call(_COMPARE[operator], plain, _constant(place.floor))
     if operator in ("=", "<>"):
         return _of_any_value(column, operator == "<>")
     # No value equals the number: each is either at most its floor, or above the number.
     below = operator in ("<", "<=")
     if place.floor is None:
         return _of_any_value(column, not below)
-    return _compared(plain, "<=" if below else ">", pc.scalar(place.floor))
+    return _call(_COMPARE["<=" if below else ">"], plain, _constant(place.floor))
 
 
-def _of_any_value(column: Expression, truth: bool) -> Expression:
+def _of_any_value(column: Evaluate, truth: bool) -> Evaluate:
     """A comparison that has the same result for all values. It is unknown for null."""
-    return column.is_valid() | _UNKNOWN if truth else column.is_null() & _UNKNOWN
+    return _any(_call(pc.is_valid, column), _UNKNOWN) if truth else _all(_call(pc.is_null, column), _UNKNOWN)
 
 
-def _as_decimal(column: Expression, kind: DataType, common: pa.DataType) -> Expression:
-    # Arrow casts whole numbers to decimals only if all their digits fit.
-    whole = isinstance(kind, Primitive) and kind.name in WHOLE
-    return (column.cast(LONG) if whole else column).cast(common)
-
-
-def _compared(left: Expression, operator: Operator, right: Expression) -> Expression:
-    match operator:
-        case "=":
-            return left == right
-        case "<>":
-            return left != right
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case ">":
-            return left > right
-    return left >= right
-
-
-def _floats(left: Expression, operator: Operator, right: Expression) -> Expression:
+def _floats(left: Evaluate, operator: Operator, right: Evaluate) -> Evaluate:
     """The comparison of floats in an order in which NaN is the last and equals itself."""
+    left_nan, right_nan = _call(pc.is_nan, left), _call(pc.is_nan, right)
     match operator:
         case ">":
             return _floats(right, "<", left)
         case "<":
-            return (left < right) | (~pc.is_nan(left) & pc.is_nan(right))
-        case ">=":
-            return ~_floats(left, "<", right)
-        case "<=":
-            return ~_floats(right, "<", left)
-        case "<>":
-            return ~_floats(left, "=", right)
-    return (left == right) | (pc.is_nan(left) & pc.is_nan(right))
+            return _any(_call(pc.less, left, right), _all(_not(left_nan), right_nan))
+        case ">=" | "<=" | "<>":
+            return _not(_floats(left, NEGATED[operator], right))
+    return _any(_call(pc.equal, left, right), _all(left_nan, right_nan))
 
 
 def check_filter(predicate: Predicate, schema: TableSchema) -> None:
@@ -299,7 +315,7 @@ def check_filter(predicate: Predicate, schema: TableSchema) -> None:
     """
     for column in predicate.columns:
         if column_type(predicate, column, schema) is None:
-            known = ", ".join(schema.names[:50])
+            listed = ", ".join(schema.names[:50])
             name = ".".join(column.path)
-            raise predicate.error(f"there is no column {name!r:.100}", column.at, f"The columns are: {known:.500}")
+            raise predicate.error(f"there is no column {name!r:.100}", column.at, f"The columns are: {listed:.500}")
     compile_filter(predicate, schema)

@@ -13,6 +13,8 @@ CALLS = {
     "import": "import cdfd",
     "changes": "import cdfd; assert cdfd.changes('t').read_all().num_rows == 5",
     "snapshot": "import cdfd; assert cdfd.snapshot('t').read_all().num_rows == 3",
+    "changes where": "import cdfd; assert cdfd.changes('t', where='id > 1 OR name IS NULL').read_all().num_rows == 3",
+    "snapshot where": "import cdfd; assert cdfd.snapshot('t', where='id = 1').read_all().num_rows == 2",
     "tail": "import sys; sys.argv[1:] = ['tail', 't', '--from', 'earliest', '--until', 'now']; from cdfd.cli import main; main()",
     "inspect": "import sys; sys.argv[1:] = ['inspect', 't']; from cdfd.cli import main; main()",
 }
