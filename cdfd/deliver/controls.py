@@ -17,7 +17,8 @@ from cdfd.errors import CdfdError, FencedError, LogError, SinkError, Unsupported
 from cdfd.log.table import Table, position_after
 from cdfd.model.control import EMPTY, Control, Pause
 from cdfd.model.position import Position
-from cdfd.plan.where import check_where, parse_where
+from cdfd.plan.shape.compiler import check_filter
+from cdfd.plan.shape.parser import parse_filter
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.base import Sink
 
@@ -168,7 +169,7 @@ class Controls:
 
     async def _check_where(self, where: str) -> None:
         try:
-            check_where(parse_where(where), (await self.table.log.header()).schema)
+            check_filter(parse_filter(where), (await self.table.log.header()).schema)
         except (LogError, SinkError):
             raise
         except CdfdError as error:

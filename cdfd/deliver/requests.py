@@ -13,7 +13,7 @@ import orjson
 
 from cdfd.errors import ConfigError
 from cdfd.escaping import one_line
-from cdfd.plan.where import MOST_CHARACTERS, parse_where
+from cdfd.plan.shape.parser import parse_filter
 from cdfd.runtime.logs import LEVELS
 
 Action = Literal["pause", "resume", "snapshot", "stop-snapshot", "move", "log-level"]
@@ -27,6 +27,8 @@ MOST_BYTES = 64 << 10
 """Largest request, in bytes."""
 MOST_ID = 100
 """Longest id of a request, in characters."""
+_MOST_CHARACTERS = 4096
+"""Longest condition: the position has it while the request is carried out."""
 _MOST_VERSION = (1 << 63) - 1
 _ID = re.compile(r"[!-~]+")
 _FIELDS: Mapping[Action, frozenset[str]] = {
@@ -203,10 +205,10 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
 
 
 def _check_where(where: object) -> None:
-    if not isinstance(where, str) or not 0 < len(where) <= MOST_CHARACTERS:
-        raise Refused("malformed", f"`where` must be text of 1 to {MOST_CHARACTERS} characters")
+    if not isinstance(where, str) or not 0 < len(where) <= _MOST_CHARACTERS:
+        raise Refused("malformed", f"`where` must be text of 1 to {_MOST_CHARACTERS} characters")
     try:
-        parse_where(where)
+        parse_filter(where)
     except ConfigError as error:
         raise Refused("malformed", str(error)) from None
 

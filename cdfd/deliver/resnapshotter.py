@@ -31,7 +31,8 @@ from cdfd.model.position import Position
 from cdfd.model.version import Touched, Version
 from cdfd.plan.planner import plan_snapshot
 from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles
-from cdfd.plan.where import parse_where, select_files
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.pruning import select_files
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.scan.execute import Execution
 
@@ -163,8 +164,9 @@ class Resnapshotter:
             version, found = reached, await self._live(reached, state.where)
         plan = plan_snapshot(found, 0)
         assert isinstance(plan.scans, LiveScans)
-        terms = parse_where(state.where) if state.where else ()
-        chosen = select_files(terms, plan.scans, plan.schema) if terms else np.ones(len(plan.scans), np.bool_)
+        chosen = np.ones(len(plan.scans), np.bool_)
+        if state.where:
+            chosen = select_files(parse_filter(state.where), plan.scans, plan.schema)
         return NumberedFiles(plan.scans), chosen, version
 
     async def _live(self, version: int, where: str) -> Snapshot:

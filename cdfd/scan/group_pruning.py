@@ -14,8 +14,8 @@ import pyarrow as pa
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.predicate import Predicate
-from cdfd.plan.shape.pruning import possible
-from cdfd.plan.skipping import Range
+from cdfd.plan.shape.pruning import compile_pruning
+from cdfd.plan.shape.ranges import Range
 from cdfd.scan.file_reader import FileReader
 from cdfd.scan.parquet.statistics import ChunkStatistics
 
@@ -27,10 +27,11 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
         return frozenset()
     sources = reader.layout.projection.file_columns
     groups = found({name for column in where.names if (name := sources.get(_spelled(column, schema))) is not None})
+    may_have_rows = compile_pruning(where, schema)
     return frozenset(
         number
         for number, (known, decoders) in enumerate(groups)
-        if not possible(where, schema, lambda name: _range(name, reader, known, decoders))  # noqa: B023 # called at once
+        if not may_have_rows(lambda name: _range(name, reader, known, decoders))  # noqa: B023 # called at once
     )
 
 

@@ -12,7 +12,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import DataType, Decimal, Primitive
 from cdfd.errors import ConfigError, LogError
-from cdfd.plan.shape.predicate import Literal, Predicate
+from cdfd.plan.shape.predicate import NUMBER, Literal, Predicate
 from cdfd.runtime.arrays import scalar_of
 
 WHOLE: Final = ("byte", "short", "integer", "long")
@@ -21,7 +21,7 @@ LONG = pa.int64()
 
 _FORMS: Final[dict[str, tuple[str, ...]]] = {
     "string": ("text",),
-    "boolean": ("boolean",),
+    "boolean": ("boolean", "text"),
     "binary": ("binary",),
     "date": ("text", "date"),
     "timestamp": ("text", "timestamp", "date"),
@@ -75,7 +75,8 @@ def typed_value(literal: Literal, kind: DataType, predicate: Predicate) -> Value
             raise _refusal(literal, kind, predicate)
         return _parse(literal, Primitive("double"), predicate)
     if is_number(kind):
-        if literal.form != "number":
+        # Also in quotes, as in Spark.
+        if literal.form not in ("number", "text") or not NUMBER.fullmatch(literal.text):
             raise _refusal(literal, kind, predicate)
         return decimal.Decimal(literal.text)
     assert isinstance(kind, Primitive)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from cdfd.errors import ConfigError
 from cdfd.plan.shape.predicate import (
+    NUMBER,
     And,
     Column,
     Comparison,
@@ -45,10 +46,10 @@ DEEPEST = 64
 """Deepest nesting of parentheses and NOT."""
 
 _TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<binary>[xX]'(?:[0-9a-fA-F]{2})*')
+    rf"""\s*(?:
+        (?P<binary>[xX]'(?:[0-9a-fA-F]{{2}})*')
       | (?P<text>'(?:[^']|'')*')
-      | (?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?(?![\w]))
+      | (?P<number>{NUMBER.pattern}(?![\w]))
       | (?P<quoted>`(?:[^`]|``)+`)
       | (?P<word>[^\W\d]\w*)
       | (?P<mark><=|>=|<>|!=|==|=|<|>|\(|\)|,|\.)

@@ -5,7 +5,7 @@ A term may be true, may be false, or both. Nulls make it neither. So a negation 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
-from cdfd.plan.shape.compiler import column_type
+from cdfd.plan.shape.compiler import check_filter, column_type
 from cdfd.plan.shape.literals import typed_value
 from cdfd.plan.shape.predicate import (
     MIRRORED,
@@ -39,7 +39,7 @@ from cdfd.plan.shape.predicate import (
     Predicate,
     Truth,
 )
-from cdfd.plan.skipping import Columns, Condition, Range, Value
+from cdfd.plan.shape.ranges import Columns, Range
 from cdfd.runtime.arrays import array_of
 
 Outcomes: TypeAlias = "tuple[bool, bool]"
@@ -48,92 +48,121 @@ Outcomes: TypeAlias = "tuple[bool, bool]"
 RangeOf: TypeAlias = Callable[[str], Range]
 """The range of a top-level column, by its name."""
 
+_Term: TypeAlias = Callable[[RangeOf], Outcomes]
+
 _ANY = (True, True)
 _NEITHER = (False, False)
 
 
-def possible(predicate: Predicate, schema: TableSchema, range_of: RangeOf) -> bool:
-    """Whether a row may satisfy the filter, whose types fit the schema. `range_of` knows what the values are."""
-    return _Outcomes(predicate, schema, range_of).of(predicate.root)[0]
+def compile_pruning(predicate: Predicate, schema: TableSchema) -> Callable[[RangeOf], bool]:
+    """The function that tells from the ranges of columns whether a row may satisfy a filter.
+
+    Raises:
+        ConfigError: a literal is not a value of its column's type.
+    """
+    term = _Compiler(predicate, schema).of(predicate.root)
+    return lambda range_of: term(range_of)[0]
 
 
-class _Outcomes:
-    def __init__(self, predicate: Predicate, schema: TableSchema, range_of: RangeOf) -> None:
+class _Compiler:
+    def __init__(self, predicate: Predicate, schema: TableSchema) -> None:
         self._predicate = predicate
         self._schema = schema
-        self._range_of = range_of
 
-    def of(self, node: Node) -> Outcomes:
+    def of(self, node: Node) -> _Term:
         match node:
             case And(terms):
-                found = [self.of(term) for term in terms]
-                return all(true for true, _ in found), any(false for _, false in found)
+                return _conjunction([self.of(term) for term in terms])
             case Or(terms):
-                found = [self.of(term) for term in terms]
-                return any(true for true, _ in found), all(false for _, false in found)
+                return _negation(_conjunction([_negation(self.of(term)) for term in terms]))
             case Not(term):
-                true, false = self.of(term)
-                return false, true
+                return _negation(self.of(term))
             case Comparison(left, operator, right):
                 return self._comparison(left, operator, right)
             case Membership(column, items):
                 return self._membership(column, items)
             case IsNull(column):
-                range = self._range(column)
-                return (True, False) if range is None else (range.nulls is not False, range.values)
+                return self._of_range(column, lambda range: (range.nulls is not False, range.values), (True, False))
             case Like(column):
-                return self._with_values(column)
+                return self._of_values(column)
             case Truth(operand):
                 return self._truth(operand)
 
-    def _truth(self, operand: Column | Literal) -> Outcomes:
+    def _truth(self, operand: Column | Literal) -> _Term:
         if isinstance(operand, Column):
-            return self._with_values(operand)
-        return _NEITHER if operand.form == "null" else (operand.text == "true", operand.text == "false")
+            return self._of_values(operand)
+        outcomes = _NEITHER if operand.form == "null" else (operand.text == "true", operand.text == "false")
+        return lambda range_of: outcomes
 
-    def _range(self, column: Column) -> Range | None:
-        """The range of a column; None if the schema does not have it, so that it is null."""
-        found = column_type(self._predicate, column, self._schema)
-        if found is None:
-            return None
-        return self._range_of(found[0][0]) if len(found[0]) == 1 else Range()
+    def _of_range(self, column: Column, outcomes: Callable[[Range], Outcomes], without: Outcomes = _NEITHER) -> _Term:
+        """A term that depends on the range of a column. `without`: its outcomes if the schema does not have the column."""
+        typed = column_type(self._predicate, column, self._schema)
+        if typed is None:
+            return lambda range_of: without
+        name, *fields = typed[0]
+        if fields:
+            unknown = outcomes(Range())
+            return lambda range_of: unknown
+        return lambda range_of: outcomes(range_of(name))
 
-    def _with_values(self, column: Column) -> Outcomes:
-        range = self._range(column)
-        return _ANY if range is not None and range.values else _NEITHER
+    def _of_values(self, column: Column) -> _Term:
+        return self._of_range(column, lambda range: _ANY if range.values else _NEITHER)
 
-    def _comparison(self, left: Column | Literal, operator: Operator, right: Column | Literal) -> Outcomes:
+    def _comparison(self, left: Column | Literal, operator: Operator, right: Column | Literal) -> _Term:
         if isinstance(left, Literal):
             left, operator, right = right, MIRRORED[operator], left
         assert isinstance(left, Column)
         if isinstance(right, Column):
-            sides = self._with_values(left), self._with_values(right)
-            return _ANY if _NEITHER not in sides else _NEITHER
+            sides = self._of_values(left), self._of_values(right)
+            return lambda range_of: _ANY if _NEITHER not in (side(range_of) for side in sides) else _NEITHER
         return self._with_literal(left, operator, right)
 
-    def _with_literal(self, column: Column, operator: Operator, literal: Literal) -> Outcomes:
-        found, range = column_type(self._predicate, column, self._schema), self._range(column)
-        if found is None or range is None or not range.values:
-            return _NEITHER
-        literal_value = typed_value(literal, found[1], self._predicate)
+    def _with_literal(self, column: Column, operator: Operator, literal: Literal) -> _Term:
+        typed = column_type(self._predicate, column, self._schema)
+        literal_value = None if typed is None else typed_value(literal, typed[1], self._predicate)
         if literal_value is None:
-            return _NEITHER
+            return lambda range_of: _NEITHER
         value = literal_value if isinstance(literal_value, Decimal) else values.as_python(literal_value)
-        if value is None or value != value:
-            return _ANY  # a time beyond the year 9999, or NaN
-        return _may_be(range, operator, value), _may_be(range, NEGATED[operator], value)
+        if value is None:
+            return self._of_values(column)  # a time beyond the year 9999
+        negated = NEGATED[operator]
+        return self._of_range(column, lambda range: (range.may_be(operator, value), range.may_be(negated, value)))
 
-    def _membership(self, column: Column, items: Sequence[Literal]) -> Outcomes:
-        true = any(self._with_literal(column, "=", item)[0] for item in items)
+    def _membership(self, column: Column, items: Sequence[Literal]) -> _Term:
+        equal = [self._with_literal(column, "=", item) for item in items]
+        values = self._of_values(column)
         # With a null among the values, a row is either in the list or unknown.
-        false = all(item.form != "null" for item in items) and self._with_values(column)[1]
-        return true, false
+        may_be_false = all(item.form != "null" for item in items)
+        return lambda range_of: (
+            any(term(range_of)[0] for term in equal),
+            may_be_false and values(range_of)[1],
+        )
 
 
-def _may_be(range: Range, operator: Operator, value: Value) -> bool:
-    if operator == "<>":
-        return not range.is_only(value)
-    return Condition("", operator, (value,)).possible(range)
+def _conjunction(terms: Sequence[_Term]) -> _Term:
+    def outcomes(range_of: RangeOf) -> Outcomes:
+        each = [term(range_of) for term in terms]
+        return all(true for true, _ in each), any(false for _, false in each)
+
+    return outcomes
+
+
+def _negation(term: _Term) -> _Term:
+    def outcomes(range_of: RangeOf) -> Outcomes:
+        true, false = term(range_of)
+        return false, true
+
+    return outcomes
+
+
+def select_files(predicate: Predicate, scans: LiveScans, schema: TableSchema) -> npt.NDArray[np.bool_]:
+    """For each file, whether it may have rows that satisfy a filter. The files must have their statistics.
+
+    Raises:
+        ConfigError: a column does not exist, or a literal is not a value of its type.
+    """
+    check_filter(predicate, schema)
+    return _kept(scans, (add.stats for add in scans.files), predicate, Columns(schema, schema), schema)
 
 
 def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
@@ -150,9 +179,14 @@ def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = N
     if plan.origin not in ("files", "snapshot"):
         return plan
     columns = Columns(plan.schema, plan.schema if target is None else target)
-    if not _helps(predicate, plan, columns):
-        return plan
-    kept = _kept(plan, predicate, columns, plan.schema if target is None else target)
+    texts: Iterable[str | None]
+    if isinstance(plan.scans, LiveScans):
+        texts = (add.stats for add in plan.scans.files)
+    elif any(map(columns.is_partition, predicate.names)):
+        texts = (None for _ in plan.scans)
+    else:
+        return plan  # nothing to decide by
+    kept = _kept(plan.scans, texts, predicate, columns, plan.schema if target is None else target)
     if kept.all():
         return plan
     scans: Sequence[FileScan]
@@ -163,25 +197,17 @@ def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = N
     return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")
 
 
-def _helps(predicate: Predicate, plan: ChangePlan, columns: Columns) -> bool:
-    """Whether there is anything to decide by: live files may have statistics."""
-    return isinstance(plan.scans, LiveScans) or any(map(columns.is_partition, predicate.names))
+def _kept(
+    scans: Sequence[FileScan], texts: Iterable[str | None], predicate: Predicate, columns: Columns, schema: TableSchema
+) -> npt.NDArray[np.bool_]:
+    if not len(scans):
+        return np.ones(0, np.bool_)
+    may_have_rows = compile_pruning(predicate, schema)
 
+    def keeps(scan: FileScan, stats: str | None) -> bool:
+        if scan.schema is not None:
+            return True  # rows of the schema before
+        parsed = statistics.parse(stats, columns.schema)
+        return may_have_rows(lambda name: columns.range(name, scan, parsed))
 
-def _kept(plan: ChangePlan, predicate: Predicate, columns: Columns, schema: TableSchema) -> npt.NDArray[np.bool_]:
-    if isinstance(plan.scans, LiveScans):
-        texts = (add.stats for add in plan.scans.files)
-    else:
-        texts = (None for _ in plan.scans)
-    scans = zip(plan.scans, texts, strict=True)
-    found = (_may_have_rows(scan, text, columns, predicate, schema) for scan, text in scans)
-    return np.fromiter(found, np.bool_, len(plan.scans))
-
-
-def _may_have_rows(
-    scan: FileScan, stats: str | None, columns: Columns, predicate: Predicate, schema: TableSchema
-) -> bool:
-    if scan.schema is not None:
-        return True  # rows of the schema before
-    known = statistics.parse(stats, columns.schema)
-    return possible(predicate, schema, lambda name: columns.range(name, scan, known))
+    return np.fromiter(map(keeps, scans, texts), np.bool_, len(scans))

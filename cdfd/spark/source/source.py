@@ -96,7 +96,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
         table, target = open_table(self._options), self._target
-        if self._options.start == "snapshot" and not self._filters.conditions:
+        if self._options.start == "snapshot" and not self._filters.predicates:
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
@@ -119,10 +119,10 @@ class BatchReader(DataSourceReader):
         for plan in await _plans(table, self._options, self._filters, target):
             conformed = schemas.of(plan, table.uri)
             kept = None
-            if self._filters.conditions and self._filters.has_version(plan):
+            if self._filters.predicates and self._filters.has_version(plan):
                 known, stats = await _with_stats(table, plan) if self._filters.of_rows else (plan, {})
                 kept = self._filters.kept(known, conformed, stats)
-            elif self._filters.conditions:
+            elif self._filters.predicates:
                 continue
             found.append(PlanRange(conformed, kept=kept))
         return found

@@ -195,13 +195,25 @@ def test_what_the_log_says_nothing_of(scan: FileScan) -> None:
 def test_what_is_not_understood() -> None:
     assert kept(spark.StringContains(("s",), "q"))
     assert kept(spark.EqualTo(("place", "lat"), 1.0))
-    assert kept(spark.EqualTo(("n",), "1"))
+    assert kept(spark.EqualTo(("n",), "one"))
+    assert kept(spark.Not(spark.StringContains(("s",), "q")))
     assert kept(spark.EqualTo(("b",), 1))
     assert kept(spark.EqualTo(("n",), float("nan")))
     assert not kept(spark.EqualTo(("n",), None))
     assert kept(spark.EqualTo(("n",), 1), stats={"minValues": {"n": "x"}, "maxValues": 3})
     assert kept(spark.EqualTo(("t",), at(1)), stats={"minValues": {"t": "+10000-01-02T00:00:00Z"}})
     assert kept(spark.EqualTo(("p",), 1), scan=FileScan("f", "insert", {"p": "three"}, 0))
+
+
+def test_negated_filters_leave_nulls_and_other_values() -> None:
+    only = STATS | {"minValues": {"n": 5}, "maxValues": {"n": 5}}
+    assert not kept(spark.Not(spark.EqualTo(("n",), 5)), stats=only)
+    assert not kept(spark.Not(spark.EqualNullSafe(("n",), 5)), stats=only)
+    assert kept(spark.Not(spark.EqualTo(("n",), 6)), stats=only)
+    assert not kept(spark.Not(spark.LessThan(("n",), 10)))
+    assert not kept(spark.Not(spark.EqualTo(("s",), "a")))
+    # All values of `s` are null, which this comparison takes for other than "a".
+    assert kept(spark.Not(spark.EqualNullSafe(("s",), "a")))
 
 
 def test_a_renamed_and_widened_column() -> None:

@@ -22,14 +22,13 @@ from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.errors import ConfigError
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
 from cdfd.plan.shape.compiler import compile_filter
 from cdfd.plan.shape.parser import parse_filter
-from cdfd.plan.shape.pruning import possible
-from cdfd.plan.skipping import Columns, Range
-from cdfd.plan.where import parse_where, select_files
+from cdfd.plan.shape.predicate import Predicate
+from cdfd.plan.shape.pruning import RangeOf, compile_pruning, select_files
+from cdfd.plan.shape.ranges import Columns, Range
 from cdfd.scan.data_files import open_data_file
 from cdfd.scan.file_reader import FileReader
 from cdfd.scan.group_pruning import excluded_groups
@@ -43,6 +42,10 @@ from tests.support.memory_storage import MemoryStorage
 FILE = FileScan("f", "insert", {}, 0)
 SCHEMA = TableSchema(from_arrow(NUMBERS))
 ROWS = st.lists(st.fixed_dictionaries({name: st.none() | st.integers(-2, 2) for name in "ab"}), min_size=1, max_size=4)
+
+
+def possible(predicate: Predicate, schema: TableSchema, range_of: RangeOf) -> bool:
+    return compile_pruning(predicate, schema)(range_of)
 
 
 def range_of(rows: list[Any], name: str) -> Range:
@@ -74,12 +77,8 @@ def is_skipped(column: Column, text: str, scan: FileScan, stats: str | None, *pa
 
 def is_left_out(column: Column, text: str, stats: str) -> bool:
     """Whether an operator who gives the filter as a condition does not get the file."""
-    try:
-        terms = parse_where(text)
-        scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([Add("f", {}, 1, 0, True, stats)])])))
-        return not select_files(terms, scans, column.schema()).all()
-    except ConfigError:
-        return False  # conditions have fewer forms
+    scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([Add("f", {}, 1, 0, True, stats)])])))
+    return not select_files(parse_filter(text), scans, column.schema()).all()
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -11,7 +11,8 @@ import pytest
 from cdfd.delta import statistics
 from cdfd.delta.types.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
 from cdfd.model.file_scan import FileScan
-from cdfd.plan.skipping import Columns, Condition, Operator, Range
+from cdfd.plan.shape.predicate import Operator
+from cdfd.plan.shape.ranges import Columns, Range
 
 NAN = math.nan
 LONG, INTEGER = Primitive("long"), Primitive("integer")
@@ -30,10 +31,6 @@ SCHEMA = TableSchema(
 )
 
 
-def possible(operator: Operator, found: Range, *operands: Any) -> bool:
-    return Condition("n", operator, operands).possible(found)
-
-
 @pytest.mark.parametrize(
     ("operator", "expected"),
     [
@@ -45,33 +42,24 @@ def possible(operator: Operator, found: Range, *operands: Any) -> bool:
     ],
 )
 def test_comparison_is_possible_within_the_bounds(operator: Operator, expected: list[bool]) -> None:
-    assert [possible(operator, SOME, operand) for operand in (0, 1, 2, 3, 4)] == expected
-    assert possible(operator, UNKNOWN, 2)
-    assert [possible(operator, SOME, operand) for operand in (0.5, 9.5)] == [expected[0], expected[-1]]
-    assert possible(operator, SOME, NAN)
-    assert not possible(operator, SOME, None)
-    assert not possible(operator, Range(nulls=True, values=False), 2)
-    assert possible(operator, SOME, 0, 4) is (operator != "=")
-    assert not possible(operator, SOME)
+    assert [SOME.may_be(operator, operand) for operand in (0, 1, 2, 3, 4)] == expected
+    assert UNKNOWN.may_be(operator, 2)
+    assert [SOME.may_be(operator, operand) for operand in (0.5, 9.5)] == [expected[0], expected[-1]]
+    assert SOME.may_be(operator, NAN)
+    assert not SOME.may_be(operator, None)
+    assert not Range(nulls=True, values=False).may_be(operator, 2)
 
 
 def test_one_bound_decides_alone() -> None:
     low, high = Range(1, None), Range(None, 3)
-    assert [possible("=", low, operand) for operand in (0, 1, 9)] == [False, True, True]
-    assert [possible("=", high, operand) for operand in (0, 3, 9)] == [True, True, False]
-    assert [possible("<", high, 0), possible("<=", high, 0), possible(">", low, 9), possible(">=", low, 9)] == [
-        True
-    ] * 4
+    assert [low.may_be("=", operand) for operand in (0, 1, 9)] == [False, True, True]
+    assert [high.may_be("=", operand) for operand in (0, 3, 9)] == [True, True, False]
+    assert [high.may_be("<", 0), high.may_be("<=", 0), low.may_be(">", 9), low.may_be(">=", 9)] == [True] * 4
 
 
 def test_nan_is_above_all_numbers() -> None:
     nan = Range(1.0, 3.0, nulls=False, nan=True)
-    assert [possible(">", nan, 9), possible(">=", nan, 9), possible("=", nan, 9)] == [True, True, False]
-
-
-def test_nulls_are_possible_unless_there_are_none() -> None:
-    assert [possible("null", Range(nulls=nulls)) for nulls in (True, False, None)] == [True, False, True]
-    assert [possible("not null", Range(values=values)) for values in (True, False)] == [True, False]
+    assert [nan.may_be(">", 9), nan.may_be(">=", 9), nan.may_be("=", 9)] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +85,7 @@ def test_nulls_are_possible_unless_there_are_none() -> None:
 )
 def test_only_values_of_one_kind_are_compared(bound: Any, operand: Any, comparable: bool) -> None:
     """All bounds are above the operand, so what can be compared is left out."""
-    assert possible("<", Range(bound, bound), operand) is not comparable
+    assert Range(bound, bound).may_be("<", operand) is not comparable
 
 
 @pytest.mark.parametrize(
@@ -121,16 +109,13 @@ def test_bounds_in_the_wrong_order_say_nothing() -> None:
     assert Range.between(1, None, nulls=None, nan=False) == Range(1, None)
 
 
-def test_range_is_a_value_only_if_both_bounds_are() -> None:
-    assert Range.constant(7).is_only(7)
-    assert not Range.constant(7).is_only(8)
-    assert not Range(7, 8).is_only(7)
-    assert not Range(6, 7).is_only(7)
-    assert not Range(7, None).is_only(7)
-    assert not Range(None, 7).is_only(7)
-    assert not Range(7.0, 7.0, nan=True).is_only(7.0)
-    assert not Range.constant(7).is_only("7")
-    assert not Range.constant(7).is_only(None)
+def test_values_may_differ_unless_both_bounds_are_the_value() -> None:
+    assert not Range.constant(7).may_be("<>", 7)
+    assert Range.constant(7).may_be("<>", 8)
+    for other in (Range(7, 8), Range(6, 7), Range(7, None), Range(None, 7), Range(7.0, 7.0, nan=True), UNKNOWN):
+        assert other.may_be("<>", 7)
+    assert Range.constant(7).may_be("<>", "7")
+    assert not Range.constant(7).may_be("<>", None)
 
 
 def of_column(name: str, stats: dict[str, Any] | None = None, **partition_values: str | None) -> Range:

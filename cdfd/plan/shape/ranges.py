@@ -1,4 +1,4 @@
-"""Data skipping: which files may have rows that satisfy conditions, from partition values and statistics in the log. Pure.
+"""Data skipping: what partition values and statistics in the log say of the values in a file. Pure.
 
 The statistics are those of `cdfd.delta.statistics`. A file with insufficient statistics may have such rows. NaN is above all numbers in
 Spark, but not in statistics, so `>` on floats skips nothing.
@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from cdfd.delta.statistics import FileStatistics
 from cdfd.delta.types import values
@@ -21,9 +21,9 @@ from cdfd.delta.types.datatypes import Primitive
 from cdfd.delta.types.schema import StructField, TableSchema
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
+from cdfd.plan.shape.predicate import Operator
 
 Value: TypeAlias = "bool | int | float | Decimal | str | bytes | date | datetime | None"
-Operator = Literal["=", "<", "<=", ">", ">=", "null", "not null"]
 
 _FLOATS = (Primitive("float"), Primitive("double"))
 
@@ -64,44 +64,25 @@ class Range:
             low = high = None
         return cls(low, high, nulls, nan=nan)
 
-    def is_only(self, value: Value) -> bool:
-        """Whether all values are known to be equal to one that is neither null nor NaN."""
-        low, high = _comparable(self.low, value), _comparable(self.high, value)
-        return not self.nan and low is not None and bool(low == value == high)
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition on a column: the comparison must be true for at least one operand."""
-
-    column: str
-    operator: Operator
-    operands: tuple[Value, ...] = ()
-
-    def possible(self, found: Range) -> bool:
-        """Whether a row in a range may satisfy the condition."""
-        if self.operator == "null":
-            return found.nulls is not False
-        if not found.values:
-            return False
-        return self.operator == "not null" or any(self._possible(found, operand) for operand in self.operands)
-
-    def _possible(self, found: Range, operand: Value) -> bool:
-        if operand is None:
+    def may_be(self, operator: Operator, value: Value) -> bool:
+        """Whether a comparison with `value` may be true for a row."""
+        if not self.values or value is None:
             return False  # a comparison with null is never true
-        if isinstance(operand, float) and math.isnan(operand):
+        if isinstance(value, float) and math.isnan(value):
             return True
-        low, high = _comparable(found.low, operand), _comparable(found.high, operand)
-        match self.operator:
+        low, high = _comparable(self.low, value), _comparable(self.high, value)
+        match operator:
             case "=":
-                return (low is None or low <= operand) and (high is None or high >= operand)
+                return (low is None or low <= value) and (high is None or high >= value)
+            case "<>":
+                return self.nan or low is None or not low == value == high
             case "<":
-                return low is None or low < operand
+                return low is None or low < value
             case "<=":
-                return low is None or low <= operand
+                return low is None or low <= value
             case ">":
-                return found.nan or high is None or high > operand
-        return found.nan or high is None or high >= operand
+                return self.nan or high is None or high > value
+        return self.nan or high is None or high >= value
 
 
 def _comparable(bound: Any, operand: Any) -> Any:
@@ -127,42 +108,43 @@ class Columns:
     def __init__(self, schema: TableSchema, conformed: TableSchema) -> None:
         self.schema = schema
         by_physical = {schema.physical_name(child): child for child in schema.struct}
-        self._known: dict[str, StructField] = {}
+        self._columns: dict[str, StructField] = {}
         for child in conformed.struct:
-            found = by_physical.get(conformed.physical_name(child))
-            if found is not None:
-                self._known[child.name] = found
+            column = by_physical.get(conformed.physical_name(child))
+            if column is not None:
+                self._columns[child.name] = column
 
     def is_partition(self, name: str) -> bool:
         """Whether a column is one that files have one value of; case does not count."""
         partitions = set(self.schema.partition_columns)
-        return any(known.lower() == name.lower() and column.name in partitions for known, column in self._known.items())
+        return any(each.lower() == name.lower() and column.name in partitions for each, column in self._columns.items())
 
-    def range(self, name: str, scan: FileScan, known: FileStatistics) -> Range:
+    def range(self, name: str, scan: FileScan, stats: FileStatistics) -> Range:
         """The range of a column in a file."""
-        column = self._known.get(name)
+        column = self._columns.get(name)
         if column is None or "__COLLATIONS" in column.metadata:
             return Range()
         if column.name in self.schema.partition_columns:
             return self._partition(column, scan)
-        return _of_statistics(column, known)
+        return _of_statistics(column, stats)
 
     def _partition(self, column: StructField, scan: FileScan) -> Range:
         try:
-            found = values.parse_partition(scan.partition_values, self.schema.select([column.name])).get(column.name)
+            schema = self.schema.select([column.name])
+            value = values.parse_partition(scan.partition_values, schema).get(column.name)
         except CdfdError:
             return Range()  # reading the file raises the error
-        if found is None or not found.is_valid:
+        if value is None or not value.is_valid:
             return Range.constant(None)
-        constant = values.as_python(found)
+        constant = values.as_python(value)
         return Range() if constant is None else Range.constant(constant)
 
 
-def _of_statistics(column: StructField, known: FileStatistics) -> Range:
+def _of_statistics(column: StructField, stats: FileStatistics) -> Range:
     path = (column.name,)
-    nulls, rows = known.null_count(path), known.num_records
+    nulls, rows = stats.null_count(path), stats.num_records
     if nulls is not None and nulls == rows:
         return Range(nulls=True, values=False)
-    bounds = known.bounds(path)
+    bounds = stats.bounds(path)
     some_nulls = None if nulls is None else nulls > 0
     return Range.between(bounds.min, bounds.max, nulls=some_nulls, nan=column.type in _FLOATS)
