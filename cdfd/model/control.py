@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from cdfd.model.position import ORDINAL_SPAN
+
 RECENT = 16
 """Ids of requests that a table remembers. A request with one of them is not carried out again."""
-ORDINALS = 1 << 40
-"""A re-snapshot's rows have `_change_ordinal`s from a multiple of this number on, so they differ from those of the version's own changes."""
-_SNAPSHOTS = 4096  # times ORDINALS, the ordinals are still integers that every JSON reader can represent
+_SNAPSHOTS = 4096  # times ORDINAL_SPAN, the ordinals are still integers that every JSON reader can represent
 
 _LONGEST_TEXT = 4096
 
@@ -80,7 +80,8 @@ class Control:
 
     def begin(self, id: str, where: str) -> Control:
         """The same, with a new re-snapshot."""
-        ordinal = ORDINALS * (1 + self.snapshots % _SNAPSHOTS)
+        # The version's own changes have smaller ordinals.
+        ordinal = ORDINAL_SPAN * (1 + self.snapshots % _SNAPSHOTS)
         begun = Resnapshot(id, ordinal=ordinal, where=where)
         return replace(self, snapshot=begun, snapshots=self.snapshots + 1).remember(id)
 

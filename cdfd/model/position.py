@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 Phase = Literal["snapshot", "stream"]
 
-BUCKET_ORDINALS = 1 << 40
-"""Ordinals of a bucket of a refined version (see `cdfd.model.refinement`). Where a version has several, each begins at a number that depends
-on the log alone, and not on rows before it."""
+ORDINAL_SPAN = 1 << 40
+"""Ordinals of a bucket of a refined version (see `cdfd.model.refinement`), or of a re-snapshot. Each begins at a multiple of this number,
+which depends on the log and the number of re-snapshots alone, and not on rows before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,31 @@ class Position:
     @property
     def is_refined(self) -> bool:
         """Whether the delivered parts of the version are buckets of its refinement, whose ordinals are far apart."""
-        return self.part > 0 and self.phase == "stream" and self.ordinal >= BUCKET_ORDINALS
+        return self.part > 0 and self.phase == "stream" and self.ordinal >= ORDINAL_SPAN
 
     @property
     def is_unrefined(self) -> bool:
         """Whether the delivered parts of the version are its files."""
-        return self.part > 0 and self.phase == "stream" and self.ordinal < BUCKET_ORDINALS
+        return self.part > 0 and self.phase == "stream" and self.ordinal < ORDINAL_SPAN
 
     def fields(self) -> dict[str, str | int]:
         """The fields for JSON, without an unknown digest."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Position:
+        """The position in the fields of a JSON document, which may have others. `ValueError` if it is invalid."""
+        kinds = {"table_id": str, "version": int, "part": int, "phase": str, "ordinal": int}
+        if document.get("digest") is not None:
+            kinds["digest"] = str
+        fields: dict[str, Any] = {name: document.get(name) for name in kinds}
+        for name, kind in kinds.items():
+            value = fields[name]
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
+                raise ValueError(f"{name} is {value!r}")
+        if fields["phase"] not in get_args(Phase):
+            raise ValueError(f"phase is {fields['phase']!r}")
+        return cls(**fields)
 
     def after_version(self, digest: str | None = None) -> Position:
         """The position after all of `version` is delivered; `digest` is the hash of its log entry."""

@@ -16,7 +16,7 @@ from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError
 from cdfd.model.file_scan import Bucket, FileScan, ImagePhase, RowIds
 from cdfd.model.plan import ChangePlan, LiveScans
-from cdfd.model.position import BUCKET_ORDINALS
+from cdfd.model.position import ORDINAL_SPAN
 from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS, Refine, Refinement, RowTracking
 from cdfd.plan.row_options import RowOptions
 
@@ -166,14 +166,14 @@ def _buckets(sources: Sequence[FileScan], *, phases: bool) -> tuple[FileScan, ..
     path = sources[0].path
     if count == 1 or not phases:
         return tuple(
-            FileScan(path, None, {}, pieces[number], bucket=Bucket(number, count, number * BUCKET_ORDINALS))
+            FileScan(path, None, {}, pieces[number], bucket=Bucket(number, count, number * ORDINAL_SPAN))
             for number in range(count)
         )
     found = []
     phase_names: tuple[ImagePhase, ...] = ("early", "late")
     for place, phase in enumerate(phase_names):
         for number in range(count):
-            ordinal = (place * count + number) * BUCKET_ORDINALS
+            ordinal = (place * count + number) * ORDINAL_SPAN
             bucket = Bucket(number, count, ordinal)
             found.append(FileScan(path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
     return tuple(found)

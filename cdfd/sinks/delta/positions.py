@@ -7,7 +7,6 @@
 Every writer keeps `txn` actions, in commits and in checkpoints. The source's id and the name of the changelog are properties of the target.
 """
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +18,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.ledger.txn_positions import digest_of, halves_of
 from cdfd.sinks.ledger.txn_state import Action, TxnState, txn
 
 CHANGELOG: Final = "cdfd.changelog"
@@ -30,8 +30,6 @@ SOURCE: Final = "cdfd.changelog.source"
 MODE: Final = "cdfd.changelog.mode"
 """Property of a target: its mode. A changelog has none."""
 
-_HALVES = struct.Struct(">qq")
-_UNKNOWN = (0, 0)
 _FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
 
 
@@ -76,9 +74,8 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
     if len(present) < len(_FIELDS):
         return Stored(None, None if owner is None else owner.version)
     version, part, snapshot, ordinal, *halves = present
-    digest = None if tuple(halves) == _UNKNOWN else _HALVES.pack(*halves).hex()
     table_id = state.metadata.configuration.get(SOURCE, "")
-    position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest)
+    position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest_of(halves))
     return Stored(position, None if owner is None else owner.version)
 
 
@@ -129,11 +126,8 @@ def _with_property(state: TxnState, key: str, value: str) -> TxnState:
 
 def position_actions(state: TxnState, app_id: str, position: Position, now_ms: int) -> list[Action]:
     """The actions that store a position: the numbers that differ from the stored ones."""
-    try:
-        halves = _UNKNOWN if position.digest is None else _HALVES.unpack(bytes.fromhex(position.digest))
-    except (ValueError, struct.error):
-        halves = _UNKNOWN  # a hash of another kind: it is not compared
-    values = (position.version, position.part, int(position.phase == "snapshot"), position.ordinal, *halves)
+    is_snapshot = int(position.phase == "snapshot")
+    values = (position.version, position.part, is_snapshot, position.ordinal, *halves_of(position.digest))
     wanted = {_name(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
     if position.phase == "stream" and position.version > 0:
         wanted = {app_id: position.version - 1, **wanted}

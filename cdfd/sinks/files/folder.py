@@ -311,20 +311,8 @@ def _parse_position(document: Any) -> _Kept:
         document = {}
     if document.get("format") != _FORMAT:
         raise ValueError(f"its format is {document.get('format')!r}, not {_FORMAT}")
-    expected = {"table_id": str, "version": int, "part": int, "phase": str, "ordinal": int, "delivered": bool}
-    for field, kind in expected.items():
-        if type(document.get(field)) is not kind:
-            raise ValueError(f"its {field} is {document.get(field)!r}")
-    if (
-        document["phase"] not in ("snapshot", "stream")
-        or min(document["version"], document["part"], document["ordinal"]) < 0
-    ):
-        raise ValueError("it is not a valid position")
-    digest = document.get("digest")
-    if digest is not None and not isinstance(digest, str):
-        raise ValueError(f"its digest is {digest!r}")
-    position = Position(
-        document["table_id"], document["version"], document["part"], document["phase"], document["ordinal"], digest
-    )
+    delivered = document.get("delivered")
+    if delivered is not True and delivered is not False:
+        raise ValueError(f"delivered is {delivered!r}")
     control = Control.parse(document["control"]) if "control" in document else EMPTY
-    return _Kept(position, document["delivered"], control, str(document.get("file", "")))
+    return _Kept(Position.parse(document), delivered, control, str(document.get("file", "")))

@@ -13,6 +13,7 @@ version. If the three times differ, the hash is unknown.
 
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdfd.sinks.ledger.ledger import PREFIX
@@ -42,6 +43,19 @@ class StoredPosition:
     last_updated: int | None = None
 
 
+def halves_of(digest: str | None) -> tuple[int, int]:
+    """A hash as two numbers. Two zeros stand for an unknown one, and for a hash of another kind, which is not compared."""
+    if digest is None or _DIGEST.fullmatch(digest) is None:
+        return _UNKNOWN
+    first, second = _HALVES.unpack(bytes.fromhex(digest))
+    return first, second
+
+
+def digest_of(halves: Sequence[int]) -> str | None:
+    """The hash that two numbers stand for; None if it is unknown."""
+    return None if tuple(halves) == _UNKNOWN else _HALVES.pack(*halves).hex()
+
+
 def stored_position(state: TxnState, app_id: str) -> StoredPosition:
     """The position of an appId."""
     found = state.txns.get(app_id)
@@ -52,8 +66,7 @@ def stored_position(state: TxnState, app_id: str) -> StoredPosition:
     together = found.last_updated is not None and all(
         half is not None and half.last_updated == found.last_updated for half in halves
     )
-    numbers = tuple(half.version for half in halves if half is not None) if together else _UNKNOWN
-    digest = None if numbers == _UNKNOWN else _HALVES.pack(*numbers).hex()
+    digest = digest_of([half.version for half in halves if half is not None]) if together else None
     return StoredPosition(found.version, digest, found.last_updated)
 
 
@@ -66,14 +79,10 @@ def position_actions(state: TxnState, app_id: str, version: int, digest: str | N
         return []
     actions = [txn(app_id, version, now_ms)]
     names = _app_ids(app_id)
-    if digest is not None:
-        halves = _HALVES.unpack(bytes.fromhex(digest))
-    elif any(name in state.txns for name in names):
-        # Overwrite the hash of another version.
-        halves = _UNKNOWN
-    else:
-        return actions
-    return actions + [txn(name, half, now_ms) for name, half in zip(names, halves, strict=True)]
+    # The hash of another version is overwritten, with an unknown one if need be.
+    if digest is not None or any(name in state.txns for name in names):
+        return actions + [txn(name, half, now_ms) for name, half in zip(names, halves_of(digest), strict=True)]
+    return actions
 
 
 def renewal(state: TxnState, app_id: str, now_ms: int) -> list[Action]:

@@ -60,35 +60,27 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's checkpoint."""
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             **self.position.fields(),
             "first_version": self.first_version,
             "first_phase": self.first_phase,
         }
         if self.key:
-            found["key"] = list(self.key)
-        return found if self.backlog is None else {**found, "backlog": self.backlog.to_json()}
+            document["key"] = list(self.key)
+        return document if self.backlog is None else {**document, "backlog": self.backlog.to_json()}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Offset:
+    def from_json(cls, document: Mapping[str, Any]) -> Offset:
         """From Spark's checkpoint. `ConfigError` if the checkpoint is of another source."""
-        counts = [found.get(name) for name in ("version", "part", "ordinal", "first_version")]
-        phases = [found.get(name) for name in ("phase", "first_phase")]
-        table = found.get("table_id")
-        if (
-            not isinstance(table, str)
-            or any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in counts)
-            or any(phase not in ("snapshot", "stream") for phase in phases)
-        ):
+        start = {"version": document.get("first_version"), "phase": document.get("first_phase")}
+        try:
+            position = Position.parse(document)
+            first = Position.parse({**document, **start})
+        except ValueError as error:
             raise ConfigError(
-                "the checkpoint's offset is not of a cdfd source",
+                f"the checkpoint's offset is not of a cdfd source: {error}",
                 hint="The checkpoint is of another query; use a separate folder for each query",
-            )
-        digest = found.get("digest")
-        known = digest if isinstance(digest, str) else None
-        position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"], known)
-        key = found.get("key")
+            ) from None
+        key = document.get("key")
         names = tuple(map(str, key)) if isinstance(key, list) else ()
-        return cls(
-            position, found["first_version"], found["first_phase"], names, Backlog.from_json(found.get("backlog"))
-        )
+        return cls(position, first.version, first.phase, names, Backlog.from_json(document.get("backlog")))

@@ -11,7 +11,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.model.file_scan import Bucket, FileScan
 from cdfd.model.plan import ChangePlan
-from cdfd.model.position import BUCKET_ORDINALS
+from cdfd.model.position import ORDINAL_SPAN
 from cdfd.model.refinement import BUCKET_BYTES, Refine
 from cdfd.plan import refining
 from cdfd.plan.planner import plan
@@ -71,21 +71,21 @@ class TestBuckets:
 
     def test_buckets_by_key_have_ordinals_of_their_own(self) -> None:
         made = refined_plan(update(BUCKET_BYTES), "key")
-        expected = [(BUCKET_BYTES, None, Bucket(0, 2, 0)), (BUCKET_BYTES, None, Bucket(1, 2, BUCKET_ORDINALS))]
+        expected = [(BUCKET_BYTES, None, Bucket(0, 2, 0)), (BUCKET_BYTES, None, Bucket(1, 2, ORDINAL_SPAN))]
         assert sizes_and_buckets(made) == expected
 
     def test_buckets_by_row_id_have_all_deletes_before_all_inserts(self) -> None:
         made = refined_plan(update(BUCKET_BYTES + 1))
         assert [scan.image_phase for scan in made.scans] == ["early"] * 3 + ["late"] * 3
         buckets = [scan.bucket for scan in made.scans]
-        assert buckets == [Bucket(place % 3, 3, place * BUCKET_ORDINALS) for place in range(6)]
+        assert buckets == [Bucket(place % 3, 3, place * ORDINAL_SPAN) for place in range(6)]
         assert sum(scan.size for scan in made.scans) == 2 * 2 * (BUCKET_BYTES + 1)
 
     def test_images_of_change_data_files_are_in_buckets_without_phases(self) -> None:
         scan = FileScan("c", None, {}, BUCKET_BYTES + 1)
         halves = tuple(replace(scan, image_phase=phase) for phase in ("early", "late"))
         made = with_images_paired(ChangePlan(4, 7, header().schema, halves, "cdc", key=("id",)))
-        assert [scan.bucket for scan in made.scans] == [Bucket(0, 2, 0), Bucket(1, 2, BUCKET_ORDINALS)]
+        assert [scan.bucket for scan in made.scans] == [Bucket(0, 2, 0), Bucket(1, 2, ORDINAL_SPAN)]
         assert made.refinement is not None
         assert list(made.refinement.sources) == [scan]
 

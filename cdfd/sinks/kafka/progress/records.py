@@ -109,23 +109,19 @@ def progress_of(value: bytes) -> Progress:
     document = orjson.loads(value)
     if not isinstance(document, dict):
         raise _InvalidRecord("it is not a JSON object")
-    phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
+    counts, announced = document.get("counts", {}), document.get("announced", False)
     job, backfill, topic = (_fields(document, name) for name in ("job", "whole", "topic"))
-    if phase not in ("snapshot", "stream"):
-        raise _InvalidRecord(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
         raise _InvalidRecord("counts or announced have the wrong type")
-    position = Position(
-        _text(document, "table_id"),
-        _number(document, "version"),
-        _number(document, "part"),
-        phase,
-        _number(document, "ordinal"),
-        _text(document, "digest") if "digest" in document else None,
-    )
     control = Control.parse(document["control"]) if "control" in document else EMPTY
     return Progress(
-        position, {name: _number(counts, name) for name in counts}, announced, job, backfill, control, topic
+        Position.parse(document),
+        {name: _number(counts, name) for name in counts},
+        announced,
+        job,
+        backfill,
+        control,
+        topic,
     )
 
 
@@ -314,13 +310,6 @@ def _fields(document: Mapping[str, Any], name: str) -> Mapping[str, str | int]:
     if not isinstance(found, dict) or not all(type(value) in (str, int) for value in found.values()):
         raise _InvalidRecord(f"{name} has the wrong type")
     return found
-
-
-def _text(document: Mapping[str, Any], name: str) -> str:
-    value = document.get(name)
-    if not isinstance(value, str):
-        raise _InvalidRecord(f"{name} is {value!r}")
-    return value
 
 
 def _number(document: Mapping[str, Any], name: str) -> int:
