@@ -145,7 +145,7 @@ async def test_the_log_level() -> None:
         ("/tables/orders/move", {"version": 1 << 63}, 400, "`version` must be"),
         ("/tables/orders/snapshot", {"where": ""}, 400, "`where` must be"),
         ("/tables/orders/snapshot", {"where": 7}, 400, "`where` must be"),
-        ("/tables/orders/snapshot", {"where": "a = 1 or b = 2"}, 400, "where AND is expected"),
+        ("/tables/orders/snapshot", {"where": "a = 1 or"}, 400, "at its end"),
         ("/tables/orders/snapshot", {"where": "a" * 5000}, 400, "`where` must be"),
     ],
 )
