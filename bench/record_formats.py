@@ -43,9 +43,9 @@ def seconds(name: str, batches: list[pa.RecordBatch], compression: Compression) 
     """CPU seconds for encoding these rows, and with making batches of them."""
     encoding, batching = encoder(name), Batching(compression)
     encoded = made = 0.0
-    for batch in [*batches, None]:
+    for batch in batches:
         start = time.process_time()
-        found = encoding.flush() if batch is None else encoding.encode(batch)
+        found = encoding.encode(batch)
         middle = time.process_time()
         for records in found:
             places: Partitions = records.partition or 0

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encode.images import KeyedBatches, KeyedRows
+from cdfd.encode.images import KeyedRows
 from cdfd.encode.keys import Rows
 from cdfd.encode.pieces import Integers, pool_from_parts
 from cdfd.encode.records import Records
@@ -36,27 +36,21 @@ class ArrowRecords:
     def __init__(
         self, keys: Rows | None = None, partitioner: Partitioner | None = None, *, record_bytes: int = RECORD_BYTES
     ) -> None:
-        self._batches = KeyedBatches(keys)
+        self._keys = keys
         self._partitioner = partitioner
         self._record_bytes = record_bytes
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        return self._records(self._batches.rows(batch))
-
-    def flush(self) -> list[Records]:
-        """As `RecordEncoder.flush`."""
-        return self._records(self._batches.flush())
-
-    def _records(self, lots: list[KeyedRows]) -> list[Records]:
         return [
             Records(None, _join(list(self._streams(rows))), partition=partition)
-            for lot in lots
-            for partition, rows in self._by_partition(lot)
+            for partition, rows in self._by_partition(KeyedRows.of(batch, self._keys))
         ]
 
     def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
         batch = rows.batch
+        if not batch.num_rows:
+            return
         if rows.keys is None or self._partitioner is None:
             yield None, batch
             return

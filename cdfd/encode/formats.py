@@ -7,7 +7,7 @@ from typing import Literal
 from cdfd.encode.arrow import RECORD_BYTES, ArrowRecords, Partitioner
 from cdfd.encode.avro.format import AvroRows, Register
 from cdfd.encode.cloudevents import CloudEventAttributes
-from cdfd.encode.envelopes import EnvelopeRecords
+from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.keys import JsonRows, KeyColumns
 from cdfd.encode.records import Origin, RecordEncoder
@@ -86,9 +86,13 @@ def _cloudevents(options: EncoderOptions) -> RecordEncoder:
 
 
 def _debezium(options: EncoderOptions) -> RecordEncoder:
-    keys, longs = options.json_keys, options.longs_as_strings
-    return EnvelopeRecords(
-        options.origin, keys, tombstones=options.tombstones, longs_as_strings=longs, headers=options.row_headers
+    return DebeziumEncoder(
+        options.origin.table,
+        name=options.origin.pipeline,
+        keys=options.json_keys,
+        tombstones=options.tombstones,
+        longs_as_strings=options.longs_as_strings,
+        headers=options.row_headers,
     )
 
 

@@ -1,4 +1,4 @@
-"""Change rows with their keys: the two images of an update are kept together, those of a changed key are split.
+"""Change rows with their keys: the images of an update that changes the key are split.
 
 Images are a pair where the post-image directly follows the pre-image, in one version and in `_change_ordinal`. Where
 their keys differ, the pre-image becomes a delete and the post-image an insert: under its old key there is no such row
@@ -7,6 +7,8 @@ any more.
     update_preimage  {"id":1}        delete {"id":1}
     update_postimage {"id":2}   ->   insert {"id":2}
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +33,6 @@ __all__ = [
     "INSERT",
     "POST_IMAGE",
     "PRE_IMAGE",
-    "KeyedBatches",
     "KeyedRows",
     "change_codes",
     "check_change_columns",
@@ -42,7 +43,7 @@ _CHANGE_NAMES: Final = [each.name for each in CHANGE_COLUMNS]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedRows:
-    """Rows with nothing between them and what they belong to.
+    """Change rows and their keys.
 
     Attributes:
         batch: change rows.
@@ -56,68 +57,34 @@ class KeyedRows:
     keys: pa.Array | None = None
     moved: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def key_headers(self, prefix: str) -> HeaderColumns:
-        """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none."""
-        if self.keys is None or not len(self.moved):
-            return ()
-        old, new = self.moved, self.moved + 1
-        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
-
-
-class KeyedBatches:
-    """Gives rows their keys, batch after batch. With a key, a pre-image that ends a batch waits for the row that follows it.
-
-    Args:
-        keys: what makes keys of rows; None for none.
-    """
-
-    def __init__(self, keys: Rows | None) -> None:
-        self._keys = keys
-        self._held: pa.RecordBatch | None = None
-
-    def rows(self, batch: pa.RecordBatch) -> list[KeyedRows]:
-        """The row held back and these, but for a pre-image at the end; none, or one or two lots of them.
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, make_keys: Rows | None) -> KeyedRows:
+        """Rows with the keys that a function makes of them; None for no keys.
 
         Raises:
             DataError: the batch does not end in the change columns, or what making the keys raises.
         """
         check_change_columns(batch.schema)
-        if not batch.num_rows:
-            return []
-        if self._keys is None:
-            return [KeyedRows(batch, change_codes(batch))]
-        earlier, held = [], self._held
-        if held is not None and held.schema == batch.schema:
-            batch = pa.concat_batches([held, batch])
-        elif held is not None:
-            earlier = [self._keyed(held, change_codes(held), self._keys)]
-        self._held = None
         codes = change_codes(batch)
-        if codes[-1] == PRE_IMAGE:
-            last = len(codes) - 1
-            # `take` copies: the batch must not live on for one row of it.
-            self._held = batch.take(array_of([last]))
-            batch, codes = batch.slice(0, last), codes[:last]
-        return [*earlier, self._keyed(batch, codes, self._keys)] if batch.num_rows else earlier
-
-    def flush(self) -> list[KeyedRows]:
-        """The row held back, if there is one: nothing followed it."""
-        held, self._held = self._held, None
-        if held is None or self._keys is None:
-            return []
-        return [self._keyed(held, change_codes(held), self._keys)]
-
-    def _keyed(self, batch: pa.RecordBatch, codes: npt.NDArray[np.int8], make_keys: Rows) -> KeyedRows:
+        if make_keys is None:
+            return cls(batch, codes)
         keys = make_keys(batch)
         pairs = _pairs(batch, codes)
         if len(pairs):
             differs = pc.not_equal(keys.take(array_of(pairs)), keys.take(array_of(pairs + 1)))
             pairs = pairs[to_numpy(differs)]
         if not len(pairs):
-            return KeyedRows(batch, codes, keys)
+            return cls(batch, codes, keys)
         codes = codes.copy()
         codes[pairs], codes[pairs + 1] = DELETE, INSERT
-        return KeyedRows(with_codes(batch, codes), codes, keys, pairs)
+        return cls(with_codes(batch, codes), codes, keys, pairs)
+
+    def key_headers(self, prefix: str) -> HeaderColumns:
+        """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none."""
+        if self.keys is None or not len(self.moved):
+            return ()
+        old, new = self.moved, self.moved + 1
+        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
 
 
 def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:

@@ -51,13 +51,13 @@ class Records:
 
 
 class RecordEncoder(Protocol):
-    """Makes records of one table's change rows. Holds back what the next rows may change; not to be shared by threads."""
+    """Makes records of one table's change rows. It keeps nothing of them; not to be shared by threads."""
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
-        """Records of the rows that follow those of the last call; in order.
+        """Records of the rows, in order.
 
         Args:
-            batch: the table's columns, then the four change columns.
+            batch: the table's columns, then the four change columns. It does not end between the images of an update.
             snapshot: the rows are the live rows of a version.
 
         Raises:
@@ -66,9 +66,6 @@ class RecordEncoder(Protocol):
             MissingColumnError: a key column that the table does not have.
             SinkError: a schema registry refuses the schema, or does not answer.
         """
-
-    def flush(self) -> list[Records]:
-        """The records that are still buffered. Call it at the end of a delivery, before the commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.encode.headers import RowHeaders
-from cdfd.encode.images import DELETE, KeyedBatches, KeyedRows
+from cdfd.encode.images import DELETE, KeyedRows
 from cdfd.encode.keys import Rows
 from cdfd.encode.records import HeaderColumns, Headers, Layout, Records, with_tombstones
 
@@ -38,32 +38,25 @@ class RowRecords:
         headers: RowHeaders | None = None,
     ) -> None:
         self._values = values
-        self._batches = KeyedBatches(keys)
-        self._tombstones = tombstones
+        self._keys = keys
+        self._tombstones = tombstones and keys is not None
         self._attributes = attributes
         self._prefix = prefix
         self._headers = headers
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        return [self._records(rows, snapshot) for rows in self._batches.rows(batch)]
-
-    def flush(self) -> list[Records]:
-        """As `RecordEncoder.flush`."""
-        return [self._records(rows, snapshot=False) for rows in self._batches.flush()]
-
-    def _records(self, rows: KeyedRows, snapshot: bool) -> Records:
-        headers = rows.key_headers(self._prefix)
+        rows = KeyedRows.of(batch, self._keys)
+        columns = rows.key_headers(self._prefix)
         if self._headers is not None:
-            headers += self._headers(rows.batch)
-        found = Records(rows.keys, self._values(rows.batch), header_columns=headers)
-        wanted = self._tombstones and rows.keys is not None
-        deleted = rows.codes == DELETE if wanted else np.zeros(len(rows.codes), np.bool_)
+            columns += self._headers(rows.batch)
+        records = Records(rows.keys, self._values(rows.batch), header_columns=columns)
+        deleted = rows.codes == DELETE if self._tombstones else np.zeros(len(rows.codes), np.bool_)
         if self._attributes is None and not deleted.any():
-            return found
+            return [records]
         layout = Layout.of(deleted)
-        found = with_tombstones(found, layout)
+        records = with_tombstones(records, layout)
         if self._attributes is None:
-            return found
-        fixed, columns = self._attributes(rows, layout, snapshot)
-        return replace(found, headers=fixed, header_columns=columns + found.header_columns)
+            return [records]
+        headers, columns = self._attributes(rows, layout, snapshot)
+        return [replace(records, headers=headers, header_columns=columns + records.header_columns)]

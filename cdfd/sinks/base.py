@@ -57,7 +57,10 @@ class Delivery(ABC):
 
     @abstractmethod
     async def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch of change rows. Returns when the sink is ready for more, which applies back-pressure."""
+        """Take one batch of change rows, which does not end between the images of an update.
+
+        Returns when the sink is ready for more, which applies back-pressure.
+        """
 
     @abstractmethod
     async def commit(self, following: Position) -> None:

@@ -1,12 +1,18 @@
 """Change rows for tests of what becomes of them, and records as plain values."""
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.encode.formats import EncoderOptions, record_format
 from cdfd.encode.records import Origin, RecordEncoder, Records
+from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.model.plan import ChangePlan
+from cdfd.scan.updates.whole_pairs import whole_pairs
 
 KINDS: list[str] = CHANGE_TYPES.to_pylist()
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])
@@ -34,6 +40,20 @@ def change_rows(rows: list[Row], first: int = 0) -> pa.RecordBatch:
         pa.array(range(first, first + len(rows)), pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def cut_rows(rows: pa.RecordBatch, cuts: Iterable[int]) -> Iterator[ChangeBatch]:
+    """The rows of a table with an id and a note, in batches that end before these rows."""
+    schema = TableSchema(from_arrow(pa.schema([("id", pa.int64()), ("note", pa.string())])))
+    edges = sorted({0, rows.num_rows, *(cut for cut in cuts if cut < rows.num_rows)})
+    for start, end in pairwise(edges):
+        some = rows.slice(start, end - start)
+        yield ChangeBatch(ChangePlan(1, 0, schema, (), "files"), schema, some, some.column(5)[-1].as_py() + 1)
+
+
+def whole_batches(rows: pa.RecordBatch, cuts: Iterable[int]) -> list[pa.RecordBatch]:
+    """The same as a sink gets them: no batch ends between the images of an update."""
+    return [batch.rows for batch in whole_pairs(cut_rows(rows, cuts))]
 
 
 class Record(NamedTuple):

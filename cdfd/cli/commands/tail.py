@@ -228,16 +228,12 @@ class Writer:
         if self._trevni is not None:
             self._write_trevni(self._trevni, execution, plans)
             return
-        # A Debezium event may combine two rows of different batches, so batches are encoded sequentially.
-        workers = execution.threads_for(plans) if self._debezium is None else 1
         rows = (found for found in execution.batches(plans) if found.rows.num_rows)
-        for found, lines in map_in_order(self._encoded, rows, workers=workers):
+        for found, lines in map_in_order(self._encoded, rows, workers=execution.threads_for(plans)):
             if self._stopped:
                 return
             self._out.write(lines)
             self._report.count(found.plan.version, found.rows.num_rows)
-        if self._debezium is not None:
-            self._out.write(self._debezium.flush_lines())
         self._out.flush()
 
     def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -247,8 +243,6 @@ class Writer:
                 return
             self._out.write(self._flat(rows) if self._debezium is None else self._debezium.lines(rows))
             self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
-        if self._debezium is not None:
-            self._out.write(self._debezium.flush_lines())
         self._out.flush()
 
     def _write_trevni(self, output: TrevniOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:

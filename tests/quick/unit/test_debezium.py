@@ -1,4 +1,3 @@
-import itertools
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from tests.support.change_rows import whole_batches
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -97,24 +97,12 @@ CHANGES = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 2)), max_siz
 
 @given(CHANGES, st.lists(st.integers(0, 20), max_size=4))
 def test_events_are_the_same_however_rows_are_cut_into_batches(changes: list[tuple[str, int]], cuts: list[int]) -> None:
-    whole = change_rows(changes)
-    borders = [0, *sorted(min(cut, len(changes)) for cut in cuts), len(changes)]
-    by_lines, by_events = encoder(), encoder()
     found, values = [], []
-    for start, stop in itertools.pairwise(borders):
-        batch = whole.slice(start, stop - start)
-        found += parsed(by_lines.lines(batch))
-        events = by_events.events(batch)
-        values += [json.loads(value.as_py()) for value in events.values]
-        assert len(events.rows) == len(events.values)
-        assert all(
-            values[-len(events.rows) + n]["source"]["change_ordinal"] == start + row
-            for n, row in enumerate(events.rows)
-        )
-    found += parsed(by_lines.flush_lines())
-    values += [json.loads(value.as_py()) for value in by_events.flush().values]
+    for batch in whole_batches(change_rows(changes), cuts):
+        found += parsed(encoder().lines(batch))
+        (records,) = encoder().encode(batch)
+        values += [json.loads(value.as_py()) for value in records.values]
     assert found == values == expected(changes)
-    assert parsed(by_lines.flush_lines()) == []
 
 
 def test_field_order_and_text_of_an_update() -> None:
@@ -132,25 +120,6 @@ def test_field_order_and_text_of_an_update() -> None:
 def test_rows_of_a_snapshot_are_reads() -> None:
     rows = change_rows([("insert", 3), ("insert", 3)])
     assert parsed(encoder().lines(rows, snapshot=True)) == [event(None, 0, "r", 3), event(None, 1, "r", 3)]
-
-
-def test_a_schema_may_change_while_a_row_is_held_back() -> None:
-    subject = encoder()
-    assert parsed(subject.lines(change_rows([("update_preimage", 1)]))) == []
-    wider = change_rows([("insert", 2)], first=1)
-    wider = wider.add_column(2, "added", pa.array([True]))
-    found = parsed(subject.lines(wider))
-    assert [event["op"] for event in found] == ["d", "c"]
-    assert found[1]["after"] == {**image(1), "added": True}
-
-
-def test_a_row_held_back_does_not_keep_its_batch() -> None:
-    changes = [("insert", 1)] * 10_000 + [("update_preimage", 1)]
-    subject, before = encoder(), pa.total_allocated_bytes()
-    subject.lines(change_rows(changes))
-    assert pa.total_allocated_bytes() - before < 10_000
-    (left,) = parsed(subject.flush_lines())
-    assert left == event(10_000, None, "d", 1)
 
 
 def test_plain_change_types_and_other_dictionaries_do_too() -> None:

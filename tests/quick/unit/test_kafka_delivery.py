@@ -22,7 +22,6 @@ from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator, SideRecord
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
-from tests.support.change_rows import Row, change_rows
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
 from tests.support.kafka.sinking import Place, at, deliver, rows, version
 
@@ -176,15 +175,6 @@ class TestChunks:
         assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[0], [1], [2], [3], [4]]
         assert table.producer.calls.count("begin") == 1
         assert [sent.more for sent in table.producer.sent("shop.orders")] == [False] * 5
-
-    async def test_images_of_an_update_in_two_chunks_are_one_record(self) -> None:
-        table = Recorded(Place("nowhere:1", "shop").destination, kind="debezium", chunk_bytes=1)
-        delivery = await table.sink.begin(at(0))
-        await delivery.write(change_rows([Row("update_preimage", 0, 1, "a")]))
-        await delivery.write(change_rows([Row("update_postimage", 0, 1, "b")], first=1))
-        await delivery.commit(at(1))
-        (document,) = documents(table.producer.values("shop.orders"))
-        assert (document["op"], document["before"]["note"], document["after"]["note"]) == ("u", "a", "b")
 
     async def test_snapshot_rows_are_encoded_apart_from_changes(self) -> None:
         table = recorded(kind="debezium")

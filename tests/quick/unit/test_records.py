@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from cdfd.encode.arrow import ArrowRecords
 from cdfd.encode.records import Origin, RecordEncoder, Records
 from cdfd.errors import ConfigError, DataError, MissingColumnError
-from cdfd.model.columns import CHANGE_COLUMNS
-from tests.support.change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened, record_encoder
+from tests.support.change_rows import (
+    KINDS,
+    SCHEMA,
+    TIME_TEXTS,
+    Record,
+    Row,
+    change_rows,
+    flattened,
+    record_encoder,
+    whole_batches,
+)
 
 ORIGIN = Origin("shop", "orders", "0b1c", "shop.orders")
 ROWS = st.lists(
@@ -26,9 +35,7 @@ CUTS = st.lists(st.integers(0, 16), max_size=4)
 
 def lots_of(encoder: RecordEncoder, rows: pa.RecordBatch, cuts: list[int], **options: bool) -> list[Records]:
     """The records of rows that come in batches."""
-    borders = [0, *sorted(min(cut, rows.num_rows) for cut in cuts), rows.num_rows]
-    batches = [rows.slice(start, stop - start) for start, stop in itertools.pairwise(borders)]
-    return [*(records for batch in batches for records in encoder.encode(batch, **options)), *encoder.flush()]
+    return [records for batch in whole_batches(rows, cuts) for records in encoder.encode(batch, **options)]
 
 
 def everything(encoder: RecordEncoder, rows: list[Row], cuts: list[int], **options: bool) -> list[Record]:
@@ -79,7 +86,6 @@ def test_flat_records_are_the_same_however_rows_are_cut(rows: list[Row], cuts: l
     assert [(key, value and json.loads(value), headers) for key, value, headers in found] == expected(
         rows, tombstones=tombstones
     )
-    assert subject.flush() == []
 
 
 @given(ROWS, CUTS)
@@ -111,31 +117,6 @@ def test_a_changed_key_is_a_delete_and_an_insert() -> None:
     ]
     kinds = [json.loads(record.value)["_change_type"] if record.value else None for record in found]
     assert kinds == ["delete", None, "insert", "insert"]
-
-
-def test_a_key_may_change_between_batches_of_another_schema() -> None:
-    # The pre-image that waits has nothing to do with the rows that come: it goes first.
-    subject = record_encoder("flat", ORIGIN, key=["id"])
-    assert subject.encode(change_rows([Row("update_preimage", 1, 1, "x")])) == []
-    wider = change_rows([Row("update_postimage", 1, 2, "y")], first=1).append_column("late", pa.array([True]))
-    columns = ["id", "note", "late", *(field.name for field in CHANGE_COLUMNS)]
-    found = flattened(subject.encode(wider.select(columns)))
-    assert [(record.key, json.loads(record.value or b"")["_change_type"]) for record in found] == [
-        (b'{"id":1}', "update_preimage"),
-        (b'{"id":2}', "update_postimage"),
-    ]
-
-
-def test_what_waits_does_not_keep_its_batch() -> None:
-    subject = record_encoder("flat", ORIGIN, key=["id"])
-    rows = [Row("insert", 1, n, "x" * 1000) for n in range(1000)] + [Row("update_preimage", 1, 1, "x")]
-    batch = change_rows(rows)
-    subject.encode(batch)
-    before = pa.total_allocated_bytes()
-    del batch
-    assert before - pa.total_allocated_bytes() > 900_000
-    (record,) = flattened(subject.flush())
-    assert json.loads(record.value or b"")["_change_ordinal"] == 1000
 
 
 # Keys
@@ -170,7 +151,7 @@ def test_rows_without_change_columns(kind: Any, key: list[str]) -> None:
 @pytest.mark.parametrize("key", [[], ["id"]])
 def test_a_batch_without_rows_makes_no_records(kind: Any, key: list[str]) -> None:
     subject = record_encoder(kind, ORIGIN, key=key, partitioner=lambda keys: np.zeros(len(keys), np.int64))
-    assert flattened([*subject.encode(change_rows([])), *subject.flush()]) == []
+    assert flattened(subject.encode(change_rows([]))) == []
 
 
 # Debezium
@@ -219,7 +200,6 @@ def test_debezium_records_are_the_same_however_rows_are_cut(rows: list[Row], cut
     assert [(key, value and summary(value), headers) for key, value, headers in found] == events(
         rows, tombstones=tombstones
     )
-    assert subject.flush() == []
 
 
 @pytest.mark.parametrize(("kind", "key"), [("debezium", ["id"]), ("debezium", []), ("flat", ["id"])])
@@ -232,7 +212,7 @@ def test_images_whose_numbers_do_not_follow_each_other_are_no_pair(kind: Any, ke
 
 
 def everything_of(encoder: RecordEncoder, rows: pa.RecordBatch) -> list[Record]:
-    return flattened([*encoder.encode(rows), *encoder.flush()])
+    return flattened(encoder.encode(rows))
 
 
 @given(ROWS, CUTS)

@@ -34,7 +34,7 @@ ROWS = [
 def test_each_record_of_a_row_has_its_value(form: str, wanted: list[str | None]) -> None:
     headers: Mapping[str, str] = {"x-note": "NOTE", "x-id": "id"}
     encoder = record_format(form).encoder(EncoderOptions(ORIGIN, ("id",), tombstones=True, headers=headers))
-    records = flattened(encoder.encode(change_rows(ROWS)) + encoder.flush())
+    records = flattened(encoder.encode(change_rows(ROWS)))
     found = [record.headers.get("x-note") for record in records]
     assert found == [None if text is None else text.encode() for text in wanted]
     for record in records:

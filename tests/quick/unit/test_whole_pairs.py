@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import DataError
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.plan import ChangePlan
 from cdfd.scan.updates.whole_pairs import whole_pairs
-from tests.support.change_rows import Row, change_rows
+from tests.support.change_rows import Row, change_rows, cut_rows
 
-SCHEMA = TableSchema(from_arrow(pa.schema([("id", pa.int64()), ("note", pa.string())])))
 KINDS = ["insert", "delete", "update_preimage", "update_postimage"]
 
 
@@ -26,19 +23,12 @@ def numbered(kinds: list[str], gaps: set[int]) -> pa.RecordBatch:
     return rows.set_column(5, rows.schema.field(5), pa.array(numbers, pa.int64()))
 
 
-def batches(rows: pa.RecordBatch, cuts: list[int]) -> Iterator[ChangeBatch]:
-    edges = sorted({0, rows.num_rows, *(cut for cut in cuts if cut < rows.num_rows)})
-    for start, end in pairwise(edges):
-        some = rows.slice(start, end - start)
-        yield ChangeBatch(ChangePlan(1, 0, SCHEMA, (), "files"), SCHEMA, some, some.column(5)[-1].as_py() + 1)
-
-
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=20), st.sets(st.integers(0, 20)), st.lists(st.integers(1, 20))
 )
 def test_pairs_stay_together_and_rows_stay_the_same(kinds: list[str], gaps: set[int], cuts: list[int]) -> None:
     rows = numbered(kinds, gaps)
-    found = list(whole_pairs(batches(rows, cuts)))
+    found = list(whole_pairs(cut_rows(rows, cuts)))
     assert pa.Table.from_batches([each.rows for each in found]).equals(pa.Table.from_batches([rows]))
     assert all(each.following == each.rows.column(5)[-1].as_py() + 1 for each in found)
     for before, after in pairwise(found):
@@ -49,7 +39,7 @@ def test_pairs_stay_together_and_rows_stay_the_same(kinds: list[str], gaps: set[
 
 def test_error_comes_after_the_rows_before_it() -> None:
     def damaged() -> Iterator[ChangeBatch]:
-        yield from batches(numbered(["insert", "update_preimage"], set()), [])
+        yield from cut_rows(numbered(["insert", "update_preimage"], set()), [])
         raise DataError("damaged")
 
     found = whole_pairs(damaged())
@@ -59,5 +49,5 @@ def test_error_comes_after_the_rows_before_it() -> None:
 
 
 def test_last_image_without_its_pair_is_not_lost() -> None:
-    (found,) = whole_pairs(batches(numbered(["insert", "update_preimage"], set()), []))
+    (found,) = whole_pairs(cut_rows(numbered(["insert", "update_preimage"], set()), []))
     assert found.rows.num_rows == 2

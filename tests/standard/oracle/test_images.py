@@ -39,8 +39,7 @@ def test_the_last_record_of_each_key(tmp_path: Path, partitions: list[str], kind
     encoder = record_encoder(kind, Origin("p", "t", "T", "t"), key=["id"], tombstones=True)
     last: dict[bytes, bytes | None] = {}
     operations = []
-    lots = [encoder.encode(batch) for batch in cdfd.changes(str(tmp_path / "t"), 0, key="id")]
-    for records in [records for lot in [*lots, encoder.flush()] for records in lot]:
+    for records in [each for batch in cdfd.changes(str(tmp_path / "t"), 0, key="id") for each in encoder.encode(batch)]:
         for key, value in zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True):
             last[key] = value
             operations.append(value and json.loads(value).get("op"))

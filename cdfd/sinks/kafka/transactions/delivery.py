@@ -177,7 +177,7 @@ class KafkaDelivery(Delivery):
     async def _complete(self, progress: Progress) -> None:
         chunk = self._accumulator.take()
         if self._submitted:
-            self._encode(chunk, last=True)
+            self._encode(chunk)
             while self._in_flight:
                 await self._wait_for_oldest()
             chunk = Chunk()
@@ -203,12 +203,12 @@ class KafkaDelivery(Delivery):
         """Pass the current chunk to the threads, once few enough chunks are in flight."""
         while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or self._in_flight[0].done()):
             await self._wait_for_oldest()
-        self._encode(self._accumulator.take(), last=False)
+        self._encode(self._accumulator.take())
 
-    def _encode(self, chunk: Chunk, *, last: bool) -> None:
+    def _encode(self, chunk: Chunk) -> None:
         self._submitted = True
         sent: Future[None] = Future()
-        self._context.encoder.submit(partial(self._encode_in_thread, chunk, sent, last=last))
+        self._context.encoder.submit(partial(self._encode_in_thread, chunk, sent))
         self._in_flight.append(sent)
 
     async def _wait_for_oldest(self) -> None:
@@ -222,11 +222,11 @@ class KafkaDelivery(Delivery):
 
     # In threads.
 
-    def _encode_in_thread(self, chunk: Chunk, sent: Future[None], *, last: bool) -> None:
+    def _encode_in_thread(self, chunk: Chunk, sent: Future[None]) -> None:
         """Encode a chunk and pass it to the thread that sends. `sent` gets the end of both, or the error."""
         try:
             with self._guarded(chunk.version):
-                encoded = self._context.encode_stage.encode(chunk, self._position.table_id, last=last)
+                encoded = self._context.encode_stage.encode(chunk, self._position.table_id)
             # The rows themselves are not kept until they are sent.
             self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version), sent)
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
@@ -239,7 +239,7 @@ class KafkaDelivery(Delivery):
     def _finish(self, chunk: Chunk, progress: Progress) -> None:
         context = self._context
         with self._guarded(chunk.version):
-            encoded = context.encode_stage.encode(chunk, self._position.table_id, last=True)
+            encoded = context.encode_stage.encode(chunk, self._position.table_id)
             context.send_stage.send(encoded, chunk.side_records, last=True)
             context.cursor.mark_uncertain()
             context.send_stage.commit(progress)
@@ -249,7 +249,6 @@ class KafkaDelivery(Delivery):
     def _abort_in_thread(self) -> None:
         """Changes nothing after a commit that succeeded although its call was cancelled."""
         self._context.send_stage.abort()
-        self._context.encode_stage.forget()
         self._context.cursor.abandon()
 
     @contextmanager

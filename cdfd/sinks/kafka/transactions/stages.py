@@ -48,28 +48,20 @@ class EncodeStage:
         self._facts = facts
         self._stage = stage
         self._encoder: RecordEncoder | None = None
-        self._newest = 0
 
-    def encode(self, chunk: Chunk, table_id: str, *, last: bool) -> list[EncodedRecords]:
-        """The records of a chunk's rows, in order. The encoder may buffer rows until the next chunk, unless this is the last one."""
+    def encode(self, chunk: Chunk, table_id: str) -> list[EncodedRecords]:
+        """The records of a chunk's rows, in order."""
+        if not chunk.groups:
+            return []
         if self._encoder is None:
-            if not chunk.groups:
-                return []
             self._encoder = self._make(self._destination.origin(table_id), self._facts)
-        encoder, encoded = self._encoder, []
         with _timed(self._stage, "encode"):
-            for group in chunk.groups:
-                self._newest = group.version
-                for batch in group.rows():
-                    records = encoder.encode(batch, snapshot=group.snapshot)
-                    encoded += [EncodedRecords(each, self._newest) for each in records]
-            if last:
-                encoded += [EncodedRecords(each, self._newest) for each in encoder.flush()]
-        return encoded
-
-    def forget(self) -> None:
-        """Discard buffered rows, because their delivery was aborted."""
-        self._encoder = None
+            return [
+                EncodedRecords(records, group.version)
+                for group in chunk.groups
+                for batch in group.rows()
+                for records in self._encoder.encode(batch, snapshot=group.snapshot)
+            ]
 
 
 class SendStage:
