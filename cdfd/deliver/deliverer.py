@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
@@ -34,6 +32,7 @@ ROWS = 100_000
 """Default limit of the rows of a delivery of several versions."""
 _CHUNK_BATCHES = 64
 _CHUNK_BYTES = 256 << 10
+_SMALL_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +115,12 @@ class Deliverer:
             return await self._deliver_large(self.large, first, position)
         for start, end in ranges(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
-                group = self._group(versions)
-                if not await self._admit(version.plan.size for version in group):
-                    return 0
-                return await self._deliver_group(group, position)
+                return await self._deliver_group(self._group(versions), position)
             if start > part and self.stop.is_set():
                 return 0
             if not await self._admit(scan.share for scan in plan.scans[start:end]):
                 return 0
-            position = await self._deliver_part(first, position, end)
+            _, position = await self._deliver([first], position, end)
         return 1
 
     async def _deliver_large(self, large: LargeVersions, version: Version, position: Position) -> int:
@@ -133,7 +129,8 @@ class Deliverer:
         if found is None:
             return 0
         counts, size = found
-        self.monitor.committed(_after(version), [version], counts, size)
+        after = Position(version.table_id, version.plan.version + 1, digest=version.digest)
+        self.monitor.committed(after, [version], counts, size)
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
 
@@ -158,9 +155,11 @@ class Deliverer:
 
     async def _deliver_group(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver several versions. If one of them cannot be read, deliver the versions before it first."""
+        if not await self._admit(version.plan.size for version in versions):
+            return 0
         while True:
             try:
-                return await self._deliver_whole(versions, position)
+                return (await self._deliver(versions, position))[0]
             except SinkError:
                 raise
             except CdfdError:
@@ -168,142 +167,108 @@ class Deliverer:
                     raise
                 versions = versions[: len(versions) // 2]
 
-    async def _deliver_part(self, version: Version, position: Position, end: int) -> Position:
-        """Deliver the scans of a version up to number `end`; the position after them."""
-        plan, last = version.plan, end == len(version.plan.scans)
-        truncated = replace(plan, scans=plan.scans[:end])
-        size = sum(scan.share for scan in plan.scans[position.part : end])
-        async with (
-            self.admission.admit(size, self.monitor.urgency, self.monitor.waiting) as progressed,
-            _delivery(self.sink, position, self.monitor) as delivery,
-        ):
-            writer = _DeliveryWriter(delivery, [version], position.ordinal)
-            await self._write(writer, [truncated], position, progressed)
-            await writer.finish()
-            following = (
-                _after(version) if last else position.at_part(end, plan.ordinal_of(end, writer.ordinal), version.digest)
-            )
-            await self._commit(writer, following, [version] if last else [], size)
-        return following
+    async def _deliver(
+        self, versions: Sequence[Version], position: Position, end: int | None = None
+    ) -> tuple[int, Position]:
+        """Deliver several versions, or the scans of one version up to number `end`, in one delivery.
 
-    async def _deliver_whole(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver several versions, or as many as a limit allows; their number."""
-        size = sum(version.plan.size for version in versions)
+        Returns:
+            How many versions are delivered completely, which a limit may make fewer, and the position after them.
+        """
+        plans = [version.plan for version in versions]
+        if end is not None:
+            plans = [replace(plans[0], scans=plans[0].scans[:end])]
+        sizes = [plan.size for plan in plans]
+        if position.part:
+            sizes = [sum(scan.share for scan in plans[0].scans[position.part :])]
         async with (
-            self.admission.admit(size, self.monitor.urgency, self.monitor.waiting) as progressed,
+            self.admission.admit(sum(sizes), self.monitor.urgency, self.monitor.waiting) as progressed,
             _delivery(self.sink, position, self.monitor) as delivery,
         ):
-            writer = _DeliveryWriter(delivery, versions)
-            await self._write(writer, [version.plan for version in versions], position, progressed)
-            if not writer.stopped:
-                await writer.finish()
-            whole = versions[: writer.started]
-            size -= sum(version.plan.size for version in versions[writer.started :])
-            await self._commit(writer, _after(whole[-1]), whole, size)
-        return len(whole)
+            written = await self._write(delivery, versions, plans, position, progressed)
+            size, whole, last = (
+                sum(sizes[: written.started]),
+                versions[: written.started],
+                versions[written.started - 1],
+            )
+            following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
+            if end is not None and end < len(last.plan.scans):
+                following = position.at_part(end, last.plan.ordinal_of(end, written.ordinal), last.digest)
+                whole = []
+            began = time.perf_counter()
+            await delivery.commit(following)
+            self.monitor.stage("commit", time.perf_counter() - began)
+            self.rates.settle(written.rows, size)
+            self.monitor.committed(following, whole, written.counts.by_type(), size)
+        return len(whole), following
 
     async def _write(
-        self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
-    ) -> None:
+        self,
+        delivery: Delivery,
+        versions: Sequence[Version],
+        plans: Sequence[ChangePlan],
+        position: Position,
+        progressed: Callable[[], None],
+    ) -> _Written:
+        """Write versions into a delivery, up to a limit."""
+        written = _Written(position.ordinal)
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        chunks = iterate_in_thread(_chunks(self.execution.batches(plans, position, joined=True)), _is_partial)
-        async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
-            async for chunk in timed:
-                for run in chunk:
-                    if not await self._write_run(writer, run, deadline):
-                        return
+        batches = self.execution.batches(plans, position, joined=True)
+        chunks = iterate_in_thread(_chunks(batches), lambda item: item[1])
+        began = time.perf_counter()
+        async with contextlib.aclosing(chunks):
+            async for chunk, _ in chunks:
+                self.monitor.stage("read", time.perf_counter() - began)
+                for batch in chunk:
+                    if not await self._write_batch(delivery, versions, batch, written, deadline):
+                        return written
                     progressed()
-                    self.report.count(run.plan.version, run.rows.num_rows)
+                    self.report.count(batch.plan.version, batch.rows.num_rows)
+                began = time.perf_counter()
+        for version in versions[written.started :]:  # which have no rows
+            await delivery.start_version(version)
+        written.started = len(versions)
+        return written
 
-    async def _write_run(self, writer: _DeliveryWriter, run: ChangeBatch, deadline: float) -> bool:
-        """Write a run, as a whole or version by version; False if the delivery ends before all of its versions are written."""
+    async def _write_batch(
+        self, delivery: Delivery, versions: Sequence[Version], batch: ChangeBatch, written: _Written, deadline: float
+    ) -> bool:
+        """Write a batch, as a whole or version by version; False if the delivery ends before all of its versions are written."""
 
         def ends() -> bool:
-            full = writer.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
+            full = written.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
             return full or self.stop.is_set()
 
-        if writer.takes(run) and writer.rows + run.rows.num_rows <= self.limits.max_rows and not ends():
-            await writer.write_run(run)
-            return True
-        for batch in run.by_version():
-            if not await writer.advance(batch.plan.version, end=ends()):
+        whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= self.limits.max_rows and not ends()
+        for part in (batch,) if whole else batch.by_version():
+            first = part.earlier[0].plan.version if part.earlier else part.plan.version
+            if written.started and versions[written.started - 1].plan.version < first and ends():
                 return False
-            await writer.write(batch)
+            while not written.started or versions[written.started - 1].plan.version < part.plan.version:
+                await delivery.start_version(versions[written.started])
+                written.started += 1
+            if part.rows.num_rows:
+                await delivery.write(part.rows)
+                written.counts.add(part.rows)
+            written.rows += part.rows.num_rows
+            written.ordinal = part.following
         return True
 
-    async def _commit(self, writer: _DeliveryWriter, following: Position, whole: Sequence[Version], size: int) -> None:
-        began = time.perf_counter()
-        await writer.delivery.commit(following)
-        self.monitor.stage("commit", time.perf_counter() - began)
-        self.rates.settle(writer.rows, size)
-        self.monitor.committed(following, whole, writer.counts.by_type(), size)
 
+@dataclass(slots=True)
+class _Written:
+    """The progress of a delivery.
 
-def _after(version: Version) -> Position:
-    """The position after a version."""
-    return Position(version.table_id, version.plan.version + 1, digest=version.digest)
-
-
-class _DeliveryWriter:
-    """Writes versions into a delivery.
-
-    `ordinal` is the ordinal of the next row of the current version.
+    Attributes:
+        ordinal: of the next row of the current version.
+        started: number of versions.
+        rows, counts: rows, and rows by change type.
     """
 
-    def __init__(self, delivery: Delivery, versions: Sequence[Version], ordinal: int = 0) -> None:
-        self.delivery = delivery
-        self.counts = RowCounts()
-        self.rows = 0
-        self.ordinal = ordinal
-        self.started = 0
-        self.stopped = False
-        self._versions = versions
-
-    def takes(self, run: ChangeBatch) -> bool:
-        """Whether a run can be written as a whole: all of its versions begin with it, and the sink takes several."""
-        several = bool(run.earlier) and run.plan.origin != "snapshot"
-        return self.delivery.takes_runs and several and self._lacks(run.earlier[0].plan.version)
-
-    async def write_run(self, run: ChangeBatch) -> None:
-        """Start the versions up to the last one of a run that `takes` allows, and write its rows."""
-        before = self.started
-        while self._lacks(run.plan.version):
-            self.started += 1
-        await self.delivery.write_run(self._versions[before : self.started], run.rows)
-        self._written(run.rows, run.following)
-
-    async def advance(self, version: int, *, end: bool) -> bool:
-        """Start the versions up to `version`. If that needs another version and `end` is true, start none, stop and return False."""
-        while self._lacks(version):
-            if end and self.started:
-                self.stopped = True
-                return False
-            await self._start_next()
-        return True
-
-    async def write(self, batch: ChangeBatch) -> None:
-        if batch.rows.num_rows:
-            await self.delivery.write(batch.rows)
-        self._written(batch.rows, batch.following)
-
-    def _written(self, rows: pa.RecordBatch, following: int) -> None:
-        if rows.num_rows:
-            self.counts.add(rows)
-        self.rows += rows.num_rows
-        self.ordinal = following
-
-    def _lacks(self, version: int) -> bool:
-        """Whether a version is not started yet."""
-        return self.started == 0 or self._versions[self.started - 1].plan.version < version
-
-    async def finish(self) -> None:
-        """Start the remaining versions, which have no rows."""
-        while self.started < len(self._versions):
-            await self._start_next()
-
-    async def _start_next(self) -> None:
-        await self.delivery.start_version(self._versions[self.started])
-        self.started += 1
+    ordinal: int
+    started: int = 0
+    rows: int = 0
+    counts: RowCounts = field(default_factory=RowCounts)
 
 
 @contextlib.asynccontextmanager
@@ -318,39 +283,18 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _chunks(runs: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
-    """Rows in chunks. A chunk holds many small batches, because a fetch from another thread costs more than a row."""
+def _chunks(batches: Generator[ChangeBatch, None, None]) -> Iterator[tuple[list[ChangeBatch], bool]]:
+    """Batches in chunks, and whether each is the last chunk.
+
+    A chunk holds many small batches, because a fetch from another thread costs more than a row.
+    """
     chunk: list[ChangeBatch] = []
     size = 0
-    with contextlib.closing(runs):
-        for run in runs:
-            chunk.append(run)
-            size += _chunk_share(run)
+    with contextlib.closing(batches):
+        for batch in batches:
+            chunk.append(batch)
+            size += batch.rows.nbytes if batch.rows.num_rows < _SMALL_ROWS else _CHUNK_BYTES
             if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_BATCHES:
-                yield chunk
+                yield chunk, False
                 chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _chunk_share(run: ChangeBatch) -> int:
-    return run.rows.nbytes if run.rows.num_rows < 1024 else _CHUNK_BYTES
-
-
-def _is_partial(chunk: list[ChangeBatch]) -> bool:
-    """Whether a chunk is the last one because it is not full."""
-    return len(chunk) < _CHUNK_BATCHES and sum(map(_chunk_share, chunk)) < _CHUNK_BYTES
-
-
-async def _timed(
-    chunks: AsyncGenerator[list[ChangeBatch], None], monitor: Monitor
-) -> AsyncGenerator[list[ChangeBatch], None]:
-    """The same chunks. Reports the time spent waiting for each one as stage `read`."""
-    async with contextlib.aclosing(chunks):
-        while True:
-            began = time.perf_counter()
-            chunk = await anext(chunks, None)
-            monitor.stage("read", time.perf_counter() - began)
-            if chunk is None:
-                return
-            yield chunk
+    yield chunk, True

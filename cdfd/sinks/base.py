@@ -78,20 +78,11 @@ class Delivery(ABC):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether it takes rows of several versions at once, with these settings. In catch-up, a version may have a single row."""
-        return False
+        """Whether `write` takes rows of all versions that were started since the last one, with these settings.
 
-    async def write_run(self, versions: Sequence[Version], batch: pa.RecordBatch) -> None:
-        """Start versions, and take their rows: as `start_version` and `write` for each of them.
-
-        Args:
-            versions: in order. Some may have no rows. No row is of a snapshot.
-            batch: the rows of all of them, in order.
-
-        Raises:
-            UnsupportedError: the delivery takes no runs.
+        In catch-up, a version may have a single row.
         """
-        raise UnsupportedError("this sink takes the rows of one version at a time")
+        return False
 
 
 @dataclass(frozen=True, slots=True)

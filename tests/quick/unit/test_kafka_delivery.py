@@ -140,7 +140,6 @@ class TestTransaction:
             lambda delivery: delivery.start_version(version(1)),
             lambda delivery: delivery.resume_version(version(1), {}),
             lambda delivery: delivery.write(rows(1)),
-            lambda delivery: delivery.write_run([version(1)], rows(1)),
             lambda delivery: delivery.hold_version(version(1)),
             lambda delivery: delivery.commit_control(PAUSED),
             lambda delivery: delivery.commit(at(2)),
@@ -196,7 +195,7 @@ class TestChunks:
     def test_batches_of_another_schema_are_another_group(self) -> None:
         accumulator = Accumulator()
         other = pa.RecordBatch.from_pydict({"x": [1]})
-        for number, batch in enumerate((rows(1), rows(2), other, rows(3))):
+        for number, batch in enumerate((rows(1), rows(2, version=1), other, rows(3, version=3))):
             accumulator.add(batch, snapshot=False, version=number)
         groups = accumulator.take().groups
         assert [(group.oldest, group.version, len(group.batches)) for group in groups] == [
@@ -238,7 +237,9 @@ class TestRun:
         delivery = await table.sink.begin(at(1))
         assert delivery.takes_runs
         batch = pa.concat_batches([rows(number, version=number) for number in (1, 2, 3)])
-        await delivery.write_run([version(1), version(2), version(3)], batch)
+        for number in (1, 2, 3):
+            await delivery.start_version(version(number))
+        await delivery.write(batch)
         await delivery.commit(at(4))
         (sent,) = table.producer.sent("shop.orders")
         assert ids(sent) == [1, 2, 3]
@@ -250,7 +251,9 @@ class TestRun:
         table.producer.failing = {"send"}
         delivery = await table.sink.begin(at(2))
         batch = pa.concat_batches([rows(number, version=number) for number in numbers])
-        await delivery.write_run([version(number) for number in numbers], batch)
+        for number in numbers:
+            await delivery.start_version(version(number))
+        await delivery.write(batch)
         with pytest.raises(SinkError) as error:
             await delivery.commit(at(numbers[-1] + 1))
         assert (error.value.table, error.value.version) == ("orders", named)
@@ -500,13 +503,6 @@ class TestFailure:
         assert "abort" not in table.producer.calls
         assert await table.sink.last_position() == at(1)
 
-    async def test_aborted_rows_are_not_encoded_with_the_next_ones(self) -> None:
-        table = Recorded(Place("nowhere:1", "shop").destination, kind="debezium", chunk_bytes=1)
-        delivery = await begun(table, pa.concat_batches([rows(1), rows(2, kind="update_preimage")]))
-        await delivery.abort()
-        await deliver(table.sink, rows(3))
-        assert [document["op"] for document in documents(table.producer.values("shop.orders"))] == ["c"]
-
     async def test_abort_does_not_wait_for_a_broker_that_hangs(self, caplog: pytest.LogCaptureFixture) -> None:
         table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1, closing_timeout=0.01)
         delivery, go_on = await held_up(table, 1)
@@ -523,7 +519,6 @@ class TestFailure:
         "call",
         [
             lambda delivery: delivery.write(rows(4)),
-            lambda delivery: delivery.write_run([version(1)], rows(4)),
             lambda delivery: delivery.commit_control(PAUSED),
             lambda delivery: delivery.commit(at(1)),
         ],

@@ -16,6 +16,7 @@ from cdfd.deliver.deliverer import Deliverer, Limits
 from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError
+from cdfd.model.columns import COMMIT_VERSION
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
@@ -46,11 +47,11 @@ class RunsDelivery(MemoryDelivery):
     async def start_version(self, version: Version) -> None:
         self.started.append(version.plan.version)
 
-    async def write_run(self, versions: Sequence[Version], batch: pa.RecordBatch) -> None:
-        numbers = [version.plan.version for version in versions]
-        self.started += numbers
-        self.runs.append(numbers)
-        await self.write(batch)
+    async def write(self, batch: pa.RecordBatch) -> None:
+        numbers = batch.column(COMMIT_VERSION).unique().to_pylist()
+        if len(numbers) > 1:
+            self.runs.append(numbers)
+        await super().write(batch)
 
 
 class RunsSink(MemorySink):
@@ -132,8 +133,7 @@ def test_a_run_has_all_versions(tmp_path: Path) -> None:
     assert (other, also_seen.committed_versions) == (counts, seen.committed_versions)
     assert sink.rows() == one_by_one.rows()
     assert [each.following for each in sink.delivered] == [each.following for each in one_by_one.delivered]
-    # The last version has no rows, so that it is not part of the run.
-    assert (sink.runs, one_by_one.runs) == ([[*range(10, 22)]], [])
+    assert (sink.runs, one_by_one.runs) == ([[10 + at for at, files in enumerate(FILES) if files]], [])
     assert sink.started == one_by_one.started == [*range(10, 23)]
 
 

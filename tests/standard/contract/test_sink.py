@@ -450,26 +450,18 @@ class TestRuns:
         async with opened(place) as sink:
             delivery = await sink.begin(at(0))
             assert delivery.takes_runs
-            await delivery.write_run(self.versions[:2], rows(1, 2, 3))
+            for version in self.versions[:2]:
+                await delivery.start_version(version)
+            await delivery.write(rows(1, 2, 3))
             await delivery.start_version(self.versions[2])
             await delivery.write(rows(4))
-            await delivery.write_run(self.versions[3:], rows(*range(5, 10_000)))
+            await delivery.start_version(self.versions[3])
+            await delivery.write(rows(*range(5, 10_000)))
             place.wait_for_row(9_999)
             assert place.seen() == []
             await delivery.commit(at(4))
             assert await sink.last_position() == at(4)
         assert place.delivered() == [*range(1, 10_000)]
-
-    async def test_after_the_end(self, place: Place) -> None:
-        async with opened(place) as sink:
-            delivery = await sink.begin(at(0))
-            await delivery.write_run(self.versions[:2], many(13))
-            place.wait_for_row(13)
-            await delivery.abort()
-            with pytest.raises(SinkError, match="has ended"):
-                await delivery.write_run(self.versions[2:], rows(13))
-            await deliver(sink, at(0), at(1), rows(0))
-        assert place.delivered() == [0]
 
 
 @pytest.mark.parametrize("place", [SqlitePlace], indirect=True, ids=lambda place: place.__name__)
@@ -484,8 +476,6 @@ async def test_a_sink_that_declares_no_ability_refuses_each(place: Place) -> Non
             await sink.begin_job(version(0), at(0), 2, 1, "0f")
         with pytest.raises(UnsupportedError, match="backfills"):
             sink.move_to(at(0))
-        with pytest.raises(UnsupportedError, match="one version at a time"):
-            await delivery.write_run([version(0)], rows(0))
 
 
 CONTROLLED = [each for each in PLACES if each is not SqlitePlace]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from cdfd.encode.records import Records
+from cdfd.model.columns import COMMIT_VERSION
 
 CHUNK_BYTES = 64 * 1024
 CHUNK_ROWS = 4096
@@ -18,14 +19,18 @@ class RowGroup:
     Attributes:
         batches: the rows; all batches have the same schema.
         snapshot: whether they are live rows of a version.
-        oldest: version of the first row.
         version: version of the last row.
     """
 
     batches: list[pa.RecordBatch]
     snapshot: bool
-    oldest: int
     version: int
+
+    @property
+    def oldest(self) -> int:
+        """Version of the first row."""
+        place = self.batches[0].schema.get_field_index(COMMIT_VERSION)
+        return self.version if place < 0 else int(self.batches[0].column(place)[0].as_py())
 
     def rows(self) -> list[pa.RecordBatch]:
         """The rows as one batch, or as several if Arrow cannot concatenate them (dictionaries that differ within lists, or too many)."""
@@ -85,8 +90,8 @@ class Accumulator:
             or len(self._chunk.side_records) >= _CHUNK_SIDE_RECORDS
         )
 
-    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int, oldest: int | None = None) -> None:
-        """Append rows of a version, or of all from `oldest` to `version`."""
+    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
+        """Append rows of a version, or of several up to it."""
         size = batch.nbytes
         groups = self._chunk.groups
         last = groups[-1] if groups and size < self._limit else None
@@ -94,7 +99,7 @@ class Accumulator:
             last.batches.append(batch)
             last.version = version
         else:
-            groups.append(RowGroup([batch], snapshot, version if oldest is None else oldest, version))
+            groups.append(RowGroup([batch], snapshot, version))
         self._bytes += size
         self._rows += batch.num_rows
 

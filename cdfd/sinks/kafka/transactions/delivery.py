@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,20 +135,6 @@ class KafkaDelivery(Delivery):
     def takes_runs(self) -> bool:
         """Whether no records mark the versions; see the port."""
         return not self._markers.counting
-
-    async def write_run(self, versions: Sequence[Version], batch: pa.RecordBatch) -> None:
-        """See the port."""
-        require_open(self._state, self._position)
-        self._state = "failed"
-        for version in versions:
-            for record in self._markers.start(version):
-                self._accumulator.add_side_record(record)
-        self._version, self._has_rows = versions[-1], True
-        oldest, newest = versions[0].plan.version, versions[-1].plan.version
-        self._accumulator.add(batch, snapshot=False, version=newest, oldest=oldest)
-        if self._accumulator.full:
-            await self._submit()
-        self._reopen()
 
     async def commit(
         self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
