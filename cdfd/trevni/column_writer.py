@@ -1,17 +1,20 @@
 """Cuts a column into blocks and compresses them. A block ends between rows, from 64 KiB on."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
+from cdfd.runtime import native
 from cdfd.trevni.blocks import descriptor_bytes
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.values import encoding
 from cdfd.trevni.values.lengths import Numbers
-from cdfd.trevni.values.plain_encoding import Block
+from cdfd.trevni.values.plain_encoding import Block, PlainEncoder
+from cdfd.trevni.values.value_types import WIDTHS, ValueType
 
 BLOCK_BYTES = 64 << 10
 """Bytes from which a block ends."""
@@ -39,7 +42,7 @@ class ColumnWriter:
         self._sizes: list[int] = []
         self._stored: list[int] = []
         self._first: list[bytes] = []
-        self._encoder = encoding.encoder(column.type, block_bytes, BLOCK_ROWS)
+        self._encoder = block_encoder(column.type, block_bytes, BLOCK_ROWS)
 
     def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> None:
         """Append rows.
@@ -72,10 +75,94 @@ class ColumnWriter:
             what = f"a block of {rows} rows has {len(data)} bytes, more than a block can have"
             raise TrevniError(what).at(column=self.column.name)
         if self.column.values:
-            self._first.append(encoding.first_value(self.column.type, data))
+            self._first.append(first_value(self.column.type, data))
         stored = self.column.codec.compress(data)
         self._keep(stored)
         self._keep(self.column.checksum.of(data))
         self._rows.append(rows)
         self._sizes.append(len(data))
         self._stored.append(len(stored))
+
+
+_NOTHING = np.zeros(0, np.uint8)
+_NO_OFFSETS = np.zeros(1, np.int32)
+
+
+class Encoder(Protocol):
+    """Encodes the rows of a column, block by block. Keeps a block that is not full until there are more rows."""
+
+    def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
+        """Append rows, as `ColumnWriter.write` does, and give away the blocks that are full."""
+
+    def take(self) -> Block:
+        """The rows so far as a block, which may be less than full."""
+
+
+def block_encoder(kind: ValueType, block_bytes: int, block_rows: int) -> Encoder:
+    """Encodes the blocks of a column.
+
+    Args:
+        kind: of the values.
+        block_bytes: size from which a block ends. Lengths that continue a run take none.
+        block_rows: rows of a block, at most.
+    """
+    if native.built:
+        return _NativeEncoder(kind, block_bytes, block_rows)
+    return PlainEncoder(kind, block_bytes, block_rows)
+
+
+class _NativeEncoder:
+    def __init__(self, kind: ValueType, block_bytes: int, block_rows: int) -> None:
+        self._kind = kind
+        self._encoder = native.trevni.BlockEncoder(kind, block_bytes, block_rows)
+
+    def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
+        row, value = 0, 0
+        buffers = _buffers(self._kind, values)
+        while row < len(entries) - 1:
+            row, value, full = self._encoder.write(lengths, *buffers, entries, row, value)
+            if full:
+                yield self.take()
+
+    def take(self) -> Block:
+        rows = self._encoder.rows
+        return Block(self._encoder.take(), rows)
+
+
+def _buffers(kind: ValueType, values: pa.Array) -> tuple[Any, Any, int]:
+    """The values in memory, the offsets of strings, and the number of the first bit."""
+    start, count = values.offset, len(values)
+    if kind is ValueType.NULL:
+        return None, _NO_OFFSETS, 0
+    if kind in (ValueType.INT, ValueType.LONG):
+        width: Any = np.int32 if kind is ValueType.INT else np.int64
+        numbers = np.frombuffer(values.buffers()[1], width, start + count)[start:] if count else np.zeros(0, width)
+        return numbers, _NO_OFFSETS, 0
+    if not count:
+        return _NOTHING, _NO_OFFSETS, 0
+    if kind in (ValueType.STRING, ValueType.BYTES):
+        _, offsets, data = values.buffers()
+        text = _NOTHING if data is None else np.frombuffer(data, np.uint8)
+        return text, np.frombuffer(offsets, np.int32, start + count + 1)[start:], 0
+    data = np.frombuffer(values.buffers()[1], np.uint8)
+    if kind is ValueType.BOOLEAN:
+        return data, _NO_OFFSETS, start
+    return data[start * WIDTHS[kind] : (start + count) * WIDTHS[kind]], _NO_OFFSETS, 0
+
+
+def first_value(kind: ValueType, data: bytes) -> bytes:
+    """The bytes of the first value of a block without lengths."""
+    if kind is ValueType.NULL:
+        return b""
+    if kind is ValueType.BOOLEAN:
+        return bytes([data[0] & 1])
+    if (width := WIDTHS.get(kind)) is not None:
+        return data[:width]
+    end, number = 0, 0
+    while data[end] >= 0x80:
+        number |= (data[end] & 0x7F) << (7 * end)
+        end += 1
+    number |= data[end] << (7 * end)
+    # The length of a string is not negative, so its zigzag form is twice as large.
+    text = kind in (ValueType.STRING, ValueType.BYTES)
+    return data[: end + 1 + (number >> 1 if text else 0)]

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cdfd.delta.types import calendar
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.schema import Decimal, Primitive, StructField, StructType, TableSchema
+from cdfd.delta.types.values import format_date, format_timestamp
 
 EXACT = decimal.Context(prec=2000)
 DAY = 86_400_000_000
@@ -210,9 +210,9 @@ LITERALS: dict[str, Callable[[Any], st.SearchStrategy[str]]] = {
         [value, value[:-1], value + "a", value[:32], value[:31] + "\U0010ffff"]
     ).map(_quoted),
     "binary": lambda value: st.sampled_from([value, value + b"\0", value[:-1]]).map(lambda each: f"X'{each.hex()}'"),
-    "date": lambda value: st.integers(value - 1, value + 1).map(lambda day: f"'{calendar.format_date(day)}'"),
-    "timestamp": lambda value: _instants(value).map(lambda each: f"'{calendar.format_timestamp(each, 'T')}Z'"),
-    "timestamp_ntz": lambda value: _instants(value).map(lambda each: f"'{calendar.format_timestamp(each)}'"),
+    "date": lambda value: st.integers(value - 1, value + 1).map(lambda day: f"'{format_date(day)}'"),
+    "timestamp": lambda value: _instants(value).map(lambda each: f"'{format_timestamp(each, 'T')}Z'"),
+    "timestamp_ntz": lambda value: _instants(value).map(lambda each: f"'{format_timestamp(each)}'"),
 }
 
 
@@ -263,7 +263,7 @@ def _shortest(value: float, _: bool, kind: Any) -> str:
 
 
 def _time(value: int, zone: str = "", local: int = 0) -> str:
-    text = calendar.format_timestamp((value + local) // 1000 * 1000, "T")
+    text = format_timestamp((value + local) // 1000 * 1000, "T")
     milliseconds = (value + local) // 1000 % 1000
     return f'"{text.split(".")[0]}.{milliseconds:03d}{zone}"'
 
@@ -276,7 +276,7 @@ def _in_los_angeles(value: int, *_: Any) -> str:
 def _julian(day: int, *_: Any) -> str:
     """The day in the calendar that ended on 1582-10-04, as the text of its proleptic twin."""
     if day >= -141_427:
-        return f'"{calendar.format_date(day)}"'
+        return f'"{format_date(day)}"'
     # The algorithm of Richards, from the Julian day number.
     f = day + 2_440_588 + 1401
     e = 4 * f + 3
@@ -324,7 +324,7 @@ _SPARK: dict[str, Any] = {
     "float": _shortest,
     "double": _shortest,
     "string": _cut,
-    "date": lambda value, upper, kind: f'"{calendar.format_date(value)}"',
+    "date": lambda value, upper, kind: f'"{format_date(value)}"',
     "timestamp": lambda value, upper, kind: _time(value, "Z"),
     "timestamp_ntz": lambda value, upper, kind: _time(value),
 }

@@ -5,15 +5,151 @@ Texts come from tables, brokers and files. They are made printable here, and the
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdfd import __version__
-from cdfd.daemon.http.explanation import Facts, explain
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.headroom import Headroom
+from cdfd.deliver.states import State
+from cdfd.errors import CdfdError
 from cdfd.escaping import one_line
+from cdfd.model.position import Position
+from cdfd.runtime.durations import duration
+
+STAGE_NAMES = {
+    "read": "reading files",
+    "encode": "encoding records",
+    "send": "sending to the sink",
+    "commit": "waiting for the sink's commit",
+    "limit": "waiting for the configured `limits`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a table at one moment. None: unknown.
+
+    Attributes:
+        state: of its loop.
+        lag_versions: undelivered versions.
+        position: the next one to deliver.
+        files: to read for the version at `position`.
+        waiting: whether a large delivery waits for a slot.
+        busiest: the stage that takes most of the time.
+        error: the last one.
+        retry_in: seconds until the loop restarts.
+        seconds_to_tip: time to catch up at the current rate; infinity while the lag does not shrink.
+        paused_for: seconds since a request paused the table; None if it is not paused.
+        resnapshot: published and selected files of a re-snapshot; None if there is none.
+    """
+
+    state: State
+    lag_versions: int | None
+    position: Position | None
+    files: int | None
+    waiting: bool
+    busiest: str | None
+    error: CdfdError | None
+    retry_in: float | None
+    seconds_to_tip: float | None
+    paused_for: float | None = None
+    resnapshot: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The state in words.
+
+    Attributes:
+        why: its cause.
+        next: the next event.
+        hint: the operator's part; None if there is none.
+    """
+
+    why: str
+    next: str
+    hint: str | None = None
+
+
+def explain(facts: Facts) -> Explanation:
+    """The explanation of these facts. Texts of errors are not escaped yet."""
+    found = _explain(facts)
+    if facts.resnapshot is None:
+        return found
+    done, files = facts.resnapshot
+    return replace(found, why=f"{found.why} Its rows are published again: {done:,} of {files:,} files are done.")
+
+
+def _explain(facts: Facts) -> Explanation:
+    if facts.state in ("backing_off", "failed"):
+        return _after_error(facts)
+    if facts.state == "paused":
+        since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
+        return Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
+    if facts.state == "stopped":
+        return Explanation("The daemon is stopping.", "The next start continues at this position.")
+    if facts.state == "starting":
+        why = "The sink is being opened, or the table does not exist yet."
+        return Explanation(why, "It starts once both answer. `cdfd check` names the cause of a long wait.")
+    if facts.state == "snapshot":
+        return _snapshot(facts)
+    if facts.lag_versions:
+        return _behind(facts)
+    if facts.state == "at_tip":
+        return Explanation("Everything is delivered.", "The daemon waits for the next commit.")
+    return Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
+
+
+def _after_error(facts: Facts) -> Explanation:
+    if facts.error is None:
+        return Explanation("An error.", "The daemon retries.")
+    hint = facts.error.hint
+    if facts.state == "failed":
+        return Explanation(facts.error.what, "No retry: remove the cause, then restart the daemon.", hint)
+    following = f"It retries in {duration(facts.retry_in or 0)}."
+    if not facts.error.retriable:
+        following += " The error stays until you act."
+    return Explanation(facts.error.what, following, hint)
+
+
+def _snapshot(facts: Facts) -> Explanation:
+    version = "" if facts.position is None else f" of version {facts.position.version:,}"
+    why = f"The daemon delivers the live rows{version}{_files(facts)}."
+    if facts.waiting:
+        why += _SLOT
+    following = "on" if facts.position is None else f"from version {facts.position.version + 1:,} on"
+    return Explanation(why, f"Then it delivers the changes {following}.")
+
+
+_SLOT = " It waits for a slot: other tables have large deliveries."
+
+
+def _behind(facts: Facts) -> Explanation:
+    if facts.state == "at_tip":
+        why = "A newer version is listed, but its log entry cannot be read yet."
+        return Explanation(why, "The daemon reads it as soon as it is complete.")
+    why = "There is a backlog"
+    if facts.busiest is not None:
+        why += f"; most time goes to {STAGE_NAMES.get(facts.busiest, facts.busiest)}"
+    why += f".{_SLOT}" if facts.waiting else "."
+    following = "Version ?" if facts.position is None else f"Version {facts.position.version:,}"
+    following += f" is next{_files(facts)}."
+    if facts.seconds_to_tip is not None:
+        shrinks = math.isfinite(facts.seconds_to_tip)
+        following += (
+            f" Caught up in about {duration(facts.seconds_to_tip)}." if shrinks else " The backlog does not shrink."
+        )
+    return Explanation(why, following)
+
+
+def _files(facts: Facts) -> str:
+    if not facts.files or facts.position is None or facts.files == 1:
+        return ""
+    return f": {facts.position.part:,} of {facts.files:,} files are delivered"
+
 
 LONGEST_CELL = 300
 """Longest text of a row, in characters. The details of a table have longer ones."""

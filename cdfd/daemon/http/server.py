@@ -6,16 +6,21 @@ import logging
 import math
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config import Http, Listen
-from cdfd.daemon.http import overview, page
+from cdfd.daemon.http import overview
 from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import (
     AllowedHosts,
@@ -30,6 +35,35 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
 from cdfd.escaping import as_json
+
+
+def policy() -> str:
+    """The Content-Security-Policy: the page's own script and style by their hashes, requests to the daemon, and nothing else.
+
+    Text that gets into the markup could neither run nor load anything. The script cannot turn text into markup at all.
+    """
+    return (
+        f"default-src 'none'; script-src {_hash('page.js')}; style-src {_hash('page.css')}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+@cache
+def render_page() -> bytes:
+    """The page. It is the same for everyone: the script loads the rest."""
+    page = Template(_text("page.html")).substitute(style=_text("page.css"), script=_text("page.js"))
+    return page.encode()
+
+
+@cache
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(name: str) -> str:
+    return f"'sha256-{b64encode(sha256(_text(name).encode()).digest()).decode()}'"
+
 
 logger = logging.getLogger("cdfd.http")
 
@@ -205,8 +239,8 @@ def _application(
         return _json(status.document(), 200)
 
     async def for_people(_: web.Request) -> web.Response:
-        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.policy()}
-        return web.Response(body=page.render(), headers=headers)
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy()}
+        return web.Response(body=render_page(), headers=headers)
 
     active = controls is not None and controls.token is not None
 

@@ -1,5 +1,7 @@
 """The tables of a running daemon: adds and removes loops as the configuration and the patterns of folders have it."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,7 +16,6 @@ from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.discovery import Folders, Tables, merge_tables, with_key
-from cdfd.daemon.membership.opening import Turns
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.deliver.monitor import Monitor
@@ -169,3 +170,36 @@ class Members:
 def _shown(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+AT_A_TIME = 16
+"""Tables that are opened at once. Opening a table takes threads and connections that it does not keep."""
+LONGEST_WAIT = 10.0
+"""Seconds after which a table is opened without a turn: tables whose store hangs must not keep the others waiting."""
+
+
+class Turns:
+    """A limited number of turns at a time, in order of request.
+
+    Args:
+        limit: turns at a time.
+        patience: longest wait for a turn, in seconds.
+    """
+
+    def __init__(self, limit: int = AT_A_TIME, patience: float = LONGEST_WAIT) -> None:
+        self._free = asyncio.Semaphore(limit)
+        self._patience = patience
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and give it back at the end of the block. After `patience`, go on without."""
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._free.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._free.release()

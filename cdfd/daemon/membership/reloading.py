@@ -6,10 +6,11 @@ Only `tables` changes in place. The daemon names every other setting that differ
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from cdfd.config import load
-from cdfd.config.changes import changed_settings
+from cdfd.config.fields import Section
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.membership.members import Members
@@ -19,6 +20,24 @@ from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.watch import DirectoryWatch
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
+
+
+def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
+    """The dotted names of settings with different values, such as `poll.interval`. Never shows a value, which may be a secret."""
+    return list(_changed(old, new, prefix))
+
+
+def _changed(old: Section, new: Section, prefix: str) -> Iterator[str]:
+    if type(old) is not type(new):
+        yield prefix.removesuffix(".")
+        return
+    for name in type(old).model_fields:
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Section) and isinstance(after, Section):
+            yield from _changed(before, after, f"{prefix}{name}.")
+        elif before != after:
+            yield f"{prefix}{name}"
+
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -4,12 +4,15 @@ Threads encode rows while others are taken: the row groups of a file in turn, an
 decide which file each of them is in, and the order of the files.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +23,10 @@ from cdfd.delta.types.schema import to_arrow
 from cdfd.errors import DataError, PathError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime.arrays import array_of
+from cdfd.scan.execute import cores
 from cdfd.scan.parquet.writer import DataFileWriter
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.conditions import RowCheck
-from cdfd.sinks.delta.encoding import CORES, submit
 from cdfd.storage.base import Storage
 
 PartitionKey = tuple[str | None, ...]
@@ -258,3 +261,28 @@ def cast(column: pa.Array, field: pa.Field) -> pa.Array:
 def no_other_root(root: str) -> Storage:
     """A target has no files elsewhere: it raises an error."""
     raise PathError("a file of the target is outside of its folder", path=root)
+
+
+T = TypeVar("T")
+
+CORES = cores()
+"""Calls that run at the same time, at most."""
+
+
+def submit(call: Callable[[], T], *, here: bool = False) -> Future[T]:
+    """Make a call in one of the threads.
+
+    Args:
+        call: takes its arguments from a closure.
+        here: make it in the calling thread instead. Its error is raised at once.
+    """
+    if not here:
+        return _threads().submit(call)
+    done: Future[T] = Future()
+    done.set_result(call())
+    return done
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CORES, "cdfd-delta")

@@ -1,17 +1,27 @@
-"""Checkpoints of a target, the removal of old log entries, and the compaction of small files."""
+"""Checkpoints of a target, the removal of old log entries, and the compaction of small files.
+
+The log entries and checkpoints that clean-up may remove. Pure.
+
+Source: specification, "Metadata Cleanup" and the table feature `checkpointProtection`, as deployed writers have it. Each version in the
+retention must stay readable, so the newest checkpoint that is older than the retention stays, and all that follows it:
+
+    retention begins after 25; checkpoints 10, 20, 30  ->  0 to 19 may go
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.paths import LogName
+from cdfd.delta.protocol import writer_features
+from cdfd.delta.retention import Retention
 from cdfd.delta.snapshot import Snapshot
-from cdfd.delta.write import log_cleanup
 from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
@@ -90,11 +100,36 @@ class Housekeeper:
     async def _clean(self, protocol: Protocol, metadata: Metadata) -> None:
         """Remove old log entries. Checksums of versions go with them, because readers take them for entries."""
         found: list[tuple[paths.LogName, Stat]] = [each async for each in self._log.list_names()]
-        old = log_cleanup.removable(
-            [(name, stat.modified_ms) for name, stat in found], protocol, metadata, self._clock.now_ms()
-        )
+        old = removable([(name, stat.modified_ms) for name, stat in found], protocol, metadata, self._clock.now_ms())
         places = {name: stat.path for name, stat in found}
         for name in old:
             await self._log.storage.delete(places[name])
             if name.kind == "commit":
                 await self._log.storage.delete(log_path(f"{name.version:020d}.crc"))
+
+
+Entry = tuple[LogName, int]
+"""A file of the log, and its modification time in ms."""
+
+
+def removable(log: Sequence[Entry], protocol: Protocol, metadata: Metadata, now_ms: int) -> list[LogName]:
+    """The files of a log that clean-up may remove, in the order in which it must: the log stays contiguous if it is interrupted.
+
+    Args:
+        log: all files of the log.
+        protocol, metadata: of the newest version.
+        now_ms: the time.
+    """
+    retention = Retention.of(metadata).log_ms
+    if retention is None or "checkpointProtection" in writer_features(protocol):
+        return []
+    cutoff = now_ms - retention
+    # A checkpoint is written after its version: the version is older than the file.
+    old = [name.version for name, time in log if name.kind in ("checkpoint", "v2") and time < cutoff]
+    first = max(old, default=0)
+    return sorted((name for name, _ in log if 0 <= name.version < first), key=_order)
+
+
+def _order(name: LogName) -> tuple[int, bool]:
+    """Versions ascend. The checkpoint of a version goes before its log entry."""
+    return name.version, not name.is_checkpoint

@@ -6,14 +6,21 @@ the commits of the executors and Spark's own.
 
 This requires that a repeated batch has the same partitions, as with Spark's own sources and `format("cdfd")`. If the rows of a delivered
 partition differ from the repeated ones, the query ends with an error, so that no row is lost.
+
+Reads the source offset from a query's checkpoint. `offsets/` has a file for each micro-batch, whose last line is an offset in JSON.
+
+v1
+{"batchWatermarkMs":0,...}
+{"table_id":"...","version":8,...,"first_version":7,"first_phase":"snapshot"}
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -35,7 +42,7 @@ from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.encode.formats import record_format
 from cdfd.encode.keys import KeyColumns
 from cdfd.encode.side import RowCounts
-from cdfd.errors import ConfigError, SinkError
+from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, COMMIT_VERSION, change_schema
 from cdfd.model.plan import ChangePlan
@@ -50,10 +57,12 @@ from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
-from cdfd.spark.engine.checkpoints import snapshot_version
 from cdfd.spark.engine.sink_options import SinkOptions
 from cdfd.spark.source.change_rows import ChangeRows
+from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.packed import rows_schema, unpack
+from cdfd.storage.base import Storage
+from cdfd.storage.location import open_storage
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties with which Spark passes query and micro-batch to tasks."""
@@ -301,3 +310,35 @@ def _version(number: int, table_id: str, *, snapshot: bool) -> Version:
     """A version with only the fields that a delivery needs."""
     plan = ChangePlan(number, 0, TableSchema(Columns(()), ()), (), "snapshot" if snapshot else "files")
     return Version(plan, table_id)
+
+
+_OFFSETS = "offsets/"
+_LONGEST = 1 << 20
+
+
+def snapshot_version(location: str, storage_options: Mapping[str, object] | None = None) -> int | None:
+    """The version of the snapshot with which a stream of `format("cdfd")` began.
+
+    Args:
+        location: of the checkpoint.
+        storage_options: settings of its store.
+
+    Returns:
+        None if it began with changes, has another source, or if the checkpoint cannot be read here. Formats then treat live rows as inserts.
+    """
+    try:
+        text = asyncio.run(_newest(open_storage(location, storage_options)))
+        lines = [] if text is None else text.decode().splitlines()
+        found = json.loads(lines[2]) if len(lines) == 3 else None
+        offset = Offset.from_json(found) if isinstance(found, dict) else None
+    except (CdfdError, ValueError, RecursionError):
+        return None
+    return offset.first_version if offset is not None and offset.first_phase == "snapshot" else None
+
+
+async def _newest(storage: Storage) -> bytes | None:
+    """The file of the newest micro-batch."""
+    # The folder also has checksum files, such as `.7.crc`.
+    names = [stat.path.removeprefix(_OFFSETS) async for stat in storage.list(_OFFSETS)]
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
+    return await storage.read(f"{_OFFSETS}{max(numbers)}", 0, _LONGEST) if numbers else None

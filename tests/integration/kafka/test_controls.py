@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
 from cdfd.demo.writer import TableWriter
-from cdfd.model.control import ORDINALS
+from cdfd.model.position import ORDINAL_SPAN
 from tests.support.commands import Ended, cdfd
 from tests.support.kafka.daemon_process import Daemon
 from tests.support.kafka.pipeline import Pipeline, do
@@ -69,7 +69,7 @@ def changes(pipeline: Pipeline, count: int) -> list[Row]:
 
 
 def again(found: Sequence[Row]) -> list[Row]:
-    return [row for row in found if row["_change_ordinal"] >= ORDINALS]
+    return [row for row in found if row["_change_ordinal"] >= ORDINAL_SPAN]
 
 
 def live(table: TableWriter) -> Counter[tuple[int, str]]:
@@ -163,7 +163,7 @@ def test_a_resnapshot_that_is_killed_publishes_each_row_once(pipeline: Pipeline,
     assert values(again(found)) == before
     state: dict[int, str] = {}
     for row in found:
-        if row["_change_ordinal"] >= ORDINALS:
+        if row["_change_ordinal"] >= ORDINAL_SPAN:
             assert state[row["id"]] == row["v"]
         elif row["_change_type"] in ("insert", "update_postimage"):
             state[row["id"]] = row["v"]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import cdfd.trevni as trevni
+from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
@@ -23,7 +24,6 @@ from cdfd.trevni.files import avro_rows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source
-from cdfd.trevni.values import physical
 from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.trevni import reference, rows
 
@@ -41,7 +41,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def ours(path: Path) -> Any:
-    return json.loads(b"".join(physical.document(Reader(Source.of(path.read_bytes())))))
+    return json.loads(b"".join(physical_document(Reader(Source.of(path.read_bytes())))))
 
 
 def check(version: str, commands: Sequence[Sequence[object]]) -> None:

@@ -17,11 +17,11 @@ from cdfd.runtime import native
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
+from cdfd.trevni.column_reader import Decoder, block_decoder
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes
-from cdfd.trevni.values import decoding
 from cdfd.trevni.values.lengths import Decoded
 from cdfd.trevni.values.plain_decoding import PlainDecoder
 from cdfd.trevni.values.value_types import ARROW, ValueType
@@ -109,7 +109,7 @@ def table(
     return found, memoryview(b"".join(blocks))
 
 
-def content(decoder: decoding.Decoder, data: memoryview, count: int) -> Content | tuple[str, int | None]:
+def content(decoder: Decoder, data: memoryview, count: int) -> Content | tuple[str, int | None]:
     """Lengths and values, or the error and its block. Equality of arrays would say that NaN is not itself."""
     try:
         if count:
@@ -135,7 +135,7 @@ def alike(
     found, data = table(of, blocks, sizes or [len(block) for block in blocks], counts)
     if not found.can_have_sizes(0, len(blocks)):
         return
-    by_native = decoding.decoder(found, 0, len(blocks), runs=runs)
+    by_native = block_decoder(found, 0, len(blocks), runs=runs)
     assert not isinstance(by_native, PlainDecoder)
     assert content(by_native, data, len(blocks)) == content(PlainDecoder(found, runs=runs), data, len(blocks))
 
@@ -233,7 +233,7 @@ def test_runs_that_stand_for_more_than_the_bytes_allow_take_no_memory(kind: Valu
     """Five bytes are a thousand million lengths, all of them zero."""
     block = long_bytes(-(1 << 31) + 1)
     found, data = table(column(kind, True, "parent"), [block], [len(block)], [1])
-    decoder = decoding.decoder(found, 0, 1, runs=True)
+    decoder = block_decoder(found, 0, 1, runs=True)
     decoder.append(data, 0, 1)
     lengths = decoder.finish().lengths
     assert lengths is not None

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import cdfd.trevni as trevni
+from cdfd.cli.commands.trevni import physical_document
 from cdfd.errors import ConfigError
 from cdfd.trevni import metadata as headers
 from cdfd.trevni.checksums import Checksum
@@ -26,7 +27,6 @@ from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
-from cdfd.trevni.values import physical
 from cdfd.trevni.values.value_types import ARROW, ValueType
 
 PAGE = Path(__file__).parents[3] / "docs" / "trevni.md"
@@ -53,7 +53,7 @@ def block_of(file: bytes, number: int = 0) -> bytes:
 
 
 def document(file: bytes) -> Any:
-    return json.loads(b"".join(physical.document(Reader(Source.of(file)))))
+    return json.loads(b"".join(physical_document(Reader(Source.of(file)))))
 
 
 LONGS = [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (2**63 - 1, "feff" + "ff" * 7 + "01")]

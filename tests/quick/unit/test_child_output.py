@@ -7,10 +7,11 @@ from pathlib import Path
 
 PARENT = """
 import subprocess, sys, time
-from cdfd.runtime import child_output, logs
+from cdfd.runtime import logs
+from cdfd.spark.engine.sessions import log_standard_error
 
 logs.set_up(sys.argv[1])
-with child_output.log_standard_error("child") as stream:
+with log_standard_error("child") as stream:
     child = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
 assert child.stdout.read(1) == b"."
 {end}

@@ -3,7 +3,7 @@
 from cdfd.delta.actions import Add, Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.snapshot import first
-from cdfd.delta.write.compaction import LEAST_FILES, groups
+from cdfd.sinks.delta.compactor import LEAST_FILES, file_groups
 
 SCHEMA = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 MUCH = 1 << 40
@@ -19,7 +19,7 @@ def grouped(sizes: list[int], file_bytes: int, most_bytes: int = MUCH, partition
     state = first(
         Commit(0, adds=adds, protocol=Protocol(1, 2), metadata=Metadata("i", SCHEMA, by, {})), all_fields=True
     )
-    return [[file.size for file in group] for group in groups(state, file_bytes, most_bytes)]
+    return [[file.size for file in group] for group in file_groups(state, file_bytes, most_bytes)]
 
 
 def test_group_ends_once_it_has_the_size_of_a_file() -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from cdfd.errors import ConfigError
 from cdfd.plan import refining
-from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.engine.kafka_sink import snapshot_version
 from cdfd.spark.lag import Lag, lag
 from tests.quick.unit.test_spark_lag import progress
 from tests.quick.unit.test_spark_stream import Row, insert, reading, rows_between

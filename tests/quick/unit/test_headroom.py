@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.daemon.http.retention_warnings import REPEAT_SECONDS, RetentionWarnings
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.summary import REPEAT_SECONDS, RetentionWarnings
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.admission import Admission
 from cdfd.delta.retention import Retention

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cdfd.daemon.http.activity import MOST_ERRORS, Activity
-from cdfd.daemon.http.explanation import Explanation, Facts, explain
 from cdfd.daemon.http.history import BYTES, POINTS, SECONDS, TREND_POINTS, History, Ring, Sample, _together
-from cdfd.daemon.http.overview import overview
+from cdfd.daemon.http.overview import Explanation, Facts, explain, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import SinkError, StorageError
 from tests.support.manual_time import ManualClock

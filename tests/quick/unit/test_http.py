@@ -19,7 +19,6 @@ import pytest
 
 from cdfd.config import Listen
 from cdfd.daemon.http import connections, server
-from cdfd.daemon.http import page as pages
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
@@ -340,7 +339,7 @@ async def test_clients_that_take_their_time_are_left(monkeypatch: pytest.MonkeyP
 
 async def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECTION_SECONDS", 1.0)
-    monkeypatch.setattr(pages, "render", lambda: b"x" * 50_000_000)
+    monkeypatch.setattr(server, "render_page", lambda: b"x" * 50_000_000)
 
     async with serving() as client:
         before = len(os.listdir("/dev/fd"))

@@ -6,7 +6,7 @@ import pytest
 
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName, checkpoint_name, commit_name, parse_name
-from cdfd.delta.write.log_cleanup import Entry, removable
+from cdfd.sinks.delta.housekeeping import Entry, removable
 from tests.support.checkpoint_layout import v2_name
 
 DAY = 24 * 3600 * 1000

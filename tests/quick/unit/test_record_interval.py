@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.sinks.ledger.interval import RecordInterval
+from cdfd.deliver.recorder import RecordInterval
 
 
 def due(pace: RecordInterval, now: float) -> int | None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from cdfd.config import load
-from cdfd.config.changes import changed_settings
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.members import Members
-from cdfd.daemon.membership.reloading import Reloading
+from cdfd.daemon.membership.reloading import Reloading, changed_settings
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor

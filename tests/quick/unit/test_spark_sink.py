@@ -11,7 +11,7 @@ from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
-from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.engine.kafka_sink import snapshot_version
 from cdfd.spark.engine.sink_options import SinkOptions
 from cdfd.spark.source.change_rows import ChangeRows
 from cdfd.spark.source.offsets import Offset

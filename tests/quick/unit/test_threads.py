@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cdfd.daemon.supervision.threads import Threads
+from cdfd.daemon.supervision.process import Threads
 
 WITHIN = 20.0
 

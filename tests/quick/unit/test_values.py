@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta.types import calendar
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import DataType, PrimitiveName
 from cdfd.delta.types.schema import (
@@ -24,7 +23,7 @@ from cdfd.delta.types.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.types.values import parse, parse_partition, serialize
+from cdfd.delta.types.values import format_date, parse, parse_date, parse_partition, parse_timestamp, serialize
 from cdfd.errors import CdfdError, LogError
 
 UTC = datetime.UTC
@@ -263,14 +262,14 @@ def test_a_random_text_raises_nothing_but_our_errors(text: str, kind: DataType) 
 @given(st.dates())
 def test_dates_agree_with_the_standard_library(day: datetime.date) -> None:
     days = day.toordinal() - datetime.date(1970, 1, 1).toordinal()
-    assert calendar.format_date(days) == day.isoformat()
-    assert calendar.parse_date(day.isoformat()) == days
+    assert format_date(days) == day.isoformat()
+    assert parse_date(day.isoformat()) == days
 
 
 @given(st.datetimes(timezones=st.sampled_from([UTC, datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))])))
 def test_timestamps_agree_with_the_standard_library(moment: datetime.datetime) -> None:
     elapsed = moment - datetime.datetime(1970, 1, 1, tzinfo=UTC)
-    assert calendar.parse_timestamp(moment.isoformat()) == elapsed // datetime.timedelta(microseconds=1)
+    assert parse_timestamp(moment.isoformat()) == elapsed // datetime.timedelta(microseconds=1)
 
 
 REGION = StructField("region", Primitive("string"), metadata={"delta.columnMapping.physicalName": "col-1"})

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cdfd.daemon.membership.opening import Turns
+from cdfd.daemon.membership.members import Turns
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.worker import Worker, finished
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import cdfd.trevni as trevni
+from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
-from cdfd.trevni.values import physical
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
 
@@ -32,7 +32,7 @@ def small(codec: str = "null", checksum: str = "crc32") -> bytes:
 
 def read(data: bytes) -> pa.Table:
     """All that can be read of a file."""
-    for _ in physical.document(Reader(Source.of(data))):
+    for _ in physical_document(Reader(Source.of(data))):
         pass
     return read_rows(data)
 
@@ -247,7 +247,7 @@ def peak(data: bytes, call: str = "trevni.read_table(pa.BufferReader(data), use_
     program = f"""
 import sys, pyarrow as pa, numpy, pyarrow.compute
 import cdfd.trevni as trevni
-import cdfd.trevni.files.reading, cdfd.trevni.values.physical
+import cdfd.trevni.files.reading, cdfd.cli.commands.trevni
 data = sys.stdin.buffer.read()
 def peak():
     # Not `ru_maxrss`, which begins with that of the parent.

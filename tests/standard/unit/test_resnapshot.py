@@ -18,7 +18,8 @@ from cdfd.deliver.monitor import NullMonitor
 from cdfd.deliver.requests import Notification, Request
 from cdfd.demo.writer import TableWriter
 from cdfd.log.planning import version_batches
-from cdfd.model.control import EMPTY, ORDINALS, Control
+from cdfd.model.control import EMPTY, Control
+from cdfd.model.position import ORDINAL_SPAN
 from cdfd.plan import resnapshot
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
@@ -113,7 +114,7 @@ async def delivered(lake: Lake, place: Place, last: int) -> None:
 
 def again(place: Place) -> list[dict[str, Any]]:
     """The rows of re-snapshots."""
-    return [row for row in place.rows() if row["_change_ordinal"] >= ORDINALS]
+    return [row for row in place.rows() if row["_change_ordinal"] >= ORDINAL_SPAN]
 
 
 def values(found: Iterable[dict[str, Any]]) -> Counter[tuple[int, str]]:
@@ -125,7 +126,7 @@ def check_consumer(place: Place, writer: TableWriter) -> None:
     state: dict[int, str] = {}
     versions: dict[int, int] = {}
     for row in place.rows():
-        if row["_change_ordinal"] >= ORDINALS:
+        if row["_change_ordinal"] >= ORDINAL_SPAN:
             assert state[row["id"]] == row["v"], "an old value, or a row that was deleted"
             assert versions[row["id"]] <= row["_commit_version"]
         elif row["_change_type"] in ("insert", "update_postimage"):

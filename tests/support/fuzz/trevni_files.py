@@ -9,10 +9,10 @@ from random import Random
 import pyarrow as pa
 
 import cdfd.trevni as trevni
+from cdfd.cli.commands.trevni import physical_document
 from cdfd.runtime import native
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source
-from cdfd.trevni.values import physical
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded, last_refusal
 from tests.support.trevni import rows
@@ -56,7 +56,7 @@ def check(case: Case) -> str:
 
 def read(data: bytes, found: list[bytes]) -> str:
     """Physical columns, which are put into `found`; and rows: all of them, in batches, and some of them."""
-    found.extend(physical.document(Reader(Source.of(data))))
+    found.extend(physical_document(Reader(Source.of(data))))
     table = trevni.read_table(pa.BufferReader(data), use_threads=False)
     table.validate(full=True)
     with trevni.TrevniFile(pa.BufferReader(data), use_threads=False) as file:
