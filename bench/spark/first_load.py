@@ -27,7 +27,7 @@ from cdfd.deliver.configured import open_table
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.scan.splits import Measured, Part, Slice
+from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Delivered, Job
 from cdfd.sinks.base import Sink as Port
 from cdfd.spark.engine import parts, tasks
@@ -43,9 +43,9 @@ class Planning:
         self._spark = spark
         self.tasks = 0
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """Nothing is opened, because there are no files."""
-        return [Measured(ROWS * part.count) for part in slices]
+        return [Measured(ROWS * part.count) for part in splits]
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""

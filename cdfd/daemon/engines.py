@@ -22,7 +22,7 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
-from cdfd.scan.splits import Measured, Part, Slice
+from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Delivered, Sink
 from cdfd.sinks.configured import connector
 from cdfd.spark.engine import feed as spark_feed
@@ -155,9 +155,9 @@ class EmbeddedEngine:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
-        return await measured_here(assignment, slices)
+        return await measured_here(assignment, splits)
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""

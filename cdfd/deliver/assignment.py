@@ -16,8 +16,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.path_ranges import counted_ranges, sampled_bounds
-from cdfd.deliver.range_slices import RangeSlice, listed_and_measured, range_slices
-from cdfd.deliver.slices import read_slice
+from cdfd.deliver.splits import RangeSplit, list_and_measure, range_splits, read_split
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError
 from cdfd.log.listing import LiveListing
@@ -29,7 +28,7 @@ from cdfd.model.version import Version
 from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import MOST_PIECES, Measured, Part, Slice, cut
+from cdfd.scan.splits import MOST_PIECES, Measured, Part, Split, plan_splits
 from cdfd.sinks.base import Counts, Delivered, Delivery, Job
 from cdfd.sinks.configured import connector
 
@@ -68,7 +67,7 @@ class Assignment:
         bare = Version(plan, version.table_id, version.schema_change, version.only_txns, version.digest)
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
-    def ranges(self, plan: ChangePlan, live: LiveListing, limit: int) -> list[RangeSlice]:
+    def ranges(self, plan: ChangePlan, live: LiveListing, limit: int) -> list[RangeSplit]:
         """A snapshot cut into ranges of paths, for deliveries of `limit` bytes. Reads the checkpoint twice, and blocks.
 
         The ranges are placed if the log has the rows of all files; others are to be measured.
@@ -82,13 +81,13 @@ class Assignment:
             found = counted_ranges(live, bounds, storage, _refuse)
         except _NotInLogError:
             found = counted_ranges(live, bounds, storage, None)
-        return list(range_slices(found, plan, max(limit, _READ_BYTES * int(found.files.sum()))))
+        return list(range_splits(found, plan, max(limit, _READ_BYTES * int(found.files.sum()))))
 
-    def measured(self, part: Slice, workers: int | None = None) -> Measured:
-        """The contents of a slice; see `listed_and_measured`. Blocks."""
-        return listed_and_measured(part, self.execution(workers))
+    def measured(self, part: Split, workers: int | None = None) -> Measured:
+        """The contents of a split; see `list_and_measure`. Blocks."""
+        return list_and_measure(part, self.execution(workers))
 
-    async def deliver(self, number: int, part: Slice, workers: int | None = None) -> list[Delivered]:
+    async def deliver(self, number: int, part: Split, workers: int | None = None) -> list[Delivered]:
         """Deliver a part, unless it is delivered already; see `Connector.deliver_part`.
 
         The files of a range of paths are more than one delivery takes. They are listed and cut here, and delivered one cut after the other.
@@ -101,10 +100,10 @@ class Assignment:
         Raises:
             CdfdError: it cannot be read or delivered; it names the table.
         """
-        if not isinstance(part, RangeSlice):
+        if not isinstance(part, RangeSplit):
             return [await self._deliver(number, part, workers)]
         delivered, ordinal = list[Delivered](), part.ordinal or 0
-        pieces = await asyncio.to_thread(self._pieces, part)
+        pieces = await asyncio.to_thread(self._file_splits, part)
         for number, piece in pieces:
             # The last one ends where the next range begins, or is refused.
             following = part.following if number == pieces[-1][0] else None
@@ -113,17 +112,17 @@ class Assignment:
             delivered.append(found)
         return delivered
 
-    def _pieces(self, part: RangeSlice) -> list[Part]:
+    def _file_splits(self, part: RangeSplit) -> list[Part]:
         """The deliveries of a range. Their numbers are those of no other range, because no file is cut into more than `MOST_PIECES`."""
         assert self.job is not None
         table = self._table
         try:
-            whole = part.listed(open_table(self.config, table).log.storage)
+            whole = part.with_files(open_table(self.config, table).log.storage)
         except CdfdError as error:
             raise error.within(table=table.uri, version=self.version.plan.version) from None
-        return list(enumerate(cut(whole.plan, self.job.bytes), part.part * MOST_PIECES))
+        return list(enumerate(plan_splits(whole.plan, self.job.bytes), part.part * MOST_PIECES))
 
-    async def _deliver(self, number: int, part: Slice, workers: int | None) -> Delivered:
+    async def _deliver(self, number: int, part: Split, workers: int | None) -> Delivered:
         assert self.job is not None
         table = self._table
 
@@ -136,10 +135,10 @@ class Assignment:
         except CdfdError as error:
             raise error.within(table=table.uri, version=self.version.plan.version) from None
 
-    async def _write(self, delivery: Delivery, part: Slice, execution: Execution) -> Counts:
+    async def _write(self, delivery: Delivery, part: Split, execution: Execution) -> Counts:
         counts = RowCounts()
         await delivery.start_version(self.version)
-        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_slice(part, execution))
+        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_split(part, execution))
         async with aclosing(batches):
             async for found in batches:
                 if found.rows.num_rows:
@@ -170,8 +169,8 @@ def _refuse(scans: Sequence[FileScan]) -> Iterator[int]:
 class Engine(Protocol):
     """Runs jobs. Both calls may be cancelled; then nothing of them goes on but what cannot be reached any more."""
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-        """The contents of slices.
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+        """The contents of splits.
 
         Raises:
             CdfdError: as `measure` says.
@@ -185,14 +184,14 @@ class Engine(Protocol):
         """
 
 
-async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-    """The contents of slices, measured in this process, several at a time.
+async def measured_here(assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+    """The contents of splits, measured in this process, several at a time.
 
     Raises:
         CdfdError: as `measure` says.
     """
     execution = assignment.execution()
-    measured = map_in_order(partial(listed_and_measured, execution=execution), slices, workers=_AT_A_TIME)
+    measured = map_in_order(partial(list_and_measure, execution=execution), splits, workers=_AT_A_TIME)
     found = []
     each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
     async with aclosing(each):

@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 
 from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.deliver.path_ranges import SnapshotPlanning, least_bytes
-from cdfd.deliver.range_slices import MARK, digest
+from cdfd.deliver.splits import MARK, digest
 from cdfd.errors import SinkError
 from cdfd.log.listing import LiveListing
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.scan.splits import Slice, cut, placed, stages
+from cdfd.scan.splits import Split, place_splits, plan_splits, stages
 from cdfd.sinks.base import Counts, Delivered, Job, Sink, counts_of
 
 log = logging.getLogger("cdfd.engine")
@@ -121,10 +121,10 @@ class LargeVersions:
         """
         known = self.sink.job
         assignment = self.assign(version, position)
-        slices = await self._slices(version, assignment, self.part_bytes if known is None else known.bytes)
-        if slices is None:
+        splits = await self._splits(version, assignment, self.part_bytes if known is None else known.bytes)
+        if splits is None:
             return None
-        parts, cut_as = len(slices), digest(slices)
+        parts, cut_as = len(splits), digest(splits)
         if known is None:
             job = await self.sink.begin_job(version, position, parts, self.part_bytes, cut_as)
         elif (known.parts, known.digest) == (parts, cut_as):
@@ -135,27 +135,27 @@ class LargeVersions:
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
         assignment = replace(assignment, job=job)
         delivered: list[Delivered] = []
-        for some in stages(slices):
+        for some in stages(splits):
             found = await self._watched(self.engine.deliver(assignment, some), position, job)
             if found is None:
                 return None
             delivered += found
         await self.sink.finish_job(version, position, job, delivered)
-        return counts_of(delivered), sum(part.size for part in slices)
+        return counts_of(delivered), sum(part.size for part in splits)
 
-    async def _slices(self, version: Version, assignment: Assignment, limit: int) -> list[Slice] | None:
-        slices = list[Slice]()
+    async def _splits(self, version: Version, assignment: Assignment, limit: int) -> list[Split] | None:
+        splits = list[Split]()
         if not isinstance(version, ListedVersion):
-            slices = cut(version.plan, limit)
+            splits = plan_splits(version.plan, limit)
         else:
             ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, version.live, limit))
             if ranges is None:
                 return None
-            slices += ranges
-        if all(each.is_placed for each in slices):
-            return slices
-        measured = await self._watched(self.engine.measure(assignment, slices))
-        return None if measured is None else placed(version.plan, slices, measured)
+            splits += ranges
+        if all(each.is_placed for each in splits):
+            return splits
+        measured = await self._watched(self.engine.measure(assignment, splits))
+        return None if measured is None else place_splits(version.plan, splits, measured)
 
     def _other_cut(self, job: Job) -> SinkError:
         return SinkError(

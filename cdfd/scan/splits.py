@@ -1,11 +1,11 @@
-"""How a version is cut: into slices that can be read anywhere, and into deliveries of whole scans. The same cut at any time. Pure.
+"""How a version is cut: into splits that can be read anywhere, and into deliveries of whole scans. The same cut at any time. Pure.
 
-    slices = cut(plan, 128 << 20)
-    if not all(each.is_placed for each in slices):
-        slices = placed(plan, slices, [measure(each, execution) for each in slices])
+    splits = plan_splits(plan, 128 << 20)
+    if not all(each.is_placed for each in splits):
+        splits = place_splits(plan, splits, [measure(each, execution) for each in splits])
 
-`cut` says what each slice reads, from the log alone. Each but the first begins with a row whose number in the version is not known yet: where
-that is asked for, slices are measured (see `cdfd.deliver.slices`) and then `placed`.
+`plan_splits` says what each split reads, from the log alone. Each but the first begins with a row whose number in the version is not known
+yet. Where that is asked for, splits are measured (see `cdfd.deliver.splits`), and `place_splits` gives them ordinals.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ MOST_PIECES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Split:
     """Some scans of a version. A value; it pickles as what it holds, not as what it was cut from.
 
     Attributes:
-        plan: the version's, with the scans of this slice alone.
-        part: scans of the version before this slice, those that are cut in pieces among them.
+        plan: the version's, with the scans of this split alone.
+        part: scans of the version before this split, those that are cut in pieces among them.
         ordinal: `_change_ordinal` of its first row; None where it is not known.
         following: `_change_ordinal` of the row after its last one; None where it is not known.
-        looks: change data files whose types are counted where this slice is measured. Each file is looked at once.
-        wanted: whether a reader asked for its rows. Other slices are measured too, because the ordinals after them depend on it.
+        looks: change data files whose types are counted where this split is measured. Each file is looked at once.
+        wanted: whether a reader asked for its rows. Other splits are measured too, because the ordinals after them depend on it.
     """
 
     plan: ChangePlan
@@ -73,13 +73,13 @@ class Slice:
         return self.ordinal is not None
 
 
-Part = tuple[int, Slice]
-"""A slice, and the number under which it is delivered."""
+Part = tuple[int, Split]
+"""A split, and the number under which it is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The contents of a slice.
+    """The contents of a split.
 
     Attributes:
         rows: of its scans of data files.
@@ -90,7 +90,7 @@ class Measured:
     images: Mapping[str, ImageCounts] = field(default_factory=dict)
 
 
-def cut(
+def plan_splits(
     plan: ChangePlan,
     limit: int,
     *,
@@ -98,7 +98,7 @@ def cut(
     end: int | None = None,
     ordered: bool = True,
     kept: npt.NDArray[np.bool_] | None = None,
-) -> list[Slice]:
+) -> list[Split]:
     """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
 
     Args:
@@ -117,16 +117,16 @@ def cut(
         # Early halves come first, and a file is wanted in both or in none.
         scans = _as_written(scans)
         kept = None if kept is None else kept[: len(scans)]
-    slices, seen = list[Slice](), set[str]()
-    for first, some in _cut(scans, limit, kept):
-        known = not slices
+    splits, seen = list[Split](), set[str]()
+    for first, some in _scan_runs(scans, limit, kept):
+        known = not splits
         if some[0].bucket is not None:
-            slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
+            splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
             continue
         looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
         wanted = kept is None or bool(kept[first])
-        slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
-    return slices
+        splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
+    return splits
 
 
 def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
@@ -145,7 +145,7 @@ def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
 
 
-def _cut(
+def _scan_runs(
     scans: Sequence[FileScan], limit: int, kept: npt.NDArray[np.bool_] | None
 ) -> Iterator[tuple[int, Sequence[FileScan]]]:
     """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
@@ -182,19 +182,19 @@ def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
     return np.fromiter((max(0, min(scan.share, MOST_BYTES)) for scan in scans), np.int64, len(scans))
 
 
-def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measured]) -> list[Slice]:
-    """The slices with the ordinals of their rows; executors need not look at other files than their own any more.
+def place_splits(plan: ChangePlan, splits: Sequence[Split], measured: Sequence[Measured]) -> list[Split]:
+    """The splits with the ordinals of their rows; executors need not look at other files than their own any more.
 
     Args:
         plan: what was cut, in order of its rows.
-        slices: all that `cut` gave, in order.
+        splits: all that `plan_splits` gave, in order.
         measured: what `measure` says of each of them.
     """
     images = {path: counts for each in measured for path, counts in each.images.items()}
     pairs = not plan.cross_partition or all(counts.paired for counts in images.values())
-    ordinal = (slices[0].ordinal or 0) if slices else 0
+    ordinal = (splits[0].ordinal or 0) if splits else 0
     found = []
-    for each, held in zip(slices, measured, strict=True):
+    for each, held in zip(splits, measured, strict=True):
         following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
         there = replace(each.plan, scans=scans, cross_partition=())
@@ -214,24 +214,24 @@ def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int
     return counts.rows - counts.late(pairs=pairs) + (0 if scan.image_phase == "early" else late)
 
 
-def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:
+def stages(splits: Sequence[Split]) -> Iterator[list[Part]]:
     """Parts that may be delivered side by side, and after all those of the stage before.
 
     Within a version a key may be deleted and inserted again. All deletes come before all inserts. A consumer that keeps the last change of
     each key has the right one: also where one part of a version arrives before another.
     """
-    for _, some in groupby(enumerate(slices), lambda item: _kinds(item[1])):
+    for _, some in groupby(enumerate(splits), lambda item: _kinds(item[1])):
         yield list(some)
 
 
-def _kinds(part: Slice) -> frozenset[str | None]:
+def _kinds(part: Split) -> frozenset[str | None]:
     return frozenset(scan.image_phase if scan.change_type is None else scan.change_type for scan in part.plan.scans)
 
 
-def digest(slices: Sequence[Slice]) -> str:
-    """A hash that identifies a cut of a version: the ordinals and the files at both ends of each slice."""
+def digest(splits: Sequence[Split]) -> str:
+    """A hash that identifies a cut of a version: the ordinals and the files at both ends of each split."""
     summed = hashlib.sha256()
-    for part in slices:
+    for part in splits:
         plan = part.plan
         ends = [(scan.path, scan.change_type, scan.image_phase, scan.piece) for scan in (plan.scans[0], plan.scans[-1])]
         told = (plan.version, plan.timestamp_ms, part.part, len(plan.scans), part.ordinal, part.following, ends)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from cdfd.config.settings import Settings
 from cdfd.deliver.assignment import Assignment, Engine
-from cdfd.scan.splits import Measured, Part, Slice
+from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Delivered
 from cdfd.sinks.configured import connector
 from tests.support.faulty_storage import Died
@@ -87,8 +87,8 @@ class Dying:
     engine: Engine
     parts: int = 0
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-        return await self.engine.measure(assignment, slices)
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+        return await self.engine.measure(assignment, splits)
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         self.parts += len(await self.engine.deliver(assignment, some))
@@ -105,8 +105,8 @@ class Twice:
 
     engine: Engine
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-        return await self.engine.measure(assignment, slices)
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+        return await self.engine.measure(assignment, splits)
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         first = await self.engine.deliver(assignment, some)

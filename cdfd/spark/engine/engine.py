@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from cdfd.deliver.assignment import Assignment, measured_here
-from cdfd.scan.splits import Measured, Part, Slice
+from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Delivered
 from cdfd.spark.engine import parts, tasks
 from cdfd.spark.engine.sessions import FAILURES, Sessions, interrupt, with_tag
@@ -38,11 +38,11 @@ class SparkEngine:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
-        if sum(part.count for part in slices) <= _FEW_FILES:
-            return await measured_here(assignment, slices)
-        items = [parts.packed(part) for part in enumerate(slices)]
+        if sum(part.count for part in splits) <= _FEW_FILES:
+            return await measured_here(assignment, splits)
+        items = [parts.packed(part) for part in enumerate(splits)]
         results = await self._run(assignment, items, partial(parts.measure, assignment))
         return [parts.measured_of(result) for result in results]
 

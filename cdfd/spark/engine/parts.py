@@ -45,7 +45,7 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
 
 
 def measured_of(result: bytes) -> Measured:
-    """The measured content of a slice."""
+    """The measured content of a split."""
     found: Measured = pickle.loads(result)
     return found
 

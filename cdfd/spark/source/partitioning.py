@@ -1,4 +1,4 @@
-"""Partitions for Spark's tasks: plans are cut into slices, and slices are packed into partitions of similar size."""
+"""Partitions for Spark's tasks: plans are cut into splits, and splits are packed into partitions of similar size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.deliver.slices import measure
+from cdfd.deliver.splits import measure
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
@@ -18,7 +18,7 @@ from cdfd.model.position import Position
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import FILE_BYTES, Measured, Slice, cut, placed
+from cdfd.scan.splits import FILE_BYTES, Measured, Split, place_splits, plan_splits
 
 LEAST_BYTES, MOST_BYTES = 32 << 20, 128 << 20
 """Default limits of a partition's size: small ones keep all cores busy, but each one costs a task."""
@@ -96,8 +96,8 @@ class Schemas:
 
 def partition_slices(
     plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None = None
-) -> list[tuple[Slice, ...]]:
-    """Slices in order, grouped into one run per task.
+) -> list[tuple[Split, ...]]:
+    """Splits in order, grouped into one run per task.
 
     Args:
         plan_ranges: in order of their rows.
@@ -112,11 +112,12 @@ def partition_slices(
         limit = partition_bytes(sum(plan_range.weight for plan_range in plan_ranges))
     limit = max(limit, FILE_BYTES)
     cuts = [
-        cut(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept) for each in plan_ranges
+        plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept)
+        for each in plan_ranges
     ]
     if ordered:
-        cuts = _placed(plan_ranges, [_needed(slices) for slices in cuts], execution)
-    return list(_packed((part for slices in cuts for part in slices if part.wanted), limit))
+        cuts = _place_splits(plan_ranges, [_needed(splits) for splits in cuts], execution)
+    return list(_packed((split for splits in cuts for split in splits if split.wanted), limit))
 
 
 def partition_bytes(whole: int) -> int:
@@ -124,41 +125,43 @@ def partition_bytes(whole: int) -> int:
     return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
 
 
-def _needed(slices: list[Slice]) -> list[Slice]:
-    """The wanted slices, and all slices before them."""
-    if slices and slices[0].plan.cross_partition:
+def _needed(splits: list[Split]) -> list[Split]:
+    """The wanted splits, and all splits before them."""
+    if splits and splits[0].plan.cross_partition:
         # Only all of them together determine the pairs of images.
-        return slices if any(part.wanted for part in slices) else []
-    last = max((number for number, part in enumerate(slices) if part.wanted), default=-1)
-    return slices[: last + 1]
+        return splits if any(split.wanted for split in splits) else []
+    last = max((number for number, split in enumerate(splits) if split.wanted), default=-1)
+    return splits[: last + 1]
 
 
-def _placed(plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Slice]], execution: Execution) -> list[list[Slice]]:
-    unknown = [part for slices in cuts if not _is_placed(slices) for part in slices]
+def _place_splits(
+    plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Split]], execution: Execution
+) -> list[list[Split]]:
+    unknown = [split for splits in cuts if not _is_placed(splits) for split in splits]
     found = iter(measured(unknown, execution))
     return [
-        slices if _is_placed(slices) else placed(plan_range.plan, slices, [next(found) for _ in slices])
-        for plan_range, slices in zip(plan_ranges, cuts, strict=True)
+        splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(found) for _ in splits])
+        for plan_range, splits in zip(plan_ranges, cuts, strict=True)
     ]
 
 
-def _is_placed(slices: Sequence[Slice]) -> bool:
-    return all(part.is_placed for part in slices)
+def _is_placed(splits: Sequence[Split]) -> bool:
+    return all(split.is_placed for split in splits)
 
 
-def measured(slices: Sequence[Slice], execution: Execution) -> Iterator[Measured]:
-    """Measure slices, several at a time."""
+def measured(splits: Sequence[Split], execution: Execution) -> Iterator[Measured]:
+    """Measure splits, several at a time."""
     workers = _REMOTE_READS if execution.files.storage.remote else execution.threads
-    return map_in_order(partial(measure, execution=execution), slices, workers=min(workers, len(slices)))
+    return map_in_order(partial(measure, execution=execution), splits, workers=min(workers, len(splits)))
 
 
-def _packed(slices: Iterable[Slice], limit: int) -> Iterator[tuple[Slice, ...]]:
-    run, size = list[Slice](), 0
-    for part in slices:
-        if run and size + part.weight > limit:
+def _packed(splits: Iterable[Split], limit: int) -> Iterator[tuple[Split, ...]]:
+    run, size = list[Split](), 0
+    for split in splits:
+        if run and size + split.weight > limit:
             yield tuple(run)
             run, size = [], 0
-        run.append(part)
-        size += part.weight
+        run.append(split)
+        size += split.weight
     if run:
         yield tuple(run)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from cdfd.deliver.path_ranges import PathRanges, counted_ranges, least_bytes, sampled_bounds
-from cdfd.deliver.range_slices import range_slices
+from cdfd.deliver.splits import range_splits
 from cdfd.log.listing import LiveListing
 from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
@@ -56,7 +56,7 @@ def range_partitions(
     limit = options.partition_bytes
     if limit is None:
         limit = max(partition_bytes(ranges.weight), READ_RATIO * live.listing.size)
-    return [ChangePartition((part,), target) for part in range_slices(ranges, plan, limit)]
+    return [ChangePartition((part,), target) for part in range_splits(ranges, plan, limit)]
 
 
 def counted_paths(

@@ -8,8 +8,7 @@ from functools import lru_cache, partial
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from cdfd.deliver.range_slices import listed
-from cdfd.deliver.slices import read_slices
+from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
 from cdfd.errors import MissingFileError
 from cdfd.log.table import Table
@@ -18,7 +17,7 @@ from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
 from cdfd.scan.scans import raise_missing
-from cdfd.scan.splits import Slice
+from cdfd.scan.splits import Split
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.refined import refined_versions
 from cdfd.spark.engine.target import Target
@@ -35,7 +34,7 @@ BATCH_ROWS = 16_384
 class ChangePartition(InputPartition):
     """The work of one task. Its plans have the target's schema."""
 
-    slices: tuple[Slice, ...]
+    splits: tuple[Split, ...]
     target: Target
 
 
@@ -94,8 +93,8 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
     convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)
-    slices = [listed(part, table.log.storage) for part in portion.slices]
-    found = read_slices(slices, execution)
+    splits = [list_files(split, table.log.storage) for split in portion.splits]
+    found = read_splits(splits, execution)
     rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
     for batch in _net(rows, portion.target, execution) if options.net else rows:
         yield convert(batch)

@@ -108,9 +108,9 @@ class BatchReader(DataSourceReader):
             limit=self._options.partition_bytes,
         )
         if self._options.net:
-            # One task reads all rows: a key may have changes in any slice.
-            found = [tuple(part for slices in found for part in slices)]
-        return [ChangePartition(slices, target) for slices in found] or [ChangePartition((), target)]
+            # One task reads all rows: a key may have changes in any split.
+            found = [tuple(split for splits in found for split in splits)]
+        return [ChangePartition(splits, target) for splits in found] or [ChangePartition((), target)]
 
     async def _plan_ranges(self, table: Table) -> list[PlanRange]:
         schemas = Schemas.to(self._target.schema)

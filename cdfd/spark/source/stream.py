@@ -175,7 +175,7 @@ class _Planning:
         found = partition_slices(
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
-        return [*first, *(ChangePartition(slices, self._target) for slices in found)]
+        return [*first, *(ChangePartition(splits, self._target) for splits in found)]
 
     def _check_key(self, offset: Offset) -> None:
         """Refuse to continue a query whose records have the key's columns by other names."""

@@ -19,7 +19,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
-from cdfd.scan.splits import Slice, cut, placed, shares
+from cdfd.scan.splits import Split, place_splits, plan_splits, shares
 from cdfd.spark.engine.target import Target
 from cdfd.spark.source.admission import Budget, row_counts
 from cdfd.spark.source.backlog import Backlog, PendingBytes
@@ -238,8 +238,8 @@ class StreamPlanner:
         if version.plan.refinement is not None:
             return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest)
         execution = execution_of(self.table, self.options)
-        slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
-        following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
+        splits: list[Split] = plan_splits(version.plan, LEAST_BYTES, start=start, end=end)
+        following = place_splits(version.plan, splits, list(measured(splits, execution)))[-1].following
         assert following is not None
         return start.at_part(end, following, version.digest)
 

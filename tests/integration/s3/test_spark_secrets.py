@@ -165,7 +165,7 @@ def test_the_start_that_a_checkpoint_in_the_store_has(moto_server: Server, uri: 
 
 
 def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
-    """Tasks are items of a data source. They have slices; the keys are in the function, as with any task of Spark."""
+    """Tasks are items of a data source. They have splits; the keys are in the function, as with any task of Spark."""
     s3 = {"access_key_id": KEY_ID, "secret_access_key": SECRET, "region": "us-east-1"}
     document = {
         "pipeline": "shop",
@@ -177,7 +177,7 @@ def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
     found = source(moto_server, uri)
     for partition in found.reader(found.schema()).partitions():
         assert isinstance(partition, ChangePartition)
-        for number, part in enumerate(partition.slices):
+        for number, part in enumerate(partition.splits):
             version = Version(part.plan, "T")
             for role in (None, "backfill"):
                 assignment = Assignment.of(config, "orders", version, Position("T", part.plan.version), role)

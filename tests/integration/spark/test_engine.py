@@ -17,7 +17,7 @@ from cdfd.errors import MissingFileError
 from cdfd.log.listing import list_live
 from cdfd.log.table import Table
 from cdfd.model.position import Position
-from cdfd.scan.splits import cut
+from cdfd.scan.splits import plan_splits
 from cdfd.sinks.base import Job
 from cdfd.spark.engine.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
@@ -183,7 +183,7 @@ async def test_two_attempts_at_once(
     size = 1 << 30 if files == 1 else 400_000
     assignment = replace(Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, size, "", 0))
     if files == 1:
-        part = cut(version.plan, size)[0]
+        part = plan_splits(version.plan, size)[0]
     else:
         live = await list_live(opened.log, 1)
         assert live is not None

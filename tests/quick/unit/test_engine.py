@@ -19,7 +19,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.scan.splits import Slice, cut, digest, stages
+from cdfd.scan.splits import Split, digest, plan_splits, stages
 from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.sinks.kafka.transactions.jobs import job_of
@@ -50,29 +50,29 @@ def settings() -> Settings:
 
 class TestStages:
     def test_all_deletes_before_all_inserts(self) -> None:
-        slices = cut(plan(*(scan(f"{n}", kind) for kind in ("delete", "insert") for n in range(3))), 1000)
-        assert [[number for number, _ in stage] for stage in stages(slices)] == [[0, 1, 2], [3, 4, 5]]
+        splits = plan_splits(plan(*(scan(f"{n}", kind) for kind in ("delete", "insert") for n in range(3))), 1000)
+        assert [[number for number, _ in stage] for stage in stages(splits)] == [[0, 1, 2], [3, 4, 5]]
 
     def test_early_phases_before_late_ones(self) -> None:
-        slices = cut(plan(*(scan(f"{n}", None, half) for half in ("early", "late") for n in range(2))), 1000)
-        assert [len(stage) for stage in stages(slices)] == [2, 2]
+        splits = plan_splits(plan(*(scan(f"{n}", None, half) for half in ("early", "late") for n in range(2))), 1000)
+        assert [len(stage) for stage in stages(splits)] == [2, 2]
 
     def test_a_part_of_both_comes_between(self) -> None:
         scans = [scan("a", "delete"), scan("b", "delete"), scan("c", "insert"), scan("d", "insert")]
-        slices = [Slice(plan(*some), 0) for some in (scans[:1], scans[1:3], scans[3:])]
-        assert [len(stage) for stage in stages(slices)] == [1, 1, 1]
+        splits = [Split(plan(*some), 0) for some in (scans[:1], scans[1:3], scans[3:])]
+        assert [len(stage) for stage in stages(splits)] == [1, 1, 1]
 
 
 class TestDigest:
     def test_the_same_cut_has_the_same(self) -> None:
         whole = plan(*(scan(f"{n}", "insert", size=500_000) for n in range(9)))
-        assert digest(cut(whole, 1_000_000)) == digest(cut(whole, 1_000_000))
-        assert digest(cut(whole, 1_000_000)) != digest(cut(whole, 2_000_000))
+        assert digest(plan_splits(whole, 1_000_000)) == digest(plan_splits(whole, 1_000_000))
+        assert digest(plan_splits(whole, 1_000_000)) != digest(plan_splits(whole, 2_000_000))
 
     def test_other_ordinals_are_another_cut(self) -> None:
-        slices = cut(plan(scan("a", "insert"), scan("b", "insert")), 1000)
-        moved = [slices[0], replace(slices[1], ordinal=5)]
-        assert digest(slices) != digest(moved)
+        splits = plan_splits(plan(scan("a", "insert"), scan("b", "insert")), 1000)
+        moved = [splits[0], replace(splits[1], ordinal=5)]
+        assert digest(splits) != digest(moved)
 
 
 class TestJob:

@@ -20,24 +20,24 @@ def plan(*sizes: int) -> ChangePlan:
     return ChangePlan(1, 1, SCHEMA, tuple(FileScan("a", "insert", {}, size) for size in sizes), "files")
 
 
-def cut(sizes: list[int], limit: int, first: int = 0) -> list[tuple[int, int]]:
+def plan_splits(sizes: list[int], limit: int, first: int = 0) -> list[tuple[int, int]]:
     return list(ranges(plan(*sizes), first, limit))
 
 
 def test_scans_are_cut_at_the_limit_and_never_inside() -> None:
-    assert cut([1, 2, 3], 10) == [(0, 3)]
-    assert cut([5, 5, 5], 10) == [(0, 2), (2, 3)]
-    assert cut([50, 1, 50], 10) == [(0, 1), (1, 2), (2, 3)], "a scan is never cut"
-    assert cut([1, 50], 10) == [(0, 1), (1, 2)]
-    assert cut([0, 0, 0], 0) == [(0, 3)]
+    assert plan_splits([1, 2, 3], 10) == [(0, 3)]
+    assert plan_splits([5, 5, 5], 10) == [(0, 2), (2, 3)]
+    assert plan_splits([50, 1, 50], 10) == [(0, 1), (1, 2), (2, 3)], "a scan is never cut"
+    assert plan_splits([1, 50], 10) == [(0, 1), (1, 2)]
+    assert plan_splits([0, 0, 0], 0) == [(0, 3)]
 
 
 def test_a_version_without_scans_is_delivered_too() -> None:
-    assert cut([], 10) == [(0, 0)]
+    assert plan_splits([], 10) == [(0, 0)]
 
 
 def test_a_version_of_which_all_is_delivered() -> None:
-    assert cut([1, 2], 10, first=2) == [(2, 2)]
+    assert plan_splits([1, 2], 10, first=2) == [(2, 2)]
 
 
 def test_of_a_first_snapshot() -> None:
@@ -48,10 +48,10 @@ def test_of_a_first_snapshot() -> None:
 
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 40))
 def test_all_of_it_once_within_the_limit_and_the_same_after_a_restart(sizes: list[int], limit: int) -> None:
-    ranges = cut(sizes, limit)
+    ranges = plan_splits(sizes, limit)
     assert [index for start, end in ranges for index in range(start, end)] == list(range(len(sizes)))
     for start, end in ranges:
         assert end - start <= 1 or sum(sizes[start:end]) <= limit
-        assert cut(sizes, limit, start) == ranges[ranges.index((start, end)) :]
+        assert plan_splits(sizes, limit, start) == ranges[ranges.index((start, end)) :]
     for (start, end), (_, then) in itertools.pairwise(ranges):
         assert sum(sizes[start : end + 1]) > limit, (start, end, then, "as few deliveries as there can be")

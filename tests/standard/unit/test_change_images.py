@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.deliver.slices import measure, read_slice
+from cdfd.deliver.splits import measure, read_split
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
@@ -30,7 +30,7 @@ from cdfd.scan import execute
 from cdfd.scan import image_order as ordering
 from cdfd.scan.execute import Execution
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
-from cdfd.scan.splits import cut, placed
+from cdfd.scan.splits import place_splits, plan_splits
 from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
@@ -273,8 +273,8 @@ def blocks(draw: st.DrawFn) -> tuple[Lot, set[int]]:
     count = draw(st.integers(2, 9))
     kinds = draw(st.permutations("<>"))
     rows = [Image(kind, key) for kind in kinds for key in draw(st.permutations(range(count)))]
-    cut = draw(st.integers(0, len(rows)))
-    files = [rows] if draw(st.booleans()) else [rows[:cut], rows[cut:]]
+    plan_splits = draw(st.integers(0, len(rows)))
+    files = [rows] if draw(st.booleans()) else [rows[:plan_splits], rows[plan_splits:]]
     return Lot([(f"f{at}", 0, found) for at, found in enumerate(files)]), set(range(count))
 
 
@@ -412,10 +412,10 @@ class TestKeys:
             assert rest == rows[start:]
         plan = replace(written.plan(), key=("id",))
         execution = Execution(TableFiles(written.storage(), MemoryStorage), workers=1)
-        slices = cut(plan, 1)
-        found = placed(plan, slices, [measure(each, execution) for each in slices])
+        splits = plan_splits(plan, 1)
+        found = place_splits(plan, splits, [measure(each, execution) for each in splits])
         ordinals = [
-            n for each in found for b in read_slice(each, execution) for n in b.rows["_change_ordinal"].to_pylist()
+            n for each in found for b in read_split(each, execution) for n in b.rows["_change_ordinal"].to_pylist()
         ]
         assert ordinals == [row.ordinal for row in rows]
 

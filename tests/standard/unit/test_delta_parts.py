@@ -16,7 +16,7 @@ from cdfd.errors import FencedError, SinkError, UnsupportedError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.scan.splits import cut
+from cdfd.scan.splits import plan_splits
 from cdfd.sinks.base import Counts, Delivered, Delivery
 from cdfd.sinks.configured import connector
 from cdfd.storage.local import LocalStorage
@@ -152,7 +152,7 @@ async def test_rows_with_other_columns_than_the_job_are_refused(tmp_path: Path) 
     settings = copy.settings("auto")
     assignment = Assignment(settings, "rows", version, position, job)
     with pytest.raises(SinkError, match="other columns than the job"):
-        await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+        await assignment.deliver(0, plan_splits(version.plan, 1 << 30)[0], 1)
 
 
 async def test_batches_with_the_same_columns_are_in_one_file(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:
         sink.move_to(position, {"from": NEWEST})
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
         assignment = Assignment(config, "rows", version, position, job, "backfill")
-        parts = await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+        parts = await assignment.deliver(0, plan_splits(version.plan, 1 << 30)[0], 1)
         await sink.finish_job(version, position, job, parts)
     stored = await sinks.backfill(table, "backfill")
     assert stored is not None

@@ -21,13 +21,13 @@ from cdfd.deliver import path_ranges
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.deliver.large_versions import LargeVersions, ListedVersion
-from cdfd.deliver.range_slices import MARK, RangeSlice
+from cdfd.deliver.splits import MARK, RangeSplit
 from cdfd.delta import paths
 from cdfd.errors import DataError, SinkError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.scan.splits import Measured, Part, Slice
+from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Counts, Delivered, Job, Write, counts_of
 from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout, lake
@@ -118,8 +118,8 @@ class Sink:
 class Nothing:
     """An engine whose process ends before it delivers."""
 
-    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-        return await engine().measure(assignment, slices)
+    async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+        return await engine().measure(assignment, splits)
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         raise Died
@@ -391,6 +391,6 @@ async def test_parts_are_small(path: str, store: Store) -> None:
         await Load(path, store).run(engine=Seen())
     assert len(seen) > 9
     for _, part in seen:
-        assert isinstance(part, RangeSlice)
+        assert isinstance(part, RangeSplit)
         assert part.plan.scans == ()
         assert len(part.files.others) <= 1

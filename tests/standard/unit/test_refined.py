@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.deliver.slices import read_slice
+from cdfd.deliver.splits import read_split
 from cdfd.errors import ConfigError, DataError, LogError
 from cdfd.log.table import Table
 from cdfd.model.columns import change_schema
@@ -24,7 +24,7 @@ from cdfd.model.refinement import Refine
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import Slice, cut
+from cdfd.scan.splits import Split, plan_splits
 from cdfd.scan.updates import refined, row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
@@ -200,12 +200,12 @@ class TestParts:
         assert matched
         for plan in matched:
             whole = rows_of(table, [plan])
-            parts = cut(plan, 1)
+            parts = plan_splits(plan, 1)
             assert len(parts) == len(plan.scans) > 1
             assert all(part.is_placed for part in parts)
             shuffled = random.Random(seed).sample(parts, len(parts))
             pieces = {
-                part.part: [each.rows for each in read_slice(pickled(part), Execution(table.files))]
+                part.part: [each.rows for each in read_split(pickled(part), Execution(table.files))]
                 for part in shuffled
             }
             found = pa.Table.from_batches([each for part in parts for each in pieces[part.part]], whole.schema)
@@ -242,8 +242,8 @@ def rows_of(table: Table, some: list[ChangePlan], start: Position | None = None)
     return pa.Table.from_batches(batches, change_schema(some[0].schema.arrow))
 
 
-def pickled(part: Slice) -> Slice:
-    copy: Slice = pickle.loads(pickle.dumps(part))
+def pickled(part: Split) -> Split:
+    copy: Split = pickle.loads(pickle.dumps(part))
     return copy
 
 

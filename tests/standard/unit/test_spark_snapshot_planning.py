@@ -20,7 +20,7 @@ from pyspark.sql import datasource as spark
 import cdfd
 from cdfd.deliver import path_ranges
 from cdfd.deliver.path_ranges import range_numbers, sampled_bounds
-from cdfd.deliver.range_slices import RangeSlice
+from cdfd.deliver.splits import RangeSplit
 from cdfd.delta import paths
 from cdfd.errors import ConfigError, LogError, MissingFileError
 from cdfd.log import checkpoint_files
@@ -89,7 +89,7 @@ def embedded(path: str, version: int | None = None) -> list[dict[str, Any]]:
 
 def are_ranges(partitions: Sequence[object]) -> bool:
     return all(
-        isinstance(part, RangeSlice) for each in partitions if isinstance(each, ChangePartition) for part in each.slices
+        isinstance(part, RangeSplit) for each in partitions if isinstance(each, ChangePartition) for part in each.splits
     )
 
 
@@ -128,7 +128,7 @@ def test_without_ordinals(table: Made, tmp_path: Path) -> None:
     gone.unlink()
     made = reader(path, maxPartitionBytes=1, columns="id,_change_type")
     partitions = made.partitions()
-    assert all(part.slices[0].following is None for part in partitions)
+    assert all(part.splits[0].following is None for part in partitions)
     with pytest.raises(MissingFileError):
         read(made, partitions)
     assert [row["id"] for row in rows(reader(path, columns="id,_change_type", ignoreMissingFiles="true"))] == wanted

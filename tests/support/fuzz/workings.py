@@ -1,15 +1,15 @@
-"""Targets that use tables other than by a plain read: versions in slices, writes to ledgers, `cdfd check` and `cdfd progress show`."""
+"""Targets that use tables other than by a plain read: versions in splits, writes to ledgers, `cdfd check` and `cdfd progress show`."""
 
 import asyncio
 import tempfile
 from pathlib import Path
 from random import Random
 
-from cdfd.deliver.slices import measure, read_slices
+from cdfd.deliver.splits import measure, read_splits
 from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import cut, placed
+from cdfd.scan.splits import place_splits, plan_splits
 from cdfd.sinks.ledger import cleanup as upkeep
 from cdfd.sinks.ledger import txn_state
 from cdfd.sinks.ledger.txn_log import TxnLog
@@ -22,7 +22,7 @@ from tests.support.manual_time import ManualClock
 
 
 def check_slices(case: Case) -> str:
-    """A version that is read in slices gives the rows, with their numbers, that it gives as a whole."""
+    """A version that is read in splits gives the rows, with their numbers, that it gives as a whole."""
     with stores.in_memory(case) as uri:
         table = Table.open(uri)
         execution = Execution(table.files)
@@ -30,10 +30,10 @@ def check_slices(case: Case) -> str:
         def read() -> str:
             rows = "no rows"
             for plan in asyncio.run(_plans(table)):
-                slices = cut(plan, case.args["limit"])
+                splits = plan_splits(plan, case.args["limit"])
                 whole = lines_of(each.rows for each in execution.batches([plan]))
-                known = placed(plan, slices, [measure(each, execution) for each in slices])
-                parts = [lines_of(each.rows for each in read_slices([part], execution)) for part in known]
+                known = place_splits(plan, splits, [measure(each, execution) for each in splits])
+                parts = [lines_of(each.rows for each in read_splits([part], execution)) for part in known]
                 compare("slices differ", [line for part in parts for line in part], whole)
                 rows = "rows" if whole else rows
             return rows

@@ -34,8 +34,7 @@ _PLAN = (
     "scan/image_order",
     "scan/shaping",
     "scan/updates/*",
-    "deliver/slices",
-    "deliver/range_slices",
+    "deliver/splits",
 )
 ROOMS = {
     "delta": ("cdfd/delta/**/*.py",),

@@ -21,7 +21,7 @@ from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.path_ranges import sampled_bounds
-from cdfd.deliver.slices import measure
+from cdfd.deliver.splits import measure
 from cdfd.log.listing import list_live
 from cdfd.log.stream import Version
 from cdfd.log.table import Table, versions
@@ -30,7 +30,7 @@ from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import FILE_BYTES, cut, digest, placed
+from cdfd.scan.splits import FILE_BYTES, digest, place_splits, plan_splits
 from cdfd.scan.updates.equality import hashes
 from cdfd.sinks.base import Counts, Delivered, Job, Write
 from cdfd.spark.source import partitioning
@@ -90,11 +90,11 @@ async def _plans(table: Table, options: Mapping[str, Any]) -> list[Any]:
 
 
 def _plan(plan: ChangePlan, execution: Execution) -> Any:
-    slices = cut(plan, FILE_BYTES)
-    if not all(each.is_placed for each in slices):
-        slices = placed(plan, slices, [measure(each, execution) for each in slices])
-    scans = [[each.part, each.ordinal, each.following, *map(_scan, each.plan.scans)] for each in slices]
-    cut_as = digest(slices) if slices else None
+    splits = plan_splits(plan, FILE_BYTES)
+    if not all(each.is_placed for each in splits):
+        splits = place_splits(plan, splits, [measure(each, execution) for each in splits])
+    scans = [[each.part, each.ordinal, each.following, *map(_scan, each.plan.scans)] for each in splits]
+    cut_as = digest(splits) if splits else None
     return {"version": plan.version, "origin": plan.origin, "digest": cut_as, "scans": scans}
 
 

@@ -1,4 +1,4 @@
-"""Slices of a version: together they are the version, wherever it is cut and wherever each of them is read."""
+"""Splits of a version: together they are the version, wherever it is cut and wherever each of them is read."""
 
 import asyncio
 import io
@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.deliver import range_slices
+from cdfd.deliver import splits as deliver_splits
 from cdfd.deliver.path_ranges import PathRange
-from cdfd.deliver.range_slices import RangeSlice
-from cdfd.deliver.slices import measure, read_slice, read_slices
+from cdfd.deliver.splits import RangeSplit, measure, read_split, read_splits
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import FILES, PackedFiles, pack
@@ -29,7 +28,7 @@ from cdfd.model.file_scan import Bucket, ChangeType, FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import FILE_BYTES, Slice, cut, digest, placed
+from cdfd.scan.splits import FILE_BYTES, Split, digest, place_splits, plan_splits
 from cdfd.scan.table_files import TableFiles
 from tests.standard.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 from tests.support.memory_storage import MemoryStorage
@@ -52,13 +51,13 @@ def rows(batches: Iterator[ChangeBatch]) -> list[Row]:
 
 
 def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any) -> list[Row]:
-    """The rows of all slices, each of which is pickled first. Also checks the place that each slice states."""
-    slices = cut(plan, limit, **options)
-    if any(not each.is_placed for each in slices):
-        slices = placed(plan, slices, [measure(carried(each), execution) for each in slices])
+    """The rows of all splits, each of which is pickled first. Also checks the place that each split states."""
+    splits = plan_splits(plan, limit, **options)
+    if any(not each.is_placed for each in splits):
+        splits = place_splits(plan, splits, [measure(carried(each), execution) for each in splits])
     found: list[Row] = []
-    for each in slices:
-        some = rows(read_slice(carried(each), execution))
+    for each in splits:
+        some = rows(read_split(carried(each), execution))
         assert each.ordinal is not None
         if each.following is not None:
             assert all(each.ordinal <= row.ordinal < each.following for row in some)
@@ -66,8 +65,8 @@ def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any
     return found
 
 
-def carried(part: Slice) -> Slice:
-    again: Slice = pickle.loads(pickle.dumps(part))
+def carried(part: Split) -> Split:
+    again: Split = pickle.loads(pickle.dumps(part))
     assert again == part
     return again
 
@@ -94,10 +93,10 @@ class TestChangeDataFiles:
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
         kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
-        slices = cut(plan, limit, kept=np.array([scan.path in kept for scan in plan.scans], np.bool_))
-        if any(not each.is_placed for each in slices):
-            slices = placed(plan, slices, [measure(each, execution) for each in slices])
-        found = rows(read_slices([each for each in slices if each.wanted], execution))
+        splits = plan_splits(plan, limit, kept=np.array([scan.path in kept for scan in plan.scans], np.bool_))
+        if any(not each.is_placed for each in splits):
+            splits = place_splits(plan, splits, [measure(each, execution) for each in splits])
+        found = rows(read_splits([each for each in splits if each.wanted], execution))
         keys = {(image.kind, image.id) for path, _, images in lot.files for image in images if path in kept}
         letters = {kind: letter for letter, kind in KINDS.items()}
         wanted = [row for row in rows(execution.batches([plan])) if (letters[row.values[-3]], row.values[0]) in keys]
@@ -122,21 +121,21 @@ class TestChangeDataFiles:
         """Without ordinals, each file is read once and in its own order."""
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
-        slices = cut(plan, limit, ordered=False)
-        found = [row for each in slices for row in rows(read_slice(carried(each), execution))]
+        splits = plan_splits(plan, limit, ordered=False)
+        found = [row for each in splits for row in rows(read_split(carried(each), execution))]
         assert sorted(row.values for row in found) == sorted(row.values for row in rows(execution.batches([plan])))
-        paths = [(scan.path, scan.piece) for each in slices for scan in each.plan.scans]
+        paths = [(scan.path, scan.piece) for each in splits for scan in each.plan.scans]
         assert len(paths) == len(set(paths))
 
     def test_unplaced_they_find_out_for_themselves_what_is_a_pair(self) -> None:
         swapped = lot("<1>2", ">1<2", partitions=[0, 1])
-        slices = cut(swapped.plan(), 0)
-        kinds = [row.values[-3] for each in slices for row in rows(read_slice(each, opened(swapped.storage())))]
+        splits = plan_splits(swapped.plan(), 0)
+        kinds = [row.values[-3] for each in splits for row in rows(read_split(each, opened(swapped.storage())))]
         assert kinds == ["update_preimage"] * 2 + ["update_postimage"] * 2
 
     def test_each_file_is_looked_at_once(self) -> None:
-        slices = cut(lot("<1>2", "i3", "d4").plan(), FILE_BYTES * 2)
-        assert sorted(scan.path for each in slices for scan in each.looks) == ["f0", "f1", "f2"]
+        splits = plan_splits(lot("<1>2", "i3", "d4").plan(), FILE_BYTES * 2)
+        assert sorted(scan.path for each in splits for scan in each.looks) == ["f0", "f1", "f2"]
 
 
 class Made(NamedTuple):
@@ -206,7 +205,7 @@ def of(*paths: str, size: int = 1000) -> ChangePlan:
 class TestCut:
     def shares(self, *sizes: int, limit: int) -> list[list[str]]:
         scans = tuple(FileScan(str(number), "insert", {}, size) for number, size in enumerate(sizes))
-        found = cut(ChangePlan(3, 9, SCHEMA, scans, "files"), limit)
+        found = plan_splits(ChangePlan(3, 9, SCHEMA, scans, "files"), limit)
         return [
             [scan.path + (f"/{scan.piece[0]}of{scan.piece[1]}" if scan.piece else "") for scan in each.plan.scans]
             for each in found
@@ -221,41 +220,41 @@ class TestCut:
 
     def test_a_part_of_a_version_has_slices_of_its_scans_alone(self) -> None:
         plan = of("a", "b", "c", "d", "e")
-        slices = cut(plan, FILE_BYTES, start=Position("T", 3, 1, ordinal=7), end=3)
-        assert [[scan.path for scan in each.plan.scans] for each in slices] == [["b"], ["c"]]
-        assert [(each.part, each.ordinal) for each in slices] == [(1, 7), (2, None)]
-        assert [each.part for each in cut(plan, FILE_BYTES, start=Position("T", 3, 3), end=9)] == [3, 4]
+        splits = plan_splits(plan, FILE_BYTES, start=Position("T", 3, 1, ordinal=7), end=3)
+        assert [[scan.path for scan in each.plan.scans] for each in splits] == [["b"], ["c"]]
+        assert [(each.part, each.ordinal) for each in splits] == [(1, 7), (2, None)]
+        assert [each.part for each in plan_splits(plan, FILE_BYTES, start=Position("T", 3, 3), end=9)] == [3, 4]
 
     def test_scans_without_needed_rows_have_slices_of_their_own(self) -> None:
         kept = np.array([True, False, False, True, True])
-        slices = cut(of("a", "b", "c", "d", "e"), WHOLE, kept=kept)
-        found = [([scan.path for scan in each.plan.scans], each.wanted) for each in slices]
+        splits = plan_splits(of("a", "b", "c", "d", "e"), WHOLE, kept=kept)
+        found = [([scan.path for scan in each.plan.scans], each.wanted) for each in splits]
         assert found == [(["a"], True), (["b", "c"], False), (["d", "e"], True)]
-        later = cut(of("a", "b", "c", "d", "e"), WHOLE, start=Position("T", 3, 2), kept=kept)
+        later = plan_splits(of("a", "b", "c", "d", "e"), WHOLE, start=Position("T", 3, 2), kept=kept)
         assert [each.wanted for each in later] == [False, True]
 
     def test_first_slice_of_a_part_alone_looks_at_the_files_that_decide_about_pairs(self) -> None:
         scans = tuple(FileScan(path, None, {}, 1000) for path in ("a", "b", "c", "d"))
         plan = replace(of(), scans=scans, origin="cdc", cross_partition=scans)
-        first, second = cut(plan, 1, start=Position("T", 3, 2))
+        first, second = plan_splits(plan, 1, start=Position("T", 3, 2))
         assert [scan.path for scan in first.looks] == ["c", "a", "b", "d"]
         assert second.looks == ()
-        assert [[scan.path for scan in each.looks] for each in cut(plan, 1)] == [["a"], ["b"], ["c"], ["d"]]
+        assert [[scan.path for scan in each.looks] for each in plan_splits(plan, 1)] == [["a"], ["b"], ["c"], ["d"]]
 
     def test_each_bucket_of_a_refined_version_is_a_slice(self) -> None:
         scans = tuple(FileScan("a", None, {}, 1000, bucket=Bucket(number, 3, 100 * number)) for number in range(3))
-        found = [(each.part, each.ordinal, each.looks) for each in cut(replace(of(), scans=scans), FILE_BYTES)]
+        found = [(each.part, each.ordinal, each.looks) for each in plan_splits(replace(of(), scans=scans), FILE_BYTES)]
         assert found == [(0, 0, ()), (1, 100, ()), (2, 200, ())]
-        later = cut(replace(of(), scans=scans), FILE_BYTES, start=Position("T", 3, 1, ordinal=150))
+        later = plan_splits(replace(of(), scans=scans), FILE_BYTES, start=Position("T", 3, 1, ordinal=150))
         assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200)]
 
     def test_digest_of_a_cut_stays_the_same(self) -> None:
         """Jobs store it, so that jobs of an earlier release can resume."""
-        assert digest(cut(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
+        assert digest(plan_splits(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
         files = PathRange(Listing(3, (), False, False), "a", None, (), PackedFiles(Add, FILES.empty_table()), 2)
-        ranges = [RangeSlice(of(), 0, 0, 5, files=files, bytes=2000)]
-        assert range_slices.digest(ranges) == "paths-f4e79e5477b23976"
-        assert range_slices.digest(cut(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
+        ranges = [RangeSplit(of(), 0, 0, 5, files=files, bytes=2000)]
+        assert deliver_splits.digest(ranges) == "paths-f4e79e5477b23976"
+        assert deliver_splits.digest(plan_splits(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
 
     def test_files_of_unknown_size_weigh_something(self) -> None:
         assert self.shares(0, 0, 0, limit=2 * FILE_BYTES) == [["0", "1"], ["2"]]
@@ -263,23 +262,23 @@ class TestCut:
     def test_several_versions_are_read_one_after_the_other(self) -> None:
         execution = table({"a": range(5), "b": range(3)}, group=1)
         first, second = of("a", "b", "a"), replace(of("b", "a"), version=4)
-        slices = [*cut(first, 1), *cut(second, WHOLE)]
-        sized = [measure(each, execution) for each in slices]
-        slices = [*placed(first, slices[:-1], sized[:-1]), slices[-1]]
-        assert rows(read_slices(slices, execution)) == rows(execution.batches([first, second]))
+        splits = [*plan_splits(first, 1), *plan_splits(second, WHOLE)]
+        sized = [measure(each, execution) for each in splits]
+        splits = [*place_splits(first, splits[:-1], sized[:-1]), splits[-1]]
+        assert rows(read_splits(splits, execution)) == rows(execution.batches([first, second]))
 
-    def test_slices_that_begin_within_a_version_keep_their_ordinals(self) -> None:
+    def test_splits_that_begin_within_a_version_keep_their_ordinals(self) -> None:
         execution = table({"a": [1], "b": [2, 3], "e": []})
         first, second, third = (replace(of(*paths), version=n) for n, paths in enumerate(["ab", "ab", "eb"], 3))
-        slices = {}
+        splits = {}
         for plan in (first, second, third):
-            parts = cut(plan, FILE_BYTES)
-            slices[plan.version] = placed(plan, parts, [measure(each, execution) for each in parts])
-        (_, first_b), (_, second_b), third_parts = slices.values()
-        for several in ([first_b, second_b], [first_b, *slices[4]], [first_b, *third_parts], [second_b, *third_parts]):
-            alone = [row for each in several for row in rows(read_slice(each, execution))]
-            assert rows(read_slices(several, execution)) == alone
-        assert [row.ordinal for row in rows(read_slices([first_b, *slices[4]], execution))] == [1, 2, 0, 1, 2]
+            parts = plan_splits(plan, FILE_BYTES)
+            splits[plan.version] = place_splits(plan, parts, [measure(each, execution) for each in parts])
+        (_, first_b), (_, second_b), third_parts = splits.values()
+        for several in ([first_b, second_b], [first_b, *splits[4]], [first_b, *third_parts], [second_b, *third_parts]):
+            alone = [row for each in several for row in rows(read_split(each, execution))]
+            assert rows(read_splits(several, execution)) == alone
+        assert [row.ordinal for row in rows(read_splits([first_b, *splits[4]], execution))] == [1, 2, 0, 1, 2]
 
     def test_shares_of_pieces_add_up(self) -> None:
         (scan,) = of("a", size=1001).scans
@@ -287,29 +286,29 @@ class TestCut:
 
     def test_a_file_in_pieces_by_row_groups(self) -> None:
         execution = table({"a": range(10)}, group=3)
-        slices = cut(of("a"), 250)
-        assert [len(rows(read_slice(each, execution))) for each in slices] == [3, 3, 3, 1]
-        assert [each.part for each in slices] == [0, 0, 0, 0]
+        splits = plan_splits(of("a"), 250)
+        assert [len(rows(read_split(each, execution))) for each in splits] == [3, 3, 3, 1]
+        assert [each.part for each in splits] == [0, 0, 0, 0]
 
     def test_sizes_that_no_file_has(self) -> None:
-        """They come from the log: they do not make a billion slices, nor sums that wrap around."""
+        """They come from the log: they do not make a billion splits, nor sums that wrap around."""
         assert len(self.shares(2**62, 2**62, 2**62, 1, limit=1)) < 10_000
 
     def test_one_slice_needs_no_measuring(self) -> None:
-        (one,) = cut(of("a", "b"), WHOLE)
+        (one,) = plan_splits(of("a", "b"), WHOLE)
         assert one.is_placed
-        assert not any(each.is_placed for each in cut(of("a", "b", "c"), 1)[1:])
+        assert not any(each.is_placed for each in plan_splits(of("a", "b", "c"), 1)[1:])
 
     def test_digest_tells_cuts_with_other_files_at_either_end_apart(self) -> None:
         cuts = [of("a", "b", "c"), of("x", "b", "c"), of("a", "b", "x"), of("a", "b", "c", "d")]
-        assert len({digest(cut(plan, WHOLE)) for plan in cuts}) == 4
+        assert len({digest(plan_splits(plan, WHOLE)) for plan in cuts}) == 4
 
     def test_a_slice_of_many_files_is_small(self) -> None:
         adds = [Add(f"part-{number:05}", {}, 1 << 20, 0, True) for number in range(5000)]
         files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
-        slices = cut(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), 64 << 20)
-        assert sum(len(each.plan.scans) for each in slices) == 5000
-        assert max(len(pickle.dumps(each)) for each in slices) < 20_000
+        splits = plan_splits(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), 64 << 20)
+        assert sum(len(each.plan.scans) for each in splits) == 5000
+        assert max(len(pickle.dumps(each)) for each in splits) < 20_000
 
 
 def noted(*counts: int) -> ChangePlan:
@@ -325,34 +324,34 @@ def noted(*counts: int) -> ChangePlan:
 class TestNotedRows:
     def test_files_are_not_looked_into(self) -> None:
         gone = table({})
-        slices = cut(noted(4, 3), FILE_BYTES)
-        assert [measure(each, gone).rows for each in slices] == [3, 2]
+        splits = plan_splits(noted(4, 3), FILE_BYTES)
+        assert [measure(each, gone).rows for each in splits] == [3, 2]
 
     def test_a_file_of_other_rows_than_noted_is_refused(self) -> None:
         execution = table({"f0": range(4), "f1": range(3)})
         plan = noted(4, 5)
-        slices = cut(plan, FILE_BYTES)
-        first, second = placed(plan, slices, [measure(each, execution) for each in slices])
-        assert len(rows(read_slice(first, execution))) == 3
+        splits = plan_splits(plan, FILE_BYTES)
+        first, second = place_splits(plan, splits, [measure(each, execution) for each in splits])
+        assert len(rows(read_split(first, execution))) == 3
         with pytest.raises(DataError, match="the file has 3 rows, and the log says 5") as caught:
-            rows(read_slice(second, execution))
+            rows(read_split(second, execution))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
     def test_a_file_of_other_rows_than_measured_is_refused(self) -> None:
         plan = of("f0", "f1")
-        slices = cut(plan, FILE_BYTES)
-        measured = [measure(each, table({"f0": range(4), "f1": range(5)})) for each in slices]
-        _, second = placed(plan, slices, measured)
+        splits = plan_splits(plan, FILE_BYTES)
+        measured = [measure(each, table({"f0": range(4), "f1": range(5)})) for each in splits]
+        _, second = place_splits(plan, splits, measured)
         with pytest.raises(DataError, match=r"rows up to number 7 were read, but .* promise 9") as caught:
-            rows(read_slice(second, table({"f0": range(4), "f1": range(3)})))
+            rows(read_split(second, table({"f0": range(4), "f1": range(3)})))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
 
 class TestErrors:
     def test_a_file_that_is_gone_is_named(self) -> None:
-        for work in (measure, lambda *given: list(read_slice(*given))):
+        for work in (measure, lambda *given: list(read_split(*given))):
             with pytest.raises(MissingFileError) as caught:
-                work(cut(of("gone"), WHOLE)[0], table({}))
+                work(plan_splits(of("gone"), WHOLE)[0], table({}))
             error = caught.value
             assert (error.table, error.version, error.path) == ("memory://t", 3, "gone")
 
@@ -367,6 +366,6 @@ class TestErrors:
         execution = table({})
         asyncio.run(execution.files.storage.put("a", b"PAR1"))
         with pytest.raises(DataError) as caught:
-            measure(cut(of("a"), 1)[0], execution)
+            measure(plan_splits(of("a"), 1)[0], execution)
         error = caught.value
         assert (error.table, error.version, error.path) == ("memory://t", 3, "a")
