@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cdfd.delta.actions import Metadata, Protocol
-from cdfd.errors import UnsupportedError
+from cdfd.errors import LogError, UnsupportedError
 
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"
 IN_COMMIT_TIMESTAMP = "inCommitTimestamp"
 
-READER_FEATURES = frozenset(
+CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned", "catalogOwned-preview"})
+"""The feature of tables whose commits a catalog decides, and its names during the preview."""
+
+READER_FEATURES = CATALOG_MANAGED | frozenset(
     {
         COLUMN_MAPPING,
         DELETION_VECTORS,
@@ -33,11 +36,13 @@ READER_FEATURES = frozenset(
 )
 """Reader features that are honoured."""
 
-_COORDINATED = "Commits of this table are decided by a catalog, not by the files in its log. cdfd reads only the log"
+_BY_NAME = (
+    "A catalog decides the commits of this table, not the files in its log. Name the table as its catalog does: "
+    "uc://catalog.schema.table"
+)
+_COORDINATED = "A commit coordinator decides the commits of this table. Its successor is the feature catalogManaged, which cdfd reads"
 _REFUSED = {
-    "catalogManaged": _COORDINATED,
-    "catalogOwned": _COORDINATED,
-    "catalogOwned-preview": _COORDINATED,
+    **dict.fromkeys(CATALOG_MANAGED, _BY_NAME),
     "coordinatedCommits-preview": _COORDINATED,
     "adaptiveMetadata-preview": "The table's metadata is not in its log",
     "redirectReaderWriter-preview": "The table is redirected to another one; follow that one",
@@ -48,7 +53,7 @@ _REFUSED_WRITER_FEATURES = frozenset({"coordinatedCommits-preview"})
 
 _NEWER = "A newer cdfd may read it; else drop the feature in the engine that writes it (ALTER TABLE ... DROP FEATURE)"
 
-WRITER_FEATURES = READER_FEATURES | frozenset(
+WRITER_FEATURES = (READER_FEATURES - CATALOG_MANAGED) | frozenset(
     {
         "allowColumnDefaults",
         "appendOnly",
@@ -132,6 +137,27 @@ def check_readable(protocol: Protocol) -> None:
         hints = dict.fromkeys(_REFUSED.get(name, _NEWER) for name in refused)
         hint = ". ".join(hints) or _NEWER
         raise UnsupportedError(f"the table requires {_enumerate(problems)}", hint=hint)
+
+
+def check_managed(protocol: Protocol, metadata: Metadata, *, by_catalog: bool) -> None:
+    """Returns if the commits that are read are those of the table.
+
+    Args:
+        protocol, metadata: of the table.
+        by_catalog: whether the commits are those that a catalog has ratified.
+
+    Raises:
+        UnsupportedError: a catalog decides the table's commits, and they were read without it.
+        LogError: the table has no in-commit timestamps, which catalog-managed tables must have: times of published files mean nothing.
+    """
+    managed = sorted(reader_features(protocol) & CATALOG_MANAGED)
+    if managed and not by_catalog:
+        raise UnsupportedError(f"the table requires the reader feature {managed[0]}", hint=_BY_NAME)
+    if managed and not in_commit_timestamps_enabled(metadata):
+        raise LogError(
+            "a catalog manages the table, but in-commit timestamps are not enabled",
+            hint="Its writer has broken Delta's protocol: set the table property delta.enableInCommitTimestamps",
+        )
 
 
 def check_writable(protocol: Protocol) -> None:
@@ -219,11 +245,15 @@ _READ_THOUGH_WRITER = frozenset({"changeDataFeed", IN_COMMIT_TIMESTAMP, f"{IN_CO
 """Writer features whose traces are read: change data files and timestamps."""
 
 
-def features_report(protocol: Protocol, metadata: Metadata) -> list[Feature]:
-    """Every feature of the table, listed or implied by a version: those of readers first, each kind by name."""
+def features_report(protocol: Protocol, metadata: Metadata, *, by_catalog: bool = False) -> list[Feature]:
+    """Every feature of the table, listed or implied by a version: those of readers first, each kind by name.
+
+    `by_catalog` is as for `check_managed`.
+    """
     readers = reader_features(protocol)
+    known = READER_FEATURES if by_catalog else READER_FEATURES - CATALOG_MANAGED
     report = [
-        Feature(name, "reader", "supported" if name in READER_FEATURES else "refused", _enabled(name, metadata))
+        Feature(name, "reader", "supported" if name in known else "refused", _enabled(name, metadata))
         for name in sorted(readers)
     ]
     report += [

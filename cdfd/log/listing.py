@@ -145,6 +145,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     changed = _named_paths(commits)
     rows = await asyncio.to_thread(_found, listing, log.storage, changed)
     state = replay(replace(begun, header=header, base=Base(rows)), commits)
+    log.check_managed(state.header)
     log.warn_of_mismatches(state)
     return LiveListing(listing, changed, state)
 

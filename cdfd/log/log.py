@@ -296,7 +296,9 @@ class DeltaLog(LogFiles):
         """
         found = await self.partial_header(version)
         with self._errors_naming(found.version):
-            return found.finish()
+            header = found.finish()
+        self.check_managed(header)
+        return header
 
     async def header_before(self, version: int) -> Header:
         """Protocol and metadata in force before a version. Raises what `header` does."""
@@ -396,6 +398,7 @@ class DeltaLog(LogFiles):
                     else:
                         state = snapshot.replay(state, (commit,))
         assert state is not None
+        self.check_managed(state.header)
         self.warn_of_mismatches(state)
         return state
 

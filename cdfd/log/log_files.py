@@ -11,11 +11,12 @@ import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
-from cdfd.delta import last_checkpoint, paths
+from cdfd.delta import last_checkpoint, paths, protocol
+from cdfd.delta.header import Header
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, StorageError, Within
 from cdfd.escaping import one_line
 from cdfd.log.segment import Segment, SegmentBuilder
-from cdfd.storage.base import Stat, Storage
+from cdfd.storage.base import NamedTable, Stat, Storage
 from cdfd.storage.local import LocalStorage
 
 logger = logging.getLogger("cdfd.tail")
@@ -35,6 +36,16 @@ class LogFiles:
         """Files of checkpoints that cannot be read. Segments leave them out."""
         self._newest = -1
         """The newest version that a listing showed."""
+
+    @property
+    def by_catalog(self) -> bool:
+        """Whether the entries are commits that a catalog has ratified."""
+        return isinstance(self.storage, NamedTable) and self.storage.ratified
+
+    def check_managed(self, header: Header) -> None:
+        """Check that the entries are those of the table; see `protocol.check_managed`. Raises what that does."""
+        with self._errors_naming(header.version):
+            protocol.check_managed(header.protocol, header.metadata, by_catalog=self.by_catalog)
 
     def _errors_naming(self, version: int | None = None, path: str | None = None) -> Within:
         """Add the table, version and file to errors that do not name them yet."""

@@ -221,6 +221,8 @@ class PlanStream:
                 self._snapshot = await self._state_before(commit, previous)
         if self.target is None and previous is not None and previous.schema != header.schema:
             self.rows.shape.check_change(previous.schema, header.schema)
+        if previous is None or commit.protocol is not None or commit.metadata is not None:
+            self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
         made = self._pruned(made)

@@ -22,6 +22,7 @@ from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.scan.table_files import TableFiles
+from cdfd.storage.base import NamedTable
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import is_local, open_table
 
@@ -80,7 +81,11 @@ class Table:
                 f"a local table has no storage option {name!r:.100}", hint="Leave the storage options out"
             )
         storage = open_table(_text(uri), storage_options, allowed, found_below)
-        opened = cache(lambda root: open_table(root, storage_options, allowed))
+        opened = cache(
+            storage.open_root
+            if isinstance(storage, NamedTable)
+            else lambda root: open_table(root, storage_options, allowed)
+        )
         return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, prefixes))
 
     @property

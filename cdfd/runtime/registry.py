@@ -130,6 +130,16 @@ STORES = Registry(
         "s3": "cdfd.storage.s3.storage:open_s3",
         "s3a": "cdfd.storage.s3.storage:open_s3",
         **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), "cdfd.storage.location:open_by_fsspec"),
+        **dict.fromkeys(("uc", "glue"), "cdfd.catalogs.opening:open_by_catalog"),
     },
 )
 """Functions that open a `cdfd.storage.base.Storage`, by the scheme of its URI."""
+
+CATALOGS = Registry(
+    "cdfd.catalogs",
+    {
+        "uc": "cdfd.catalogs.uc.catalog:open_unity",
+        "glue": "cdfd.catalogs.glue:open_glue",
+    },
+)
+"""Functions that open a `cdfd.catalogs.base.Catalog` with options, by the scheme of its tables' names. `STORES` has the same schemes."""

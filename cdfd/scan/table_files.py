@@ -17,7 +17,7 @@ from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, P
 from cdfd.scan.data_files import is_parquet
 from cdfd.scan.layout import Layouts
 from cdfd.scan.row_selection import DAMAGED_HINT
-from cdfd.storage.base import Storage, WholeFiles
+from cdfd.storage.base import Storage, WholeFiles, root_of
 from cdfd.storage.durable import is_transient
 
 ERRORS_OF_FILES = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
@@ -54,8 +54,9 @@ class TableFiles:
         Raises:
             PathError: the path leads out of the table and of all allowed roots.
         """
-        location = paths.resolve(self.storage.uri, path, self.allowed_roots, self.path_prefixes)
-        inside = location.root == self.storage.uri
+        root = root_of(self.storage)
+        location = paths.resolve(root, path, self.allowed_roots, self.path_prefixes)
+        inside = location.root == root
         return self.storage if inside else self.open_root(location.root), location.path
 
     @contextlib.contextmanager

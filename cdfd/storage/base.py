@@ -146,6 +146,22 @@ class LinkedFiles(Protocol):
 
 
 @runtime_checkable
+class NamedTable(Protocol):
+    """The store of a table that a catalog names. Its `uri` is that name."""
+
+    @property
+    def location(self) -> str:
+        """URI of the table's root. Blocks until the catalog has answered once."""
+
+    @property
+    def ratified(self) -> bool:
+        """Whether the catalog decides which commits exist. False before the first request."""
+
+    def open_root(self, root: str) -> Storage:
+        """The store of another root, with the options of the catalog's stores. Raises what `open_storage` does."""
+
+
+@runtime_checkable
 class ColumnPrefetch(Protocol):
     """A file from `open_input_file` that prefetches the columns that its reader announces."""
 
@@ -163,6 +179,13 @@ class WholeFiles(Protocol):
         Raises:
             StorageError: an object cannot be read, or is larger than its size in `sizes`.
         """
+
+
+def root_of(storage: Storage) -> str:
+    """URI of a table's root: where it is, also if a catalog names it."""
+    # Checking the protocol takes long, and this is asked for each file.
+    location: str = storage.location if hasattr(storage.__class__, "open_root") else storage.uri  # type: ignore[attr-defined]
+    return location
 
 
 async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
@@ -189,6 +212,8 @@ async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Seq
 
 def is_same(before: Stat, now: Stat) -> bool:
     """Whether two stats are of the same write of an object, as far as the store can tell."""
+    if before.identity and now.identity:
+        return (before.path, before.size, before.identity) == (now.path, now.size, now.identity)
     return (before, before.identity) == (now, now.identity)
 
 

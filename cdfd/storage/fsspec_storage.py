@@ -6,19 +6,22 @@ only with file systems that are known to support them, and verifies the first on
 
 import asyncio
 import contextlib
+import io
 import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import fsspec
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
+from cdfd.storage.credentials import SOURCE, KeySource
 from cdfd.storage.durable import is_temporary, temporary_name
+from cdfd.storage.s3.loop import request_loop
 
 T = TypeVar("T")
 
@@ -41,10 +44,11 @@ class FsspecStorage:
         system: the file system; without a cache of listings.
         root: path of the root in it.
         uri: of the root, for messages.
+        renewed: the same file system with credentials that have not ended. It may block; it is called in worker threads.
     """
 
-    def __init__(self, system: Any, root: str, uri: str) -> None:
-        self._system = system
+    def __init__(self, system: Any, root: str, uri: str, renewed: Callable[[], Any] | None = None) -> None:
+        self._current = renewed or (lambda: system)
         self._root = root.rstrip("/")
         self._uri = uri.rstrip("/")
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
@@ -53,6 +57,10 @@ class FsspecStorage:
         self._verified_exclusive = False
         self._memory = "memory" in protocols
         self.remote = not (self._local or self._memory)
+
+    @property
+    def _system(self) -> Any:
+        return self._current()
 
     @property
     def uri(self) -> str:
@@ -135,7 +143,7 @@ class FsspecStorage:
             known = self._stat(path).size
             if self._memory or known <= WHOLE_OBJECT_BYTES:
                 return pa.BufferReader(self._bytes(path, 0, known))
-            return pa.PythonFile(self._system.open(self._key(path), "rb"), "r")
+            return pa.PythonFile(RenewedFile(self._current, self._key(path)), "r")
 
     # --- in threads ---
 
@@ -219,6 +227,98 @@ class FsspecStorage:
         return f"{self._root}/{path}"
 
 
+class RenewedFile(io.RawIOBase):
+    """A file for reading, which is opened again once its file system has been renewed. An open file keeps its first credentials.
+
+    Args:
+        system: the file system now.
+        key: of the file in it.
+    """
+
+    def __init__(self, system: Callable[[], Any], key: str) -> None:
+        self._current = system
+        self._key = key
+        self._system = system()
+        self._file = self._system.open(key, "rb")
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Bytes from the current position on."""
+        system = self._current()
+        if system is not self._system:
+            at = self._file.tell()
+            self._file.close()
+            self._system, self._file = system, system.open(self._key, "rb")
+            self._file.seek(at)
+        data: bytes = self._file.read(-1 if size is None else size)
+        return data
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to a position."""
+        position: int = self._file.seek(offset, whence)
+        return position
+
+    def tell(self) -> int:
+        """The current position."""
+        position: int = self._file.tell()
+        return position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+class RenewedSystem:
+    """The file system of a location, opened again whenever its source has another credential.
+
+    Args:
+        uri: of the location.
+        options: of the file system.
+        source: of credentials.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, object], source: KeySource) -> None:
+        self._uri = uri
+        self._options = options
+        self._source = source
+        self._lock = threading.Lock()
+        self._config: Mapping[str, str] | None = None
+        self._system: Any = None
+
+    def current(self) -> Any:
+        """The file system with a credential that has not ended. Blocks.
+
+        Raises:
+            StorageError: the source has none.
+        """
+        config = request_loop().submit(self._source.config()).result()
+        with self._lock:
+            if config != self._config:
+                given = {**self._options, **_credential(config), "skip_instance_cache": True}
+                self._system = fsspec.core.url_to_fs(self._uri, use_listings_cache=False, **given)[0]
+                self._config = config
+            return self._system
+
+
+def _credential(config: Mapping[str, str]) -> dict[str, object]:
+    """A vended credential as options of adlfs or gcsfs."""
+    if "azure.sas-token" in config:
+        return {"sas_token": config["azure.sas-token"]}
+    if "gcs.oauth-token" in config:
+        from google.oauth2.credentials import Credentials  # gcsfs has it, and takes no bare token
+
+        return {"token": Credentials(config["gcs.oauth-token"])}
+    return {}
+
+
 _memory = threading.Lock()
 """fsspec's memory file system checks and writes in two steps."""
 
@@ -235,8 +335,14 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):
         raise UnsupportedError(f"fsspec's implementation of {scheme}:// locations is not installed", path=uri) from None
+    source = cast("KeySource | None", options.get(SOURCE))
+    given = {name: value for name, value in options.items() if name != SOURCE}
     try:
-        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **options)
+        if source is not None:
+            renewed = RenewedSystem(uri, given, source).current
+            system = fsspec.get_filesystem_class(scheme)
+            return FsspecStorage(system, system._strip_protocol(uri), uri, renewed)
+        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **given)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the location cannot be opened: {type(error).__name__}", path=uri) from None
     return FsspecStorage(system, root, uri)

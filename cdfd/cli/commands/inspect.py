@@ -48,7 +48,7 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
         found.finish()
     assert found.protocol is not None
     assert found.metadata is not None
-    features = features_report(found.protocol, found.metadata)
+    features = features_report(found.protocol, found.metadata, by_catalog=table.log.by_catalog)
     facts |= {
         "id": found.metadata.id,
         "name": found.metadata.name,

@@ -27,6 +27,7 @@ from botocore.utils import parse_timestamp
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.credentials import SourcedCredentials
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translate
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
@@ -243,6 +244,9 @@ class S3Client:
         problem.args = (problem.what,)
         if code_of(error) == SKEWED and isinstance(error, ClientError):
             problem.retriable = s3_clock.adjust_offset(error)
+        elif code_of(error) in EXPIRED and self.options.source is not None:
+            problem.retriable = True
+            self.options.source.expire()
         elif code_of(error) in EXPIRED:
             problem.retriable = not self.options.static_credentials
             if problem.retriable:
@@ -298,6 +302,8 @@ class S3Client:
             self._session = AioSession(profile=self.options.profile)
             # The model of S3's API is a large file. All clients share one that was read.
             self._session.register_component("data_loader", _models)
+            if self.options.source is not None:
+                self._session._credentials = SourcedCredentials(self.options.source)
             self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
         return self._session
 

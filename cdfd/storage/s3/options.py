@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdfd.errors import ConfigError
+from cdfd.storage.credentials import SOURCE, KeySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class S3Options:
         encryption, kms_key_id, bucket_key: server-side encryption of written objects (`aws:kms`, a key's id or ARN).
         connect_timeout, read_timeout: seconds to wait for a connection, or for the next bytes of a response.
         deadline: seconds that a call may take, with all its attempts.
+        source: of keys that are renewed, instead of fixed ones and of the chain's.
     """
 
     endpoint_url: str | None = None
@@ -37,6 +39,7 @@ class S3Options:
     connect_timeout: float = 5.0
     read_timeout: float = 15.0
     deadline: float = 60.0
+    source: KeySource | None = field(default=None, repr=False)
 
     @property
     def static_credentials(self) -> bool:
@@ -104,10 +107,10 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         ConfigError: an unknown key, or an invalid value. The error contains no secrets.
     """
     environ = os.environ if environ is None else environ
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"source": options.get(SOURCE)}
     for key, value in options.items():
         name = key.lower().removeprefix("aws_")
-        if value is None or name in _IGNORED:
+        if value is None or name in _IGNORED or key == SOURCE:
             continue
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)

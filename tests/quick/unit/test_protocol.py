@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from cdfd.delta import protocol
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.protocol import Feature
-from cdfd.errors import UnsupportedError
+from cdfd.errors import LogError, UnsupportedError
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 
 
 UPGRADE = "A newer cdfd may read it; else drop the feature in the engine that writes it (ALTER TABLE ... DROP FEATURE)"
-CATALOG = "Commits of this table are decided by a catalog, not by the files in its log. cdfd reads only the log"
+METADATA = "The table's metadata is not in its log"
 
 
 def features(*names: str, writers: Iterable[str] = ()) -> Protocol:
@@ -49,7 +49,7 @@ class TestReadable:
     @pytest.mark.parametrize("check", [protocol.check_readable, protocol.check_writable])
     def test_commits_that_a_coordinator_has(self, check: Callable[[Protocol], None]) -> None:
         """A feature of writers, but the newest commits are not yet in the log that readers see."""
-        with pytest.raises(UnsupportedError, match=r"writer feature coordinatedCommits-preview.*decided by a catalog"):
+        with pytest.raises(UnsupportedError, match=r"writer feature coordinatedCommits-preview.*coordinator decides"):
             check(features(writers=["coordinatedCommits-preview"]))
         report = protocol.features_report(features(writers=["coordinatedCommits-preview"]), metadata())
         assert [(each.name, each.status) for each in report] == [("coordinatedCommits-preview", "refused")]
@@ -62,8 +62,6 @@ class TestReadable:
     @pytest.mark.parametrize(
         "name",
         [
-            "catalogManaged",
-            "catalogOwned-preview",
             "adaptiveMetadata-preview",
             "redirectReaderWriter-preview",
             "fromTheFuture",
@@ -78,10 +76,13 @@ class TestReadable:
 
     def test_every_problem_is_named(self) -> None:
         with pytest.raises(UnsupportedError) as caught:
-            protocol.check_readable(Protocol(9, 7, frozenset({"b", "a", "catalogManaged"}), frozenset()))
+            protocol.check_readable(Protocol(9, 7, frozenset({"b", "a", "adaptiveMetadata-preview"}), frozenset()))
         assert "reader version 9" in caught.value.what
-        assert "the reader feature a, the reader feature b and the reader feature catalogManaged" in caught.value.what
-        assert "catalog" in str(caught.value.hint)
+        assert (
+            "the reader feature a, the reader feature adaptiveMetadata-preview and the reader feature b"
+            in caught.value.what
+        )
+        assert METADATA in str(caught.value.hint)
 
     @pytest.mark.parametrize(
         ("asked", "hint"),
@@ -90,12 +91,9 @@ class TestReadable:
             (features("fromTheFuture", "andAnother"), UPGRADE),
             (Protocol(4, 7, frozenset(), frozenset()), UPGRADE),
             (Protocol(4, 7, frozenset({"fromTheFuture"}), frozenset()), UPGRADE),
-            (features("catalogManaged"), CATALOG),
-            (features("catalogOwned"), CATALOG),
-            (features("catalogOwned-preview", "catalogManaged"), CATALOG),
-            (features("adaptiveMetadata-preview"), "The table's metadata is not in its log"),
+            (features("adaptiveMetadata-preview"), METADATA),
             (features("redirectReaderWriter-preview"), "The table is redirected to another one; follow that one"),
-            (features("catalogManaged", "fromTheFuture"), f"{CATALOG}. {UPGRADE}"),
+            (features("adaptiveMetadata-preview", "fromTheFuture"), f"{METADATA}. {UPGRADE}"),
         ],
     )
     def test_says_whether_an_upgrade_helps(self, asked: Protocol, hint: str) -> None:
@@ -141,7 +139,7 @@ class TestWritable:
             *("inCommitTimestamp", "inCommitTimestamp-preview", "invariants", "materializePartitionColumns"),
             "rowTracking",
         } == protocol.WRITER_FEATURES - protocol.READER_FEATURES
-        assert protocol.READER_FEATURES <= protocol.WRITER_FEATURES
+        assert protocol.READER_FEATURES - protocol.CATALOG_MANAGED <= protocol.WRITER_FEATURES
 
     @pytest.mark.parametrize(
         "asked",
@@ -161,8 +159,32 @@ class TestWritable:
         assert str(caught.value).endswith(f". {ledger}")
 
     def test_what_cannot_be_read_cannot_be_written(self) -> None:
-        with pytest.raises(UnsupportedError, match="catalogManaged"):
-            protocol.check_writable(features("catalogManaged"))
+        with pytest.raises(UnsupportedError, match="adaptiveMetadata-preview"):
+            protocol.check_writable(features("adaptiveMetadata-preview"))
+
+    @pytest.mark.parametrize("name", sorted(protocol.CATALOG_MANAGED))
+    def test_table_of_a_catalog_is_not_written(self, name: str) -> None:
+        with pytest.raises(UnsupportedError, match=f"writer feature {name}"):
+            protocol.check_writable(features(name))
+
+
+class TestManaged:
+    """Tables whose commits a catalog decides."""
+
+    TIMED = metadata(enableInCommitTimestamps="true")
+
+    @pytest.mark.parametrize("name", sorted(protocol.CATALOG_MANAGED))
+    def test_without_its_catalog_it_is_refused_by_name(self, name: str) -> None:
+        with pytest.raises(UnsupportedError, match=rf"reader feature {name}\b.*uc://catalog\.schema\.table"):
+            protocol.check_managed(features(name), self.TIMED, by_catalog=False)
+        protocol.check_managed(features(name), self.TIMED, by_catalog=True)
+
+    def test_other_tables_need_no_catalog(self) -> None:
+        protocol.check_managed(features("deletionVectors"), metadata(), by_catalog=False)
+
+    def test_in_commit_timestamps_are_mandatory(self) -> None:
+        with pytest.raises(LogError, match="in-commit timestamps are not enabled"):
+            protocol.check_managed(features("catalogManaged"), metadata(), by_catalog=True)
 
 
 class TestFeatures:
@@ -229,6 +251,10 @@ class TestReport:
             Feature("new", "writer", "ignored"),
         ]
 
+    def test_feature_of_a_catalog_is_supported_by_its_name(self) -> None:
+        [report] = protocol.features_report(features("catalogManaged"), metadata(), by_catalog=True)
+        assert report == Feature("catalogManaged", "reader", "supported")
+
     def test_versions_stand_for_features(self) -> None:
         names = [feature.name for feature in protocol.features_report(Protocol(1, 4), metadata())]
         assert names == ["appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"]
@@ -241,11 +267,7 @@ def test_protocols_of_real_tables() -> None:
         listed = re.search(r'"readerFeatures":\[([^\]]*)\]', entry.read_text())
         if listed:
             names = frozenset(re.findall(r'"([^"]+)"', listed[1]))
-            if "catalogManaged" in names:
-                with pytest.raises(UnsupportedError, match="catalogManaged"):
-                    protocol.check_readable(features(*names))
-            else:
-                protocol.check_readable(features(*names))
+            protocol.check_readable(features(*names))
             seen |= names
     assert {"deletionVectors", "columnMapping", "v2Checkpoint", "timestampNtz", "vacuumProtocolCheck"} <= seen
 

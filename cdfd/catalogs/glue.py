@@ -1,0 +1,173 @@
+"""AWS Glue as `cdfd.catalogs.base.Catalog`: names of Delta tables, whose commits are in their logs alone.
+
+A table is a Delta table if its parameters say so. Spark writes a placeholder as its location, and the real one as `path`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar, cast
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.exceptions import ClientError
+
+from cdfd.catalogs.base import CatalogTable, Credential
+from cdfd.errors import ConfigError, NotATableError, StorageError, UnsupportedError
+from cdfd.storage.s3.errors import FAILURES, code_of
+from cdfd.storage.s3.loop import request_loop
+from cdfd.storage.s3.options import parse
+
+T = TypeVar("T")
+
+_STORES = ("s3",)
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied"})
+_TRANSIENT = frozenset(
+    {"ThrottlingException", "InternalServiceException", "OperationTimeoutException", "ServiceUnavailable"}
+)
+MAX_TABLES = 100_000
+"""Tables of a database."""
+
+
+class GlueCatalog:
+    """The data catalog of one AWS account and region."""
+
+    depth = 2
+    vends = False
+    trusted_locations = False
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        own = {key.lower(): value for key, value in options.items()}
+        self._store = {name: own.pop(name) for name in list(own) if name.partition(".")[0] in _STORES and "." in name}
+        catalog = own.pop("catalog_id", None)
+        if catalog is not None and not (isinstance(catalog, str) and catalog):
+            raise ConfigError("the option catalog_id of Glue is expected to be text")
+        self._catalog = {} if catalog is None else {"CatalogId": catalog}
+        # The environment's endpoint of S3 is not that of Glue.
+        self._options = parse({"endpoint_url": None} | own, {})
+        self._given = own
+        self._opening: asyncio.Task[Any] | None = None
+        self._stack = AsyncExitStack()
+        request_loop().on_close(self._stack.aclose)
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """`database.table`, or `database`; see the port."""
+        parts = tuple(name.split(".", 1))
+        if not all(part and part.isprintable() and "/" not in part for part in parts):
+            raise ConfigError(f"{name!r:.200} names no table of Glue", hint="Write glue://database.table")
+        return parts
+
+    def store_options(self, location: str) -> Mapping[str, object]:
+        """The options for S3, and Glue's own credentials where there are no others; see the port."""
+        given = {name.removeprefix("s3."): value for name, value in self._store.items()}
+        shared = ("access_key_id", "secret_access_key", "session_token", "profile", "region")
+        own = (
+            {}
+            if {"access_key_id", "profile"} & set(given)
+            else {name: self._given[name] for name in shared if name in self._given}
+        )
+        return own | given if location.lower().startswith(("s3:", "s3a:")) else {}
+
+    async def load(self, name: str) -> CatalogTable:
+        """A table; see the port."""
+        database, table = cast(tuple[str, str], self.parts(name))
+        answer = await self._ask("get_table", name, DatabaseName=database, Name=table)
+        return _table_of(answer.get("Table"), name)
+
+    async def credentials(self, name: str, table_id: str | None) -> Sequence[Credential]:
+        """None: Glue vends no credentials; see the port."""
+        return ()
+
+    async def tables(self, schema: str) -> Sequence[str]:
+        """The Delta tables of a database, page by page; see the port."""
+        names: set[str] = set()
+        parameters: dict[str, str] = {"DatabaseName": schema}
+        while len(names) < MAX_TABLES:
+            answer = await self._ask("get_tables", schema, **parameters)
+            names |= {table["Name"] for table in answer.get("TableList", ()) if _is_delta(table)}
+            token = answer.get("NextToken")
+            if not token or token == parameters.get("NextToken"):
+                break
+            parameters["NextToken"] = token
+        return sorted(names)
+
+    async def _ask(self, operation: str, name: str, **parameters: str) -> Mapping[str, Any]:
+        try:
+            client = await self._client()
+            answer: Mapping[str, Any] = await getattr(client, operation)(**self._catalog, **parameters)
+        except FAILURES as error:
+            raise self._described(error, operation, name) from None
+        return answer
+
+    def _described(self, error: Exception, operation: str, name: str) -> Exception:
+        action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
+        code = code_of(error) if isinstance(error, ClientError) else ""
+        if code == "EntityNotFoundException":
+            return NotATableError(
+                f"Glue has no table or database {name}", hint="Check the name, the region and the account"
+            )
+        hint = f"Allow {action} on it to cdfd's role" if code in _DENIED else "Check the region and the credentials"
+        what = code or self._options.redacted(f"{type(error).__name__}: {error}")
+        transient = not code or code in _TRANSIENT
+        return StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient)
+
+    async def _client(self) -> Any:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._opened())
+        try:
+            return await asyncio.shield(self._opening)
+        except FAILURES:
+            self._opening = None
+            raise
+
+    async def _opened(self) -> Any:
+        options = self._options
+        session = AioSession(profile=options.profile)
+        return await self._stack.enter_async_context(
+            session.create_client(
+                "glue",
+                region_name=options.region,
+                endpoint_url=options.endpoint_url,
+                aws_access_key_id=options.access_key_id,
+                aws_secret_access_key=options.secret_access_key,
+                aws_session_token=options.session_token,
+                config=AioConfig(
+                    connect_timeout=options.connect_timeout,
+                    read_timeout=options.read_timeout,
+                    retries={"mode": "adaptive", "total_max_attempts": 5},
+                    user_agent="cdfd",
+                ),
+            )
+        )
+
+
+def _is_delta(table: Mapping[str, Any]) -> bool:
+    parameters = {str(key).lower(): str(value).lower() for key, value in (table.get("Parameters") or {}).items()}
+    return parameters.get("spark.sql.sources.provider") == "delta" or parameters.get("table_type") == "delta"
+
+
+def _table_of(table: Any, name: str) -> CatalogTable:
+    if not isinstance(table, dict) or not _is_delta(table):
+        raise UnsupportedError(
+            f"{name} is no Delta table in Glue",
+            hint="Its parameter spark.sql.sources.provider is expected to be delta, or table_type to be DELTA",
+        )
+    storage = table.get("StorageDescriptor") or {}
+    path = (storage.get("SerdeInfo") or {}).get("Parameters", {}).get("path")
+    location = str(path or storage.get("Location") or "").rstrip("/")
+    if not location or ".." in location.split("/") or not location.isprintable():
+        raise UnsupportedError(f"{name} has no location in Glue", hint="Set the location of its storage descriptor")
+    created = table.get("CreateTime")
+    # A table that is created again has another time. There is no id.
+    return CatalogTable(f"{table.get('CatalogId', '')}:{name}:{created}", location)
+
+
+def open_glue(options: Mapping[str, object]) -> GlueCatalog:
+    """The catalog with these options. It accesses nothing yet.
+
+    Raises:
+        ConfigError: an option is unknown or invalid.
+    """
+    return GlueCatalog(options)

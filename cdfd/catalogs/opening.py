@@ -1,0 +1,42 @@
+"""Opens tables and schemas by the names that catalogs have for them: `uc://main.sales.orders`, `glue://sales.orders`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import cast
+
+from cdfd.catalogs.base import Catalog
+from cdfd.catalogs.storage import CatalogSchema, CatalogStorage, Connection
+from cdfd.runtime.registry import CATALOGS
+from cdfd.storage.base import Storage
+from cdfd.storage.s3.loop import request_loop
+
+_connections: dict[tuple[str, tuple[tuple[str, str], ...], int], Connection] = {}
+_lock = threading.Lock()
+
+
+def open_by_catalog(uri: str, options: Mapping[str, object]) -> Storage:
+    """The store of a table by its name, or of a schema, which only lists its tables. It accesses nothing yet.
+
+    Raises:
+        ConfigError: the name is malformed, or an option is wrong.
+    """
+    scheme, _, name = uri.partition("://")
+    name = name.rstrip("/")
+    connection = connection_for(scheme.lower(), options)
+    is_table = len(connection.catalog.parts(name)) == connection.catalog.depth
+    own = f"{scheme.lower()}://{name}"
+    if is_table:
+        return CatalogStorage(own, name, connection)
+    return cast(Storage, CatalogSchema(own, name, connection))
+
+
+def connection_for(kind: str, options: Mapping[str, object]) -> Connection:
+    """The process's connection to the catalog of that kind with these options: tables share its requests and credentials."""
+    key = (kind, tuple(sorted((name, repr(value)) for name, value in options.items())), id(request_loop()))
+    with _lock:
+        if key not in _connections:
+            catalog: Catalog = CATALOGS.load(kind)(options)
+            _connections[key] = Connection(catalog)
+        return _connections[key]

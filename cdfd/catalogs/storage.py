@@ -1,0 +1,448 @@
+"""The store of a table that a catalog names: its files, and in `_delta_log` the commits that the catalog has ratified.
+
+    storage = CatalogStorage("uc://main.sales.orders", "main.sales.orders", Connection(catalog))
+    await storage.read("_delta_log/00000000000000000008.json")     # the staged commit, if the catalog names one
+
+Readers see a plain log: entry 8 is `_delta_log/8.json`, whatever file or content it has, and entries that are not ratified do not exist. A
+request for an entry that does not exist yet is one request to the catalog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from cdfd.catalogs.base import Catalog, CatalogTable, RatifiedCommit
+from cdfd.catalogs.ratified import RatifiedLog
+from cdfd.catalogs.vending import VendedKeys, Vendor
+from cdfd.delta import paths
+from cdfd.errors import CdfdError, NotATableError, NotFoundError, StorageError, TableChangedError, UnsupportedError
+from cdfd.storage.base import Stat, Storage, WholeFiles, check_path, check_range, fetch_each
+from cdfd.storage.location import is_local, open_table
+from cdfd.storage.s3.loop import request_loop
+
+T = TypeVar("T")
+
+LOG = f"{paths.LOG}/"
+STAGED = f"{LOG}_staged_commits/"
+SHARED_SECONDS = 0.1
+"""An answer is used for all listings that begin so soon after it: a reader that starts lists several times."""
+RECHECK_SECONDS = 30.0
+"""Time between two looks at the name of a table whose commits the catalog does not decide."""
+KNOWN_STATS = 256
+"""Entries whose stats are kept. A ratified commit never changes, so they need no request."""
+
+
+class Connection:
+    """A catalog, and the credentials that all its tables share."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.vendor = Vendor(catalog)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A table that was resolved: the catalog's answer, its store, and its log, if the catalog decides that."""
+
+    table: CatalogTable
+    store: Storage
+    log: RatifiedLog | None
+
+
+class CatalogStorage:
+    """The `Storage` port over a table of a catalog. It is read only, unless the user's own credentials open the store.
+
+    Args:
+        uri: the table's name with its scheme.
+        name: the table's name, as the catalog knows it.
+        connection: to the catalog.
+    """
+
+    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+        self._uri = uri
+        self._name = name
+        self._catalog = connection.catalog
+        self._vendor = connection.vendor
+        self._opened: _Opened | None = None
+        self._loaded_at = 0.0
+        self._lock = asyncio.Lock()
+        self._stats: OrderedDict[int, Stat] = OrderedDict()
+
+    @property
+    def uri(self) -> str:
+        """The table's name, such as `uc://main.sales.orders`."""
+        return self._uri
+
+    @property
+    def location(self) -> str:
+        """Where the table is; see `NamedTable`."""
+        return self._resolved_now().store.uri
+
+    @property
+    def ratified(self) -> bool:
+        """Whether the catalog decides which commits exist, as far as known; see `NamedTable`."""
+        return self._opened is not None and self._opened.log is not None
+
+    @property
+    def remote(self) -> bool:
+        """Whether requests take long. Those to a catalog do."""
+        return self._opened is None or self._opened.log is not None or self._opened.store.remote
+
+    def open_root(self, root: str) -> Storage:
+        """The store of another root; see `NamedTable`."""
+        return open_table(root, self._catalog.store_options(root))
+
+    # --- the port ---
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object; see the port."""
+        check_path(path)
+        check_range(path, start, length)
+
+        async def read(store: Storage, at: str) -> bytes:
+            return await store.read(at, start, length)
+
+        end = None if length is None else start + length
+        return await self._with_entry(path, read, lambda content, _: content[start:end])
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """The first bytes of an object and its stat; see the port."""
+        check_path(path)
+        check_range(path, 0, length)
+
+        async def fetch(store: Storage, at: str) -> tuple[bytes, Stat]:
+            return await store.fetch(at, length)
+
+        data, stat = await self._with_entry(path, fetch, lambda content, stat: (content[:length], stat))
+        return data, self._own_stat(path, stat)
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """Several objects; see the port."""
+        opened = await self._resolved()
+        return await (opened.store.fetch_many(paths, length) if opened.log is None else fetch_each(self, paths, length))
+
+    async def stat(self, path: str) -> Stat:
+        """Size and modification time; see the port."""
+        check_path(path)
+        version = _version_of(path)
+        if version is not None and (known := self._stats.get(version)) is not None and self.ratified:
+            return known
+        if version is not None and not self.ratified:
+            # The last entry is looked at again while none comes. Then the name is looked up again, too.
+            await self._loaded(RECHECK_SECONDS)
+
+        async def stat(store: Storage, at: str) -> Stat:
+            return await store.stat(at)
+
+        return self._own_stat(path, await self._with_entry(path, stat, lambda _, stat: stat))
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
+        """Objects of a folder, in the log's folder the ratified commits; see the port.
+
+        Raises:
+            StorageError: the catalog's list of commits lacks one that is not published.
+        """
+        opened = await self._loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+        listing = opened.store.list(prefix, start_after)
+        if opened.log is not None and prefix == LOG:
+            listing = self._ratified_names(opened.log, listing, start_after)
+        async with aclosing(listing) as files:
+            async for file in files:
+                yield file
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create an object; see the port. UnsupportedError for a table that is read by its catalog."""
+        await (await self._writable()).put_if_absent(path, data)
+
+    async def put(self, path: str, data: bytes | memoryview) -> None:
+        """Create or replace an object; see the port. UnsupportedError for a table that is read by its catalog."""
+        await (await self._writable()).put(path, data)
+
+    async def delete(self, path: str) -> None:
+        """Remove an object; see the port. UnsupportedError for a table that is read by its catalog."""
+        await (await self._writable()).delete(path)
+
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+        """Announce an object; see the port."""
+        check_path(path)
+        opened, version = self._opened, _version_of(path)
+        if opened is None:
+            return
+        if version is None or opened.log is None:
+            opened.store.prefetch(path, size, whole=whole)
+        elif opened.log.includes(version):
+            commit = opened.log.commits.get(version)
+            if commit is None or commit.file_name is not None:
+                opened.store.prefetch(_place(commit, path), None if version is not None else size, whole=whole)
+
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Random access to an object; see the port."""
+        check_path(path)
+        if _version_of(path) is None:
+            return self._resolved_now().store.open_input_file(path, size)
+
+        async def located(store: Storage, at: str) -> Callable[[], pa.NativeFile]:
+            await store.stat(at)
+            return lambda: store.open_input_file(at)
+
+        def inline(content: bytes, _: Stat) -> Callable[[], pa.NativeFile]:
+            return lambda: pa.BufferReader(content)
+
+        return _blocking(self._with_entry(path, located, inline))()
+
+    def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
+        """All bytes of objects; see `WholeFiles`."""
+        store = self._resolved_now().store
+        if isinstance(store, WholeFiles):
+            return store.read_whole(paths, sizes)
+        return [_whole(store, path, size) for path, size in zip(paths, sizes, strict=True)]
+
+    # --- the catalog ---
+
+    async def _resolved(self) -> _Opened:
+        return self._opened or await self._loaded(0.0)
+
+    def _resolved_now(self) -> _Opened:
+        """The same in a thread without an event loop, such as one of an executor, which reads no log."""
+        return self._opened or _blocking(self._load(time.monotonic()))
+
+    async def _loaded(self, age: float) -> _Opened:
+        """The catalog's answer, which is at most `age` seconds old."""
+        return await request_loop().run(self._load(time.monotonic() - age))
+
+    async def _load(self, since: float) -> _Opened:
+        """An answer to a request that was sent after `since`. Callers share it. Runs in the loop of requests."""
+        async with self._lock:
+            if self._opened is not None and self._loaded_at >= since:
+                return self._opened
+            sent = time.monotonic()
+            try:
+                self._opened = await self._ask()
+            except CdfdError as error:
+                raise error.within(table=self._uri) from None
+            self._loaded_at = sent
+            return self._opened
+
+    async def _ask(self) -> _Opened:
+        before = self._opened
+        try:
+            table = await self._catalog.load(self._name)
+        except NotATableError as error:
+            if before is None:
+                raise
+            raise TableChangedError(
+                f"the catalog no longer has the table of the id {before.table.table_id} under this name: {error.what}",
+                hint="It was dropped or renamed: write its new name into the configuration, or remove it there",
+            ) from None
+        if before is None or before.table.location != table.location:
+            store = await self._open_store(table)
+        else:
+            store = before.store
+        if before is not None and (before.log is not None or before.table.table_id != table.table_id):
+            log: RatifiedLog | None = (before.log or RatifiedLog(before.table.table_id, None, {})).after(table)
+        else:
+            log = RatifiedLog.of(table) if table.managed else None
+        return _Opened(table, store, log)
+
+    async def _open_store(self, table: CatalogTable) -> Storage:
+        location = table.location
+        if is_local(location):
+            if not self._catalog.trusted_locations:
+                raise StorageError(
+                    "the catalog says that the table is on this machine",
+                    hint="If you trust the catalog with all files that cdfd may read, set `local_locations: true`",
+                )
+            return open_table(location)
+        options = dict(self._catalog.store_options(location))
+        if self._catalog.vends:
+            keys = VendedKeys(self._vendor, self._name, table.table_id, location)
+            # Refused here, with the name of the missing grant, and not with the first file.
+            await keys.config()
+            options["credential_source"] = keys
+        return open_table(location, options)
+
+    async def _writable(self) -> Storage:
+        opened = await self._resolved()
+        if opened.log is not None or self._catalog.vends:
+            raise UnsupportedError(
+                "cdfd does not write into a table of a catalog",
+                table=self._uri,
+                hint="Keep positions in a ledger of their own: set `progress.ledger` to a folder or a bucket prefix",
+            )
+        return opened.store
+
+    # --- entries ---
+
+    async def _with_entry(
+        self,
+        path: str,
+        read: Callable[[Storage, str], Awaitable[T]],
+        inline: Callable[[bytes, Stat], T],
+    ) -> T:
+        """The result of `read` for the file that has the content of `path`, or of `inline` for a content that the catalog has."""
+        opened, version = await self._resolved(), _version_of(path)
+        if version is None or opened.log is None:
+            return await read(opened.store, path)
+        if not opened.log.includes(version):
+            opened = await self._loaded(0.0)
+            if not _log(opened).includes(version):
+                raise NotFoundError("the catalog has not ratified this version", path=path)
+        try:
+            return await self._read(opened, version, path, read, inline)
+        except NotFoundError:
+            # It was published, and the staged commit removed, or log clean-up removed it.
+            opened = await self._loaded(0.0)
+        try:
+            return await self._read(opened, version, path, read, inline)
+        except NotFoundError:
+            await self._check_cleaned_up(opened, version)
+            raise
+
+    async def _read(
+        self,
+        opened: _Opened,
+        version: int,
+        path: str,
+        read: Callable[[Storage, str], Awaitable[T]],
+        inline: Callable[[bytes, Stat], T],
+    ) -> T:
+        commit = _log(opened).commits.get(version)
+        if commit is not None and commit.content is not None:
+            return inline(commit.content, Stat(path, len(commit.content), commit.modified_ms))
+        if commit is not None:
+            with contextlib.suppress(NotFoundError):
+                return await read(opened.store, _place(commit, path))
+        return await read(opened.store, path)
+
+    async def _check_cleaned_up(self, opened: _Opened, version: int) -> None:
+        """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
+        async with aclosing(opened.store.list(LOG, f"{LOG}{paths.commit_name(version)}")) as files:
+            async for file in files:
+                name = paths.parse_name(file.path.removeprefix(LOG))
+                # Commits are published in order, and only published ones have checkpoints.
+                if name is not None and name.kind != "last_checkpoint" and name.version > version:
+                    return
+        raise _truncated(version, _log(opened).latest).within(table=self._uri)
+
+    async def _ratified_names(
+        self, log: RatifiedLog, listing: AsyncGenerator[Stat, None], start_after: str
+    ) -> AsyncGenerator[Stat, None]:
+        """A listing of the log's folder with the ratified commits, and without versions that are not ratified."""
+        waiting = [
+            path for version in sorted(log.commits) if (path := f"{LOG}{paths.commit_name(version)}") > start_after
+        ]
+        last: int | None = None
+
+        def commit_at(path: str, stat: Stat | None) -> Stat:
+            nonlocal last
+            version = int(path.removeprefix(LOG).removesuffix(".json"))
+            commit = log.commits.get(version)
+            if last is not None and version > last + 1 and commit is not None:
+                raise _truncated(last + 1, log.latest).within(table=self._uri)
+            last = version
+            if (known := self._stats.get(version)) is not None:
+                return known
+            if commit is not None:
+                size = commit.size if commit.content is None else len(commit.content)
+                stat = Stat(path, size, commit.modified_ms)
+            assert stat is not None
+            return self._own_stat(path, stat)
+
+        async with aclosing(listing) as files:
+            async for file in files:
+                while waiting and waiting[0] < file.path:
+                    yield commit_at(waiting.pop(0), None)
+                name = paths.parse_name(file.path.removeprefix(LOG))
+                if name is not None and name.kind != "last_checkpoint" and not log.includes(name.version):
+                    continue
+                if waiting and waiting[0] == file.path:
+                    waiting.pop(0)
+                yield commit_at(file.path, file) if name is not None and name.kind == "commit" else file
+        for path in waiting:
+            yield commit_at(path, None)
+        newest = log.latest
+        if newest is not None and newest >= 0 and last != newest and f"{LOG}{paths.commit_name(newest)}" > start_after:
+            raise _truncated(newest if last is None else last + 1, newest).within(table=self._uri)
+
+    def _own_stat(self, path: str, stat: Stat) -> Stat:
+        """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
+        version, opened = _version_of(path), self._opened
+        if version is None or opened is None or opened.log is None:
+            return stat
+        identity = f"{opened.log.table_id}-{version}"
+        known = replace(stat, path=path, identity=identity, settled=True)
+        self._stats[version] = known
+        if len(self._stats) > KNOWN_STATS:
+            self._stats.popitem(last=False)
+        return known
+
+
+class CatalogSchema:
+    """The tables of a schema, for discovery; see `FolderListing`. It has no files of its own.
+
+    Args:
+        uri: the schema's name with its scheme.
+        name: the schema's name.
+        connection: to the catalog.
+    """
+
+    remote = True
+
+    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+        self.uri = uri
+        self._name = name
+        self._catalog = connection.catalog
+
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """The names of the tables."""
+        if folder:
+            return ()
+        return await request_loop().run(self._catalog.tables(self._name))
+
+
+def _log(opened: _Opened) -> RatifiedLog:
+    assert opened.log is not None
+    return opened.log
+
+
+def _version_of(path: str) -> int | None:
+    """The version of a log entry; None of another file."""
+    if not path.startswith(LOG):
+        return None
+    name = paths.parse_name(path.removeprefix(LOG))
+    return name.version if name is not None and name.kind == "commit" else None
+
+
+def _place(commit: RatifiedCommit | None, path: str) -> str:
+    return path if commit is None else f"{STAGED}{commit.file_name}"
+
+
+def _truncated(version: int, newest: int | None) -> StorageError:
+    return StorageError(
+        f"the catalog says that the newest version is {newest}, but has no commit {version}, which is not published either",
+        version=version,
+        hint="Its list of commits is not complete, or a staged commit was removed before it was published",
+        retriable=True,
+    )
+
+
+def _blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, for a thread without an event loop."""
+    return request_loop().submit(work).result()
+
+
+def _whole(store: Storage, path: str, size: int) -> bytes:
+    with store.open_input_file(path, size) as file:
+        data: bytes = file.read(size + 1)
+    if len(data) > size:
+        raise StorageError(f"the object has more than {size} bytes, which it should have", path=path)
+    return data

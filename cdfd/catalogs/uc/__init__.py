@@ -1,0 +1,1 @@
+"""Unity Catalog: its Delta REST API, and the older API of servers and tables that do not have it."""

@@ -1,0 +1,223 @@
+"""Unity Catalog as `cdfd.catalogs.base.Catalog`: the Delta REST API, and the older one where a server or a table needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit, unreadable
+from cdfd.catalogs.uc import answers
+from cdfd.catalogs.uc.client import Refusal, UnityClient
+from cdfd.catalogs.uc.options import UnityOptions, parse
+from cdfd.errors import ConfigError, NotATableError, UnsupportedError
+from cdfd.storage.s3.loop import request_loop
+
+T = TypeVar("T")
+
+VERSIONS = "1.0"
+"""Protocol versions of the Delta REST API that are implemented, as the server takes them."""
+LOAD = "GET /v1/catalogs/{catalog}/schemas/{schema}/tables/{table}"
+CREDENTIALS = f"{LOAD}/credentials"
+NAME_SECONDS = 30.0
+"""Time for which the older API's table of a name is used, when only its commits are asked for."""
+MAX_TABLES = 100_000
+"""Tables of a schema."""
+NO_API = frozenset({404, 405, 501})
+
+
+class UnityCatalog:
+    """One Unity Catalog server."""
+
+    depth = 3
+
+    def __init__(self, options: UnityOptions) -> None:
+        self._options = options
+        self._client = UnityClient(options, request_loop())
+        self._has_api: dict[str, asyncio.Task[bool]] = {}
+        self._older: set[str] = set()
+        """Tables that only the older API knows."""
+        self._resolved: dict[str, tuple[float, CatalogTable]] = {}
+
+    @property
+    def vends(self) -> bool:
+        """Whether credentials come from the catalog."""
+        return self._options.credentials == "vended"
+
+    @property
+    def trusted_locations(self) -> bool:
+        """Whether the catalog is on this machine, too, or the user trusts it."""
+        return self._options.is_local if self._options.local_locations is None else self._options.local_locations
+
+    @property
+    def requests(self) -> int:
+        """Requests that were sent."""
+        return self._client.requests
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """`catalog.schema.table`, or `catalog.schema`; see the port."""
+        parts = tuple(name.split("."))
+        if len(parts) not in (2, 3) or not all(part and part.isprintable() and "/" not in part for part in parts):
+            raise ConfigError(f"{name!r:.200} names no table of Unity Catalog", hint="Write uc://catalog.schema.table")
+        return parts
+
+    def store_options(self, location: str) -> Mapping[str, object]:
+        """Those whose names begin with the kind of the store; see the port."""
+        scheme = location.partition(":")[0].lower()
+        kind = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}.get(scheme, scheme)
+        return {name.partition(".")[2]: value for name, value in self._options.store if name.startswith(f"{kind}.")}
+
+    async def load(self, name: str) -> CatalogTable:
+        """The table and its ratified commits: one request of the Delta REST API; see the port."""
+        if name in self._older or not await self._has_delta_api(name):
+            return await self._load_older(name)
+        try:
+            return self._parsed(answers.table_of, await self._get(_path(name)), name)
+        except Refusal as error:
+            if error.answer.kind != "UnsupportedTableFormatException":
+                raise self._described(error, name, "load") from None
+        self._older.add(name)
+        return await self._load_older(name)
+
+    async def credentials(self, name: str, table_id: str | None) -> Sequence[Credential]:
+        """Credentials for one table; see the port."""
+        try:
+            if name in self._older or not await self._has_delta_api(name):
+                return await self._older_credentials(name, table_id)
+            found = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
+        except Refusal as error:
+            raise self._described(error, name, "credentials") from None
+        return self._parsed(answers.credentials_of, found, name)
+
+    async def tables(self, schema: str) -> Sequence[str]:
+        """The Delta tables of a schema, page by page of the older API, which alone lists them; see the port."""
+        catalog, name = self.parts(schema)
+        parameters = {"catalog_name": catalog, "schema_name": name}
+        found: set[str] = set()
+        token: str | None = ""
+        while token is not None and len(found) < MAX_TABLES:
+            given = parameters | ({"page_token": token} if token else {})
+            try:
+                answer = await self._get("/tables", given)
+            except Refusal as error:
+                raise self._described(error, schema, "list") from None
+            names, following = self._parsed(answers.page_of, answer, schema)
+            # A name that could not be written in a URI of one table is left out.
+            found |= {each for each in names if "." not in each and "/" not in each}
+            token = None if following == token else following
+        return sorted(found)
+
+    # --- the older API ---
+
+    async def _load_older(self, name: str) -> CatalogTable:
+        asked, table = self._resolved.get(name, (-NAME_SECONDS, None))
+        if table is None or not table.managed or time.monotonic() - asked >= NAME_SECONDS:
+            table = await self._older_table(name)
+            self._resolved[name] = time.monotonic(), table
+        if not table.managed:
+            return table
+        commits: dict[int, RatifiedCommit] = {}
+        start = 0
+        while True:
+            body = {"table_id": table.table_id, "table_uri": table.location, "start_version": start}
+            try:
+                answer = await self._client.ask("GET", "/delta/preview/commits", body=body)
+            except Refusal as error:
+                self._resolved.pop(name, None)
+                raise self._described(error, name, "load") from None
+            found, latest = self._parsed(answers.older_commits_of, answer, name)
+            commits |= {commit.version: commit for commit in found}
+            if not found or found[-1].version >= latest or found[-1].version < start:
+                break
+            start = found[-1].version + 1
+        ascending = tuple(commits[version] for version in sorted(commits) if version <= latest)
+        return replace(table, latest=latest, commits=ascending)
+
+    async def _older_table(self, name: str) -> CatalogTable:
+        try:
+            answer = await self._get(f"/tables/{quote(name, safe='')}")
+        except Refusal as error:
+            raise self._described(error, name, "load") from None
+        table, kind = self._parsed(answers.older_table_of, answer, name)
+        if kind.upper() != "DELTA":
+            raise UnsupportedError(
+                f"the catalog says that the table's format is {kind!r}", hint="cdfd reads Delta tables"
+            )
+        return table
+
+    async def _older_credentials(self, name: str, table_id: str | None) -> Sequence[Credential]:
+        table = (self._resolved.get(name) or (0, None))[1] or await self._older_table(name)
+        body = {"table_id": table_id or table.table_id, "operation": "READ"}
+        answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
+        return self._parsed(lambda found: answers.older_credentials_of(found, table.location), answer, name)
+
+    # --- requests ---
+
+    async def _has_delta_api(self, name: str) -> bool:
+        """Whether the server has the Delta REST API for a catalog. It is asked once."""
+        catalog = name.partition(".")[0]
+        task = self._has_api.get(catalog)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._has_api[catalog] = asyncio.get_running_loop().create_task(self._ask_for_api(catalog, name))
+        return await asyncio.shield(task)
+
+    async def _ask_for_api(self, catalog: str, name: str) -> bool:
+        parameters = {"catalog": catalog, "protocol-versions": VERSIONS}
+        try:
+            found = await self._get("/delta/v1/config", parameters)
+        except Refusal as error:
+            # A server without the API has no such address; one with it names the catalog that it does not have.
+            if error.answer.status in NO_API and error.answer.kind != "NoSuchCatalogException":
+                return False
+            raise self._described(error, name, "load") from None
+        endpoints = found.get("endpoints") if isinstance(found, dict) else None
+        return isinstance(endpoints, list) and LOAD in endpoints and CREDENTIALS in endpoints
+
+    async def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
+        return await self._client.ask("GET", path, parameters)
+
+    def _parsed(self, parse: Callable[[Any], T], answer: Any, name: str) -> T:
+        try:
+            return parse(answer)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise unreadable(f"{error}", f"about {name} to {self._options.host}") from None
+
+    def _described(self, error: Refusal, name: str, doing: str) -> Exception:
+        """The error as users understand it: what does not exist, or which grant is missing."""
+        status = error.answer.status
+        if status == 404 and doing != "list":
+            return NotATableError(
+                f"the catalog {self._options.host} has no table {name}: {error.answer}", hint=_UNKNOWN
+            )
+        if status == 403:
+            error.error.hint = _grants(name, doing)
+        return error.error
+
+
+_UNKNOWN = "Check the name, and that you may see the table: it needs USE CATALOG, USE SCHEMA and SELECT"
+
+
+def _grants(name: str, doing: str) -> str:
+    """The grants that reading a table needs."""
+    parts = name.split(".")
+    catalog, schema = parts[0], ".".join(parts[:2])
+    if doing == "credentials":
+        return f"Grant SELECT on {name}, and on Databricks EXTERNAL USE SCHEMA on {schema}, to cdfd's principal"
+    return f"Grant USE CATALOG on {catalog}, USE SCHEMA on {schema} and SELECT on {name} to cdfd's principal"
+
+
+def _path(name: str) -> str:
+    catalog, schema, table = (quote(part, safe="") for part in name.split("."))
+    return f"/delta/v1/catalogs/{catalog}/schemas/{schema}/tables/{table}"
+
+
+def open_unity(options: Mapping[str, object]) -> UnityCatalog:
+    """The catalog with these options. It accesses nothing yet.
+
+    Raises:
+        ConfigError: an option is unknown or invalid.
+    """
+    return UnityCatalog(parse(options))

@@ -1,0 +1,246 @@
+"""Requests to Unity Catalog: one connection pool, one rate and one token for all tables, with retries up to a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+import orjson
+
+from cdfd.catalogs.base import unreadable
+from cdfd.catalogs.uc.options import UnityOptions
+from cdfd.catalogs.uc.tokens import Tokens
+from cdfd.errors import StorageError
+from cdfd.escaping import one_line
+from cdfd.storage.s3.loop import RequestLoop
+
+logger = logging.getLogger("cdfd.catalogs")
+
+CONNECTIONS = 16
+MAX_ANSWER_BYTES = 32 << 20
+"""Bytes of an answer. That of a table has all its columns and properties."""
+FIRST_DELAY, MAX_DELAY = 0.1, 5.0
+"""Seconds before the second attempt, at most, and before any later one."""
+MAX_RETRY_AFTER = 300.0
+"""Seconds that a catalog may ask for between two requests."""
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that is an error.
+
+    Attributes:
+        status: of HTTP.
+        kind: the type of the error, such as `NoSuchTableException`; empty if the answer has none.
+        message: of the server, on one line; empty if there is none.
+    """
+
+    status: int
+    kind: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status}{f' {self.kind}' if self.kind else ''}{f': {self.message}' if self.message else ''}"
+
+
+class Refusal(Exception):  # callers turn it into the error of what they asked for
+    """The catalog answered with an error.
+
+    Attributes:
+        answer: what it said.
+        error: the same for users.
+    """
+
+    def __init__(self, answer: Answer, error: StorageError) -> None:
+        super().__init__(str(answer))
+        self.answer = answer
+        self.error = error
+
+
+class UnityClient:
+    """A client of one Unity Catalog, for all tables of the process. It belongs to the event loop of requests."""
+
+    def __init__(self, options: UnityOptions, loop: RequestLoop) -> None:
+        self.options = options
+        self._session: aiohttp.ClientSession | None = None
+        self._tokens = Tokens(options, self._opened)
+        self._next_at = 0.0
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self.requests = 0
+        """Requests that were sent."""
+        loop.on_close(self._close)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Any:
+        """The JSON of an answer.
+
+        Args:
+            method: of HTTP.
+            path: below the endpoint, with escaped names.
+            parameters: of the query.
+            body: as JSON.
+
+        Raises:
+            Refusal: the catalog answered with an error that is not transient.
+            StorageError: no answer until the deadline, or one that is not JSON.
+        """
+        request = f"{method} {path}"
+        deadline = time.monotonic() + self.options.deadline
+        delay, renewed = FIRST_DELAY, False
+        while True:
+            error: Exception
+            wait = 0.0
+            try:
+                async with self._slots:
+                    await self._pace(deadline)
+                    status, headers, data = await self._send(method, path, parameters, body)
+            except (aiohttp.ClientError, TimeoutError, OSError) as failure:
+                error = self._unreachable(failure, request)
+            else:
+                if 200 <= status < 300:
+                    return self._json(data, request)
+                error = self._refused(status, data, request)
+                if status == 401 and not renewed and self._tokens.expire():
+                    renewed = True
+                    continue
+                if status not in RETRIED:
+                    raise error
+                wait = _retry_after(headers)
+                if status == 429:
+                    # All tables share the catalog's limit.
+                    self._next_at = max(self._next_at, time.monotonic() + max(wait, delay))
+            pause = max(wait, delay * (0.5 + random.random() / 2))
+            if time.monotonic() + pause >= deadline:
+                raise error
+            await asyncio.sleep(pause)
+            delay = min(2 * delay, MAX_DELAY)
+
+    async def _pace(self, deadline: float) -> None:
+        """Wait for this request's turn."""
+        now = time.monotonic()
+        turn = max(now, self._next_at)
+        if turn >= deadline + self.options.deadline:
+            raise TimeoutError("the catalog's rate limit")
+        self._next_at = turn + 1 / self.options.requests_per_second
+        if turn > now:
+            await asyncio.sleep(turn - now)
+
+    async def _send(
+        self, method: str, path: str, parameters: Mapping[str, str] | None, body: Mapping[str, object] | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        token = await self._tokens.token()
+        headers = {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+        session = await self._opened()
+        self.requests += 1
+        async with session.request(
+            method,
+            self.options.endpoint + path,
+            params=parameters,
+            data=None if body is None else orjson.dumps(body),
+            headers=headers | ({} if body is None else {"Content-Type": "application/json"}),
+            # A redirect would send the token to another host.
+            allow_redirects=False,
+        ) as response:
+            data = await _bounded(response.content)
+            return response.status, response.headers, data
+
+    async def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            context: ssl.SSLContext | bool = True
+            if self.options.ca_file is not None:
+                context = await asyncio.to_thread(ssl.create_default_context, cafile=self.options.ca_file)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=context),
+                timeout=aiohttp.ClientTimeout(total=self.options.timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "cdfd"},
+                trust_env=True,
+            )
+        return self._session
+
+    def _json(self, data: bytes, request: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise unreadable(f"{len(data)} bytes that are not JSON", self._named(request)) from None
+
+    def _refused(self, status: int, data: bytes, request: str) -> Refusal:
+        answer = self._answer(status, data)
+        hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
+        error = StorageError(
+            f"the catalog {self.options.host} refuses {request}: {answer}",
+            hint=hint,
+            retriable=status in RETRIED,
+        )
+        return Refusal(answer, error)
+
+    def _answer(self, status: int, data: bytes) -> Answer:
+        """The error of an answer: of the Delta REST API below `error`, of the older one at the top."""
+        try:
+            found = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return Answer(status)
+        found = found.get("error", found) if isinstance(found, dict) else {}
+        found = found if isinstance(found, dict) else {}
+        kind, message = found.get("type", found.get("error_code")), found.get("message")
+        shown = one_line(self._tokens.redacted(message), 300) if isinstance(message, str) else ""
+        return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
+
+    def _unreachable(self, failure: Exception, request: str) -> StorageError:
+        if isinstance(failure, StorageError):
+            return failure
+        reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
+        return StorageError(
+            f"the catalog cannot be reached: {one_line(self._tokens.redacted(reason), 300)}; the request was {self._named(request)}",
+            hint="Check its address and the network. Versions that it has ratified already are delivered",
+            retriable=True,
+        )
+
+    def _named(self, request: str) -> str:
+        return f"{request} to {self.options.host}"
+
+    async def _close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    """All bytes of a body.
+
+    Raises:
+        ClientError: there are more than any answer has.
+    """
+    parts, size = [], 0
+    async for part in content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError(f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
+    return b"".join(parts)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """The seconds that a server asks to wait: a number, or a time."""
+    text = headers.get("Retry-After", "")
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return min(float(text), MAX_RETRY_AFTER)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, IndexError):
+        return 0.0
+    return min(max((moment.astimezone(UTC) - datetime.now(UTC)).total_seconds(), 0.0), MAX_RETRY_AFTER)

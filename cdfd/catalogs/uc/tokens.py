@@ -1,0 +1,130 @@
+"""Tokens for requests to Unity Catalog: a fixed one, one in a file that changes, or those of OAuth client credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import quote_plus as quote
+
+import aiohttp
+import orjson
+
+from cdfd.catalogs.uc.options import UnityOptions
+from cdfd.errors import StorageError
+
+FILE_SECONDS = 10.0
+"""Time for which the text of a file is used, before it is read again."""
+RENEW_SHARE = 0.8
+"""Share of a token's life after which a new one is asked for."""
+MAX_FILE_BYTES = 64 << 10
+MAX_ANSWER_BYTES = 1 << 20
+
+Session = Callable[[], Awaitable[aiohttp.ClientSession]]
+
+
+class Tokens:
+    """The token of one client. It belongs to the event loop of requests.
+
+    Args:
+        options: of the client.
+        session: of HTTP.
+    """
+
+    def __init__(self, options: UnityOptions, session: Session) -> None:
+        self._options = options
+        self._session = session
+        self._lock = asyncio.Lock()
+        self._token: str | None = None
+        self._until = 0.0
+
+    async def token(self) -> str | None:
+        """The token for a request now; None if none is configured.
+
+        Raises:
+            StorageError: the file cannot be read, or the server for tokens gives none.
+        """
+        if self._options.token is not None:
+            return self._options.token
+        if self._options.client_id is None and self._options.token_file is None:
+            return None
+        async with self._lock:
+            if self._token is None or time.monotonic() >= self._until:
+                if self._options.token_file is not None:
+                    self._token = await _text(self._options.token_file, "token_file")
+                    self._until = time.monotonic() + FILE_SECONDS
+                else:
+                    self._token, life = await self._of_client()
+                    self._until = time.monotonic() + RENEW_SHARE * life
+            return self._token
+
+    def expire(self) -> bool:
+        """Forget the token, because the catalog refused it. Returns whether another one may be had."""
+        self._token = None
+        return self._options.token is None and (self._options.client_id or self._options.token_file) is not None
+
+    def redacted(self, text: str) -> str:
+        """A text from elsewhere, with all secrets masked."""
+        for secret in (self._token, self._options.token, self._options.client_secret):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    async def _of_client(self) -> tuple[str, float]:
+        """A token of OAuth client credentials, and its life in seconds."""
+        options = self._options
+        assert options.client_id is not None
+        assert options.token_url is not None
+        secret = options.client_secret
+        if secret is None:
+            assert options.client_secret_file is not None
+            secret = await _text(options.client_secret_file, "client_secret_file")
+        form = {"grant_type": "client_credentials", "scope": options.scope}
+        login = base64.b64encode(f"{quote(options.client_id)}:{quote(secret)}".encode()).decode()  # RFC 6749, 2.3.1
+        headers = {"Authorization": f"Basic {login}"}
+        session = await self._session()
+        try:
+            async with session.post(options.token_url, data=form, headers=headers, allow_redirects=False) as response:
+                body = await response.content.read(MAX_ANSWER_BYTES)
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            what = f"the server for tokens cannot be reached: {type(error).__name__}"
+            raise StorageError(what, path=options.token_url, retriable=True) from None
+        token, life = _parse(body)
+        if status != 200 or token is None:
+            raise StorageError(
+                f"the server for tokens gives none: its status is {status}",
+                path=options.token_url,
+                hint="Check client_id and client_secret, and that the service principal exists",
+                retriable=status == 429 or status >= 500,
+            )
+        return token, life
+
+
+def _parse(body: bytes) -> tuple[str | None, float]:
+    try:
+        answer = orjson.loads(body)
+        token, life = answer.get("access_token"), answer.get("expires_in", 3600)
+    except (orjson.JSONDecodeError, AttributeError):
+        return None, 0
+    usable = isinstance(token, str) and token.isprintable() and token.isascii() and isinstance(life, int | float)
+    return (token, min(max(float(life), 1.0), 86_400.0)) if usable else (None, 0)
+
+
+async def _text(path: str, option: str) -> str:
+    """The text of a mounted secret."""
+
+    def read() -> str:
+        with Path(path).open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode().strip()
+
+    try:
+        text = await asyncio.to_thread(read)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        what = f"the file of {option} cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"
+        raise StorageError(what, path=path, retriable=True) from None
+    if not text or not text.isprintable() or not text.isascii():
+        raise StorageError(f"the file of {option} has no token", path=path, retriable=True)
+    return text

@@ -1,0 +1,147 @@
+"""Credentials that a catalog vends: kept until shortly before they end, and shared by all tables below their prefix.
+
+vendor = Vendor(catalog)
+await vendor.credential("main.sales.orders", table_id, "s3://lake/orders")     # asks only if no live one has a prefix of it
+await VendedKeys(vendor, ...).keys()                                           # what a client of a store asks before each request
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from cdfd.catalogs.base import Catalog, Credential, canonical, holds
+from cdfd.errors import StorageError
+from cdfd.storage.credentials import Keys
+
+MARGIN_SECONDS = 300.0
+"""Time before its end from which a credential is renewed, at most."""
+MARGIN_SHARE = 0.2
+"""The same as a share of its life."""
+MIN_LIFE_SECONDS = 5.0
+"""A credential that ends sooner is not used any more."""
+
+
+class Vendor:
+    """The credentials of one catalog. It belongs to the event loop of requests.
+
+    Args:
+        catalog: vends them.
+        now: the time in seconds since the Unix epoch.
+    """
+
+    def __init__(self, catalog: Catalog, now: Callable[[], float] = time.time) -> None:
+        self._catalog = catalog
+        self._now = now
+        self._live: dict[str, tuple[Credential, float]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._first: dict[str, asyncio.Lock] = {}
+        self._narrow: set[str] = set()
+        """Stores whose credentials are for one table each: requests for these do not wait for each other."""
+
+    async def credential(self, name: str, table_id: str | None, location: str) -> Credential:
+        """A credential for a table that does not end soon.
+
+        Raises:
+            StorageError: the catalog has none for the table's location, or cannot answer and the last one has ended.
+        """
+        found = self._covering(location, self._is_fresh)
+        if found is not None:
+            return found
+        store = _store(location)
+        try:
+            if store in self._narrow:
+                await self._ask(name, table_id, location)
+            else:
+                async with self._first.setdefault(store, asyncio.Lock()):
+                    if self._covering(location, self._is_fresh) is None:
+                        await self._ask(name, table_id, location)
+        except StorageError as error:
+            # It is renewed early, so that a catalog may be down for a while.
+            found = self._covering(location, self._is_usable) if error.retriable else None
+            if found is None:
+                raise
+            return found
+        found = self._covering(location, self._is_usable)
+        if found is None:
+            raise StorageError(
+                "the catalog's credentials are for other locations, or have ended already",
+                hint="Check the clock of this machine, and the storage credential of the table's location in the catalog",
+                retriable=True,
+            )
+        return found
+
+    def expire(self, location: str) -> None:
+        """Drop the credential of a location: its store refused it."""
+        for prefix in [prefix for prefix in self._live if holds(prefix, location)]:
+            del self._live[prefix]
+
+    async def _ask(self, name: str, table_id: str | None, location: str) -> None:
+        if name not in self._asking:
+            self._asking[name] = asyncio.get_running_loop().create_task(self._vend(name, table_id, location))
+            self._asking[name].add_done_callback(lambda _: self._asking.pop(name, None))
+        await asyncio.shield(self._asking[name])
+
+    async def _vend(self, name: str, table_id: str | None, location: str) -> None:
+        for credential in await self._catalog.credentials(name, table_id):
+            life = MARGIN_SECONDS if credential.ends_ms is None else credential.ends_ms / 1000 - self._now()
+            self._live[canonical(credential.prefix)] = credential, min(MARGIN_SECONDS, MARGIN_SHARE * life)
+            if canonical(credential.prefix) == canonical(location):
+                self._narrow.add(_store(location))
+        ended = [prefix for prefix, (credential, _) in self._live.items() if not self._lasts(credential, 0)]
+        for prefix in ended:
+            del self._live[prefix]
+
+    def _covering(self, location: str, usable: Callable[[Credential, float], bool]) -> Credential | None:
+        """The usable credential with the longest prefix of a location."""
+        found = [prefix for prefix, live in self._live.items() if holds(prefix, location) and usable(*live)]
+        return self._live[max(found, key=len)][0] if found else None
+
+    def _is_fresh(self, credential: Credential, margin: float) -> bool:
+        return self._lasts(credential, margin)
+
+    def _is_usable(self, credential: Credential, margin: float) -> bool:
+        return self._lasts(credential, min(margin, MIN_LIFE_SECONDS))
+
+    def _lasts(self, credential: Credential, seconds: float) -> bool:
+        return credential.ends_ms is None or credential.ends_ms / 1000 - self._now() > seconds
+
+
+def _store(location: str) -> str:
+    """The bucket or container of a location."""
+    scheme, _, rest = canonical(location).partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+class VendedKeys:
+    """The credential of one table, for the client of its store; see `cdfd.storage.credentials.KeySource`."""
+
+    def __init__(self, vendor: Vendor, name: str, table_id: str, location: str) -> None:
+        self._vendor = vendor
+        self._name = name
+        self._table_id = table_id
+        self._location = location
+
+    async def config(self) -> Mapping[str, str]:
+        """The credential as the catalog's API has it, renewed if it ends soon."""
+        return (await self._vendor.credential(self._name, self._table_id, self._location)).config
+
+    async def keys(self) -> Keys:
+        """The credential as keys of S3.
+
+        Raises:
+            StorageError: the catalog has none, or those of another kind of store.
+        """
+        config = await self.config()
+        try:
+            return Keys(config["s3.access-key-id"], config["s3.secret-access-key"], config.get("s3.session-token"))
+        except KeyError:
+            raise StorageError(
+                f"the catalog vends no keys of S3 for {self._location}",
+                hint="Set `credentials: own` to use those of `storage.s3` or of the environment",
+            ) from None
+
+    def expire(self) -> None:
+        """The store refused the credential: the next request asks for a new one."""
+        self._vendor.expire(self._location)
