@@ -1,12 +1,13 @@
-"""Rows of text by `cdfd.runtime.native`, which prints numbers, times and strings where they stand.
+"""Rows by `cdfd.runtime.native`, which writes numbers, times, strings and whole rows within rows where they stand.
 
-`native_cells` gives what it prints itself. Other columns are pieces of text (`cdfd.encode.pieces`), which it copies.
+`native_cells` gives what it prints itself as text, and `binary` as bytes. Other columns are pieces of text
+(`cdfd.encode.pieces`), which it copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from cdfd_native.json_rows import Cells as Parts
 
 TEXTS, INTEGERS, UNSIGNED, THOUSANDTHS, DECIMALS, BOOLEANS, STRINGS, DATES, TIMESTAMPS = range(9)
+ROWS, VARINTS, FIXED, BYTES, UNSCALED = range(9, 14)
 """Kinds of cells, as `cdfd_native.json_rows` numbers them."""
 
 _NUMBER_BYTES = 24
 """Bytes of a number or a time, about: the first guess."""
 _SPARE = 4096
+_NOTHING = np.empty(0, np.uint8)
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -38,9 +41,11 @@ class Cells:
         values: of the rows; the bytes of all strings.
         nulls: which rows are null, or None if none is.
         offsets: of strings.
-        number: digits after the point, number of the first bit, or whether a time has a zone.
+        number: digits after the point, number of the first bit, whether a time has a zone, how many bytes each value has, or the form of
+            integers and lengths (`cdfd.encode.pieces.Form`).
         opening: what precedes every cell that is not null.
         closing: what follows every cell that is not null.
+        null: the cell that is null.
     """
 
     constant: ClassVar[None] = None
@@ -52,16 +57,18 @@ class Cells:
     number: int = 0
     opening: bytes = b""
     closing: bytes = b""
+    null: bytes = b"null"
 
     def quoted(self) -> Cells:
         """The same in quotes."""
-        return Cells(self.kind, self.values, self.nulls, self.offsets, self.number, b'"', b'"')
+        return replace(self, opening=b'"', closing=b'"')
 
     @property
     def parts(self) -> Parts:
         """The form in which `cdfd.runtime.native` takes them."""
         mask = None if self.nulls is None else self.nulls.view(np.uint8)
-        return self.kind, self.values, self.offsets, mask, self.opening, self.closing, self.number, ()
+        marks = self.opening, self.closing, self.null
+        return self.kind, self.values, self.offsets, mask, marks, self.number, (), None
 
     def size(self, rows: int) -> int:
         """Bytes of all cells, about."""
@@ -75,13 +82,27 @@ def texts(
     values: Bytes,
     offsets: Integers,
     nulls: npt.NDArray[np.bool_] | None,
-    marks: tuple[bytes, bytes],
+    marks: tuple[bytes, bytes, bytes],
     index: Sequence[int | npt.NDArray[Any]],
 ) -> Parts:
     """Cells of pieces of text: the positions in `offsets` of each piece, as one number or one for each row."""
     mask = None if nulls is None else np.ascontiguousarray(nulls).view(np.uint8)
     places = [piece if isinstance(piece, int) else np.ascontiguousarray(piece, np.int64) for piece in index]
-    return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, *marks, 0, places
+    return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, marks, 0, places, None
+
+
+def nested(
+    gaps: Sequence[bytes],
+    columns: Sequence[Parts],
+    index: Integers | None,
+    nulls: npt.NDArray[np.bool_] | None,
+    marks: tuple[bytes, bytes, bytes],
+    form: int,
+) -> Parts:
+    """Cells that are rows of other columns: which row each is, or all of them in order; and the form of the length before it."""
+    mask = None if nulls is None else np.ascontiguousarray(nulls).view(np.uint8)
+    places = [] if index is None else [np.ascontiguousarray(index, np.int64)]
+    return ROWS, _NOTHING, None, mask, marks, form, places, (list(gaps), list(columns))
 
 
 def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,19 @@ Integers = npt.NDArray[np.signedinteger]
 Booleans = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Index = Integers | int
+Cell: TypeAlias = "Column | Cells | Nested"
 
 _NULL = b"null"
+
+
+class Form(IntEnum):
+    """The form of an integer of seven bits a byte."""
+
+    ZIGZAG = 1
+    """Avro's, which keeps negative numbers short."""
+
+    PLAIN = 2
+    """Protobuf's: two's complement of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +65,7 @@ class Column:
         nulls: which rows are null (those get the text `null`, whatever `index` says), or None if none is.
         opening: what precedes every cell that is not null: a quote, a bracket.
         closing: what follows every cell that is not null.
+        null: the text of a cell that is null.
     """
 
     pool: pa.Array
@@ -60,6 +73,7 @@ class Column:
     nulls: Booleans | None = None
     opening: bytes = b""
     closing: bytes = b""
+    null: bytes = _NULL
 
     def size(self, rows: int) -> int:
         """Bytes of all cells, about."""
@@ -74,6 +88,39 @@ class Column:
         if self.nulls is not None or len(positions) < len(self.index):
             return None
         return b"".join([self.opening, *(self.pool[position].as_py() for position in positions), self.closing])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nested:
+    """The cells of one column as rows of other columns, such as objects in objects.
+
+    Attributes:
+        separators: before, between and after the cells of a row, as of `join`.
+        columns: of the rows.
+        count: how many rows there are.
+        index: for each cell its row; None: each is the next row.
+        nulls: which cells are null, or None if none is. An index beneath a null need not be in range.
+        null: the text of a cell that is null.
+        opening: what precedes every cell that is not null.
+        length: the form of the length that precedes the row, behind `opening`; see `Form`. 0 for none.
+    """
+
+    constant: ClassVar[None] = None
+
+    separators: Sequence[bytes]
+    columns: Sequence[Cell]
+    count: int
+    index: Integers | None = None
+    nulls: Booleans | None = None
+    null: bytes = _NULL
+    opening: bytes = b""
+    length: int = 0
+
+    def size(self, rows: int) -> int:
+        """Bytes of all cells, about."""
+        within = sum(column.size(self.count) for column in self.columns)
+        gaps = sum(map(len, self.separators)) + len(self.opening) + len(self.null)
+        return within * rows // max(1, self.count) + rows * (gaps + 2)
 
 
 def literal(text: bytes) -> Column:
@@ -153,22 +200,53 @@ def gather(column: Column, rows: Index, nulls: Booleans | None) -> Column:
         hidden = None
     index = tuple(piece if isinstance(piece, int) else at(piece, rows) for piece in column.index)
     both = hidden if nulls is None else nulls if hidden is None else hidden | nulls
-    return Column(column.pool, index, both, column.opening, column.closing)
+    return Column(column.pool, index, both, column.opening, column.closing, column.null)
 
 
-def join(separators: Sequence[bytes], columns: Sequence[Column | Cells], rows: int) -> pa.Array:
+def join(separators: Sequence[bytes], columns: Sequence[Cell], rows: int) -> pa.Array:
     """One text per row: separator 0, the cell of column 0, separator 1 and so on, ending with a separator."""
-    gaps, varying = _without_constants(separators, columns)
     if native.built:
-        cells = [column.parts if isinstance(column, Cells) else _cells(column) for column in varying]
-        size = sum(column.size(rows) for column in varying)
+        gaps, cells, size = _native_parts(separators, columns, rows)
         return pool_from_parts(*native_rows.written(gaps, cells, rows, size))
+    gaps, varying = _without_constants(separators, columns)
     # A first text for each row, because all others may be the same in all rows.
     texts: list[pa.Array | pa.Scalar] = [pa.repeat(_text(gaps[0]), rows)]
     for column, gap in zip(varying, gaps[1:], strict=True):
-        assert isinstance(column, Column), "without `cdfd.runtime.native`, nothing makes `Cells`"
-        texts += [_texts(column), _text(gap)]
+        assert not isinstance(column, Cells), "without `cdfd.runtime.native`, nothing makes `Cells`"
+        texts += [_texts(_joined(column) if isinstance(column, Nested) else column), _text(gap)]
     return pc.binary_join_element_wise(*texts, _text(b""))
+
+
+def constant(column: Cell) -> Column:
+    """The only cell of a column as a literal for any number of rows."""
+    return literal(join([b"", b""], [column], 1)[0].as_py())
+
+
+def lengths(values: Integers, form: Form) -> pa.Array:
+    """Varints of these numbers, as `large_binary`."""
+    wide = values.astype(np.int64)
+    numbers = (((wide << 1) ^ (wide >> 63)) if form is Form.ZIGZAG else wide).view(np.uint64)
+    size = max(1, -(-int(numbers.max()).bit_length() // 7)) if len(numbers) else 1
+    data, counts = np.empty((len(numbers), size), np.uint8), np.ones((len(numbers), size), np.bool_)
+    for place in range(size):
+        group, numbers = (numbers & np.uint64(0x7F)).astype(np.uint8), numbers >> np.uint64(7)
+        follows = numbers != 0
+        data[:, place] = group | (follows.astype(np.uint8) << 7)
+        if place + 1 < size:
+            counts[:, place + 1] = follows
+    return pressed(data, counts)
+
+
+def pressed(data: Bytes, counts: Booleans) -> pa.Array:
+    """A text of each line of a matrix: those of its bytes that count."""
+    offsets = np.concatenate(([0], np.cumsum(np.count_nonzero(counts, axis=1), dtype=np.int64)))
+    return pool_from_parts(offsets, data[counts])
+
+
+def prefixed(texts: pa.Array, prefixes: pa.Array) -> pa.Array:
+    """Each text behind the prefix of its row."""
+    every = np.arange(len(texts))
+    return join([b"", b"", b""], [Column(prefixes, (every,)), Column(texts, (every,))], len(texts))
 
 
 def _text(text: bytes) -> pa.Scalar:
@@ -182,26 +260,47 @@ def _texts(column: Column) -> pa.Array | pa.Scalar:
         for piece in column.index
     ]
     texts = pc.binary_join_element_wise(_text(column.opening), *pieces, _text(column.closing), _text(b""))
-    return texts if column.nulls is None else pc.if_else(array_of(column.nulls), _text(_NULL), texts)
+    return texts if column.nulls is None else pc.if_else(array_of(column.nulls), _text(column.null), texts)
 
 
-def _cells(column: Column) -> Parts:
+def _joined(column: Nested) -> Column:
+    """The same, with the text of each row."""
+    texts = join(column.separators, column.columns, column.count)
+    pieces: tuple[Index, ...] = (np.arange(column.count) if column.index is None else column.index,)
+    if column.length:
+        sizes = lengths(np.diff(parts(texts)[0]), Form(column.length))
+        texts = prefixed(texts, sizes)
+    return Column(texts, pieces, column.nulls, column.opening, b"", column.null)
+
+
+def _native_parts(
+    separators: Sequence[bytes], columns: Sequence[Cell], rows: int
+) -> tuple[list[bytes], list[Parts], int]:
+    gaps, varying = _without_constants(separators, columns)
+    return gaps, [_native(column) for column in varying], sum(column.size(rows) for column in varying)
+
+
+def _native(column: Cell) -> Parts:
+    if isinstance(column, Cells):
+        return column.parts
+    if isinstance(column, Nested):
+        gaps, cells, _ = _native_parts(column.separators, column.columns, column.count)
+        marks = column.opening, b"", column.null
+        return native_rows.nested(gaps, cells, column.index, column.nulls, marks, column.length)
     offsets, data = parts(column.pool)
-    marks = column.opening, column.closing
+    marks = column.opening, column.closing, column.null
     return native_rows.texts(data, offsets, column.nulls, marks, column.index)
 
 
-def _without_constants(
-    separators: Sequence[bytes], columns: Sequence[Column | Cells]
-) -> tuple[list[bytes], list[Column | Cells]]:
+def _without_constants(separators: Sequence[bytes], columns: Sequence[Cell]) -> tuple[list[bytes], list[Cell]]:
     """Constant columns and the separators around them melted into one separator."""
     gaps: list[bytes] = [separators[0]]
-    varying: list[Column | Cells] = []
+    varying: list[Cell] = []
     for column, separator in zip(columns, separators[1:], strict=True):
-        constant = column.constant
-        if constant is None:
+        fixed = column.constant
+        if fixed is None:
             varying.append(column)
             gaps.append(separator)
         else:
-            gaps[-1] += constant + separator
+            gaps[-1] += fixed + separator
     return gaps, varying

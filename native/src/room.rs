@@ -71,6 +71,22 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
+    /// Put bytes in the place of the byte at `start`, which is written already. What follows it moves.
+    #[inline]
+    pub fn replace_byte(&mut self, start: usize, bytes: &[u8]) -> Result<(), Stop> {
+        let end = self.end + bytes.len() - 1;
+        if end > self.bytes.len() {
+            return Err(Stop::Full);
+        }
+        if bytes.len() > 1 {
+            self.bytes
+                .copy_within(start + 1..self.end, start + bytes.len());
+        }
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.end = end;
+        Ok(())
+    }
+
     /// Copy a text.
     #[inline]
     pub fn put_text(&mut self, text: Text) -> Result<(), Stop> {

@@ -1,4 +1,4 @@
-"""Rows of text out of columns: JSON objects, arrays and lines."""
+"""Rows out of columns: JSON objects, arrays and lines, and records of Avro and Protobuf."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,16 @@ Cells = tuple[
     NDArray[Any],
     NDArray[int64] | None,
     NDArray[uint8] | None,
-    bytes,
-    bytes,
+    tuple[bytes, bytes, bytes],
     int,
     Sequence[int | NDArray[int64]],
+    tuple[Sequence[bytes], Sequence["Cells"]] | None,
 ]
 """The cells of a column.
 
-Their kind; values; the offsets of texts; a mask of nulls; what precedes and what follows a cell that is not null; a number that belongs to
-the kind; the positions of the pieces of a text, of which there are at most four.
+Their kind; values; the offsets of texts; a mask of nulls; what precedes and what follows a cell that is not null, and a cell that is null;
+a number that belongs to the kind; the positions of the pieces of a text, of which there are at most four, or of rows; the gaps and columns of
+rows.
 
 | kind | cells                           | values                           | number                   |
 |------|---------------------------------|----------------------------------|--------------------------|
@@ -32,6 +33,11 @@ the kind; the positions of the pieces of a text, of which there are at most four
 | 6    | strings                         | UTF-8, as `uint8`                |                          |
 | 7    | dates                           | days since 1970, `int64`         |                          |
 | 8    | timestamps                      | microseconds since 1970, `int64` | 1 for a `Z`, 0 otherwise |
+| 9    | rows                            |                                  | the form of their length |
+| 10   | varints                         | `int64`                          | their form: 1 is Avro's zigzag, 2 is Protobuf's |
+| 11   | bytes of one length             | `uint8`                          | that length              |
+| 12   | bytes behind their length       | `uint8`                          | the form of the length; 0 for no length |
+| 13   | unscaled decimals behind their length | `int64`                    | the form of the length   |
 """
 
 def write(

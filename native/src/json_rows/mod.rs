@@ -1,5 +1,7 @@
-//! Rows of text out of columns: JSON objects, arrays and lines. Each number is printed where it stands, without a text of its own.
+//! Rows out of columns: JSON objects, arrays and lines, and records of Avro and Protobuf. Each value is written where it stands, without bytes
+//! of its own before.
 
+mod binary;
 mod numbers;
 mod rows;
 mod strings;
@@ -11,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::room::Texts;
+use binary::Length;
 use rows::{Cells, Column, Piece, Rows};
 
 const MOST_PIECES: usize = 4;
@@ -39,7 +42,12 @@ enum Values<'py> {
     Integers(PyReadonlyArray1<'py, i64>),
     Unsigned(PyReadonlyArray1<'py, u64>),
     Doubles(PyReadonlyArray1<'py, f64>),
+    /// Those of the columns of rows.
+    Rows(Vec<Values<'py>>),
 }
+
+/// The columns of rows, and what stands between them.
+type Nested<'py> = (Vec<PyBackedBytes>, Vec<Parts<'py>>);
 
 /// A column, as Python says it: `Cells` in the stub.
 #[derive(FromPyObject)]
@@ -48,20 +56,27 @@ struct Parts<'py>(
     Bound<'py, PyAny>,
     Option<PyReadonlyArray1<'py, i64>>,
     Option<PyReadonlyArray1<'py, u8>>,
-    PyBackedBytes,
-    PyBackedBytes,
+    (PyBackedBytes, PyBackedBytes, PyBackedBytes),
     usize,
     Vec<Indices<'py>>,
+    Option<Nested<'py>>,
 );
 
 impl<'py> Parts<'py> {
     fn values(&self) -> PyResult<Values<'py>> {
         let values = &self.1;
         Ok(match self.0 {
-            0 | 5 | 6 => Values::Bytes(values.extract()?),
-            1 | 4 | 7 | 8 => Values::Integers(values.extract()?),
+            0 | 5 | 6 | 11 | 12 => Values::Bytes(values.extract()?),
+            1 | 4 | 7 | 8 | 10 | 13 => Values::Integers(values.extract()?),
             2 => Values::Unsigned(values.extract()?),
             3 => Values::Doubles(values.extract()?),
+            9 => {
+                let (_, columns) = self
+                    .7
+                    .as_ref()
+                    .ok_or_else(|| PyValueError::new_err("there are no columns of rows"))?;
+                Values::Rows(columns.iter().map(Parts::values).collect::<PyResult<_>>()?)
+            }
             kind => {
                 return Err(PyValueError::new_err(format!(
                     "there is no kind {kind} of cells"
@@ -71,7 +86,15 @@ impl<'py> Parts<'py> {
     }
 
     fn column<'a>(&'a self, values: &'a Values<'py>) -> PyResult<Column<'a>> {
-        let Parts(kind, _, offsets, nulls, opening, closing, number, pieces) = self;
+        let Parts(kind, _, offsets, nulls, marks, number, pieces, nested) = self;
+        let length = || match number {
+            0 => Ok(Length::Absent),
+            1 => Ok(Length::Zigzag),
+            2 => Ok(Length::Plain),
+            _ => Err(PyValueError::new_err(format!(
+                "there is no form {number} of a length"
+            ))),
+        };
         let cells = match values {
             Values::Unsigned(values) => Cells::Unsigned(values.as_slice()?),
             Values::Doubles(values) => Cells::Thousandths(values.as_slice()?),
@@ -86,10 +109,13 @@ impl<'py> Parts<'py> {
                         )));
                     }
                     7 => Cells::Dates(values, Default::default()),
+                    10 => Cells::Varints(values, length()?),
+                    13 => Cells::Unscaled(values, length()?),
                     _ => Cells::Timestamps(values, *number != 0, Default::default()),
                 }
             }
             Values::Bytes(bytes) if *kind == 5 => Cells::Booleans(bytes.as_slice()?, *number),
+            Values::Bytes(bytes) if *kind == 11 => Cells::Fixed(bytes.as_slice()?, *number),
             Values::Bytes(data) => {
                 let offsets = offsets
                     .as_ref()
@@ -98,20 +124,46 @@ impl<'py> Parts<'py> {
                     data: data.as_slice()?,
                     offsets,
                 };
-                if *kind == 6 {
-                    Cells::Strings(texts)
-                } else {
-                    Cells::Texts(texts, places(pieces)?)
+                match kind {
+                    6 => Cells::Strings(texts),
+                    12 => Cells::Bytes(texts, length()?),
+                    _ => Cells::Texts(texts, places(pieces)?),
                 }
+            }
+            Values::Rows(values) => {
+                let index = match pieces.as_slice() {
+                    [] => None,
+                    [Indices::OfRow(index)] => Some(index.as_slice()?),
+                    _ => return Err(PyValueError::new_err("rows have one index or none")),
+                };
+                let (gaps, columns) = nested
+                    .as_ref()
+                    .ok_or_else(|| PyValueError::new_err("there are no columns of rows"))?;
+                Cells::Rows(Box::new(rows_of(gaps, columns, values)?), index, length()?)
             }
         };
         let nulls = nulls.as_ref().map(|nulls| nulls.as_slice()).transpose()?;
         Ok(Column {
             cells,
             nulls,
-            marks: [opening, closing],
+            marks: [&marks.0, &marks.1],
+            null: &marks.2,
         })
     }
+}
+
+fn rows_of<'a, 'py>(
+    gaps: &'a [PyBackedBytes],
+    columns: &'a [Parts<'py>],
+    values: &'a [Values<'py>],
+) -> PyResult<Rows<'a>> {
+    let gaps: Vec<&[u8]> = gaps.iter().map(|gap| &**gap).collect();
+    let columns = columns
+        .iter()
+        .zip(values)
+        .map(|(parts, values)| parts.column(values));
+    Rows::new(&gaps, columns.collect::<PyResult<_>>()?)
+        .ok_or_else(|| PyValueError::new_err("there is one gap more than columns"))
 }
 
 fn places<'a>(pieces: &'a [Indices]) -> PyResult<Vec<Piece<'a>>> {
@@ -147,17 +199,11 @@ pub mod module {
         data: &Bound<'py, PyArray1<u8>>,
         offsets: &Bound<'py, PyArray1<i64>>,
     ) -> PyResult<usize> {
-        let gaps: Vec<&[u8]> = gaps.iter().map(|gap| &**gap).collect();
         let values = columns
             .iter()
             .map(Parts::values)
             .collect::<PyResult<Vec<_>>>()?;
-        let columns = columns
-            .iter()
-            .zip(&values)
-            .map(|(parts, values)| parts.column(values));
-        let mut rows = Rows::new(&gaps, columns.collect::<PyResult<_>>()?)
-            .ok_or_else(|| PyValueError::new_err("there is one gap more than columns"))?;
+        let mut rows = rows_of(&gaps, &columns, &values)?;
         let (mut data, mut offsets) = (data.try_readwrite()?, offsets.try_readwrite()?);
         let (data, offsets) = (data.as_slice_mut()?, offsets.as_slice_mut()?);
         Ok(py.detach(|| rows.write(row, data, offsets))?)

@@ -1,5 +1,8 @@
 //! Rows put together from cells and what stands between them.
 
+use super::binary::{
+    Length, put_bytes, put_fixed, put_unscaled, put_varint, put_with_length, put_zigzag,
+};
 use super::numbers::{put_decimal, put_integer, put_thousandths, put_unsigned};
 use super::strings::put_string;
 use super::times::Calendar;
@@ -22,6 +25,16 @@ pub enum Cells<'a> {
     Dates(&'a [i64], Calendar),
     /// Microseconds since 1970, and whether there is a zone.
     Timestamps(&'a [i64], bool, Calendar),
+    /// Rows of other columns, which of them each cell is, and what precedes it.
+    Rows(Box<Rows<'a>>, Option<&'a [i64]>, Length),
+    /// Integers in groups of seven bits, in zigzag form or as they are.
+    Varints(&'a [i64], Length),
+    /// So many bytes each.
+    Fixed(&'a [u8], usize),
+    /// Bytes behind their length.
+    Bytes(Texts<'a>, Length),
+    /// Unscaled numbers as bytes behind their length.
+    Unscaled(&'a [i64], Length),
 }
 
 /// Which text is a piece of a cell.
@@ -63,6 +76,20 @@ impl Cells<'_> {
             Cells::Thousandths(values) => put_thousandths(room, at(values, row)?),
             Cells::Dates(values, calendar) => calendar.put_date(room, at(values, row)?),
             Cells::Unsigned(values) => put_unsigned(room, at(values, row)?),
+            Cells::Rows(rows, index, length) => {
+                let row = match index {
+                    Some(index) => {
+                        usize::try_from(at(index, row)?).map_err(|_| Stop::OutOfBounds)?
+                    }
+                    None => row,
+                };
+                put_with_length(room, *length, |room| rows.write_row(room, row))
+            }
+            Cells::Varints(values, Length::Zigzag) => put_zigzag(room, at(values, row)?),
+            Cells::Varints(values, _) => put_varint(room, at(values, row)? as u64),
+            Cells::Fixed(data, size) => put_fixed(room, data, *size, row),
+            Cells::Bytes(texts, length) => put_bytes(room, texts.get(row)?, *length),
+            Cells::Unscaled(values, length) => put_unscaled(room, at(values, row)?, *length),
             Cells::Booleans(bits, first) => {
                 let bit = *first + row;
                 room.put(if at(bits, bit / 8)? >> (bit % 8) & 1 != 0 {
@@ -82,6 +109,8 @@ pub struct Column<'a> {
     pub nulls: Option<&'a [u8]>,
     /// The text before and after every cell that is not null.
     pub marks: [&'a [u8]; 2],
+    /// The text of a cell that is null.
+    pub null: &'a [u8],
 }
 
 impl Column<'_> {
@@ -111,8 +140,9 @@ impl<'a> Rows<'a> {
         let mut parts = Vec::with_capacity(columns.len());
         for (gap, column) in gaps.iter().zip(columns) {
             let [opening, next] = column.marks;
-            let before = [closing, b""]
-                .map(|closing| [opening, b"null"].map(|text| literals.add(&[closing, gap, text])));
+            let before = [closing, b""].map(|closing| {
+                [opening, column.null].map(|text| literals.add(&[closing, gap, text]))
+            });
             parts.push((before, column));
             closing = next;
         }

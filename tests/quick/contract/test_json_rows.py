@@ -14,6 +14,8 @@ from bench.json_rows import orders
 from cdfd.encode import native_rows
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json import JsonEncoder
+from cdfd.encode.pieces import Form, Nested, join
+from cdfd.encode.values import Rules, cells, object_separators
 from cdfd.runtime import native
 
 
@@ -117,6 +119,26 @@ def test_the_room_grows_until_all_rows_have_some() -> None:
     assert len(data) > 50 * 6 * 30_000 * 2
 
 
+def test_rows_within_rows() -> None:
+    """Objects that are looked up row by row, whose length stands before them or does not, are the same both ways."""
+    batch = orders(300, nulls=True)
+    names = batch.schema.names
+    index = np.random.default_rng(1).integers(0, len(batch), 1_000)
+    nulls = index % 7 == 0
+    expected = None
+    for built in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "built", built)
+            inner = [cells(column, Rules()) for column in batch.columns]
+            for length in (0, Form.ZIGZAG, Form.PLAIN):
+                nested = Nested(object_separators(names), inner, len(batch), index, nulls, b"-", b"+", length)
+                found = join([b"<", b"|", b">"], [nested, nested], len(index))
+                assert len(set(found.to_pylist())) > 200
+                expected = found if expected is None else pa.concat_arrays([expected, found])
+    assert expected is not None
+    assert expected[: len(expected) // 2].equals(expected[len(expected) // 2 :])
+
+
 def test_slices_and_many_chunks() -> None:
     batch = orders(140_000, nulls=True)
     for start, count in ((0, 140_000), (3, 1), (65_530, 20), (139_999, 1), (7, 0)):
@@ -142,16 +164,22 @@ def at_odd_address(buffer: pa.Buffer | None) -> pa.Buffer | None:
 
 
 CELL = np.frombuffer(b"abc", np.uint8)
+MARKS = b"", b"", b"null"
 DAYS = np.array([0, 2_932_897])
 
 
 def texts(ends: list[int], *places: int | list[int]) -> Any:
     index = [place if isinstance(place, int) else np.array(place) for place in places]
-    return native_rows.texts(CELL, np.array(ends), None, (b"", b""), index)
+    return native_rows.texts(CELL, np.array(ends), None, MARKS, index)
 
 
 def strings(ends: list[int]) -> Any:
-    return native_rows.STRINGS, CELL, np.array(ends), None, b"", b"", 0, ()
+    return native_rows.STRINGS, CELL, np.array(ends), None, MARKS, 0, (), None
+
+
+def rows_of_integers(index: list[int]) -> Any:
+    integers: Any = native_rows.INTEGERS, np.zeros(2, np.int64), None, None, MARKS, 0, (), None
+    return native_rows.nested([b"", b""], [integers], np.array(index), None, MARKS, 0)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +193,21 @@ def strings(ends: list[int]) -> Any:
         (strings([0, 3, 4]), "out of its array"),
         (strings([0, 3, 2]), "out of its array"),
         (strings([-1, 3, 3]), "out of its array"),
-        ((native_rows.INTEGERS, np.zeros(1, np.int64), None, None, b"", b"", 0, ()), "out of its array"),
-        ((native_rows.INTEGERS, np.zeros(2, np.int64), None, CELL[:1], b"", b"", 0, ()), "out of its array"),
-        ((native_rows.BOOLEANS, CELL, None, None, b"", b"", 23, ()), "out of its array"),
-        ((native_rows.DECIMALS, np.zeros(2, np.int64), None, None, b"", b"", 39, ()), "scale 39"),
-        ((native_rows.DATES, DAYS, None, None, b"", b"", 0, ()), "years 0 to 9999"),
-        ((native_rows.TIMESTAMPS, DAYS * 86_400_000_000, None, None, b"", b"", 0, ()), "years 0 to 9999"),
-        ((9, CELL, None, None, b"", b"", 0, ()), "no kind 9"),
+        ((native_rows.INTEGERS, np.zeros(1, np.int64), None, None, MARKS, 0, (), None), "out of its array"),
+        ((native_rows.INTEGERS, np.zeros(2, np.int64), None, CELL[:1], MARKS, 0, (), None), "out of its array"),
+        ((native_rows.BOOLEANS, CELL, None, None, MARKS, 23, (), None), "out of its array"),
+        ((native_rows.DECIMALS, np.zeros(2, np.int64), None, None, MARKS, 39, (), None), "scale 39"),
+        ((native_rows.DATES, DAYS, None, None, MARKS, 0, (), None), "years 0 to 9999"),
+        ((native_rows.TIMESTAMPS, DAYS * 86_400_000_000, None, None, MARKS, 0, (), None), "years 0 to 9999"),
+        ((14, CELL, None, None, MARKS, 0, (), None), "no kind 14"),
+        (rows_of_integers([0, 2]), "out of its array"),
+        (rows_of_integers([0, -1]), "out of its array"),
+        ((native_rows.ROWS, CELL, None, None, MARKS, 0, (), None), "no columns"),
+        ((native_rows.ROWS, CELL, None, None, MARKS, 0, (), ([b""], [strings([0, 3])])), "one gap more"),
+        ((native_rows.FIXED, CELL, None, None, MARKS, 2, (), None), "out of its array"),
+        ((native_rows.FIXED, CELL, None, None, MARKS, 2**62, (), None), "out of its array"),
+        ((native_rows.BYTES, CELL, np.array([0, 3, 9]), None, MARKS, 1, (), None), "out of its array"),
+        ((native_rows.VARINTS, np.zeros(2, np.int64), None, None, MARKS, 3, (), None), "no form 3"),
     ],
 )
 def test_columns_that_are_wrong_are_errors(column: Any, message: str) -> None:
@@ -180,7 +216,7 @@ def test_columns_that_are_wrong_are_errors(column: Any, message: str) -> None:
 
 
 def test_arrays_that_are_not_contiguous_are_errors() -> None:
-    column: Any = native_rows.INTEGERS, np.zeros(4, np.int64)[::2], None, None, b"", b"", 0, ()
+    column: Any = native_rows.INTEGERS, np.zeros(4, np.int64)[::2], None, None, MARKS, 0, (), None
     with pytest.raises(TypeError, match="not contiguous"):
         native_rows.written([b"", b""], [column], 2, 10)
 

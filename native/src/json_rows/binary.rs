@@ -1,0 +1,156 @@
+//! Values as Avro and Protobuf write them.
+
+use crate::room::{Room, Stop, Text};
+
+/// What precedes bytes: nothing, or how many they are, as a varint, of Avro's zigzag form or plain.
+#[derive(Clone, Copy)]
+pub enum Length {
+    Absent,
+    Zigzag,
+    Plain,
+}
+
+impl Length {
+    #[inline]
+    fn of(self, size: usize) -> u64 {
+        match self {
+            Length::Zigzag => zigzag(size as i64),
+            Length::Absent | Length::Plain => size as u64,
+        }
+    }
+}
+
+#[inline]
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// Seven bits a byte, the lowest first; the high bit says that another byte follows. Returns how many bytes there are.
+#[inline]
+fn varint(out: &mut [u8; 10], mut number: u64) -> usize {
+    let mut size = 0;
+    while number >= 0x80 {
+        out[size] = number as u8 | 0x80;
+        number >>= 7;
+        size += 1;
+    }
+    out[size] = number as u8;
+    size + 1
+}
+
+/// Write a number in groups of seven bits.
+#[inline]
+pub fn put_varint(room: &mut Room, number: u64) -> Result<(), Stop> {
+    room.put_short(|out| varint(out, number))
+}
+
+/// Write a number in groups of seven bits, in zigzag form: 0, -1, 1, -2 as 0, 1, 2, 3.
+#[inline]
+pub fn put_zigzag(room: &mut Room, number: i64) -> Result<(), Stop> {
+    put_varint(room, zigzag(number))
+}
+
+/// Write a text behind its length.
+#[inline]
+pub fn put_bytes(room: &mut Room, text: Text, length: Length) -> Result<(), Stop> {
+    if !matches!(length, Length::Absent) {
+        put_varint(room, length.of(text.size()))?;
+    }
+    room.put_text(text)
+}
+
+/// Write the bytes of a row, where every row has `size` of them.
+#[inline]
+pub fn put_fixed(room: &mut Room, data: &[u8], size: usize, row: usize) -> Result<(), Stop> {
+    let tail = row
+        .checked_mul(size)
+        .and_then(|start| data.get(start..))
+        .ok_or(Stop::OutOfBounds)?;
+    if tail.len() < size {
+        return Err(Stop::OutOfBounds);
+    }
+    room.put_text(Text::of(tail, size))
+}
+
+/// Write a number as the bytes of Java's `BigInteger.toByteArray`, behind how many these are: the highest first, with a sign, as few as possible.
+#[inline]
+pub fn put_unscaled(room: &mut Room, number: i64, length: Length) -> Result<(), Stop> {
+    // Bits that say more than the sign, and the sign.
+    let bits = 65 - (number ^ (number >> 63)).leading_zeros() as usize;
+    let size = bits.div_ceil(8);
+    let bytes = (number << (64 - 8 * size)).to_be_bytes();
+    put_bytes(room, Text::of(&bytes, size), length)
+}
+
+/// Write what `put` writes behind its length.
+#[inline]
+pub fn put_with_length(
+    room: &mut Room,
+    length: Length,
+    put: impl FnOnce(&mut Room) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    if matches!(length, Length::Absent) {
+        return put(room);
+    }
+    let start = room.end();
+    room.put(&[0])?;
+    put(room)?;
+    let mut number = [0; 10];
+    let size = varint(&mut number, length.of(room.end() - start - 1));
+    room.replace_byte(start, &number[..size])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(put: impl FnOnce(&mut Room) -> Result<(), Stop>) -> Vec<u8> {
+        let mut bytes = [0; 1024];
+        let mut room = Room::new(&mut bytes, 0);
+        put(&mut room).unwrap();
+        let end = room.end();
+        bytes[..end].to_vec()
+    }
+
+    #[test]
+    fn varints_have_seven_bits_a_byte() {
+        assert_eq!(bytes(|room| put_varint(room, 300)), [0xAC, 0x02]);
+        assert_eq!(bytes(|room| put_varint(room, u64::MAX)).len(), 10);
+        assert_eq!(bytes(|room| put_zigzag(room, -2)), [3]);
+    }
+
+    #[test]
+    fn unscaled_numbers_have_as_few_bytes_as_their_sign_allows() {
+        for (number, expected) in [
+            (0, vec![0]),
+            (127, vec![127]),
+            (128, vec![0, 128]),
+            (-128, vec![128]),
+            (-129, vec![0xFF, 0x7F]),
+            (i64::MAX, i64::MAX.to_be_bytes().to_vec()),
+            (i64::MIN, i64::MIN.to_be_bytes().to_vec()),
+        ] {
+            assert_eq!(
+                bytes(|room| put_unscaled(room, number, Length::Absent)),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_length_of_two_bytes_moves_what_it_precedes() {
+        let long = [7; 300];
+        let found = bytes(|room| put_with_length(room, Length::Plain, |room| room.put(&long)));
+        assert_eq!(found, [[0xAC, 0x02].as_slice(), &long].concat());
+        let found = bytes(|room| put_with_length(room, Length::Zigzag, |room| room.put(&[1, 2])));
+        assert_eq!(found, [4, 1, 2]);
+    }
+
+    #[test]
+    fn a_length_without_room_is_no_panic() {
+        let mut bytes = [0; 301];
+        let mut room = Room::new(&mut bytes, 0);
+        let found = put_with_length(&mut room, Length::Plain, |room| room.put(&[7; 300]));
+        assert_eq!(found, Err(Stop::Full));
+    }
+}
