@@ -224,14 +224,14 @@ class Resnapshotter:
             return
         start = Position(reached.table_id, reached.version, phase="snapshot", ordinal=state.ordinal)
         async with self._admission.admit(plan.size) as progressed:
-            chunk = await self._sink.begin_chunk(position, Version(plan, reached.table_id))
+            delivery = await self._sink.begin_chunk(position, Version(plan, reached.table_id))
             try:
                 counts, ordinal = RowCounts(), state.ordinal
                 batches = iterate_in_thread(self._execution.batches([plan], start))
                 async with contextlib.aclosing(batches) as found:
                     async for batch in found:
                         if batch.rows.num_rows:
-                            await chunk.write(batch.rows)
+                            await delivery.write(batch.rows)
                             counts.add(batch.rows)
                         ordinal = batch.following
                         progressed()
@@ -242,9 +242,9 @@ class Resnapshotter:
                     following = replace(following, ahead_of=position.version, ahead=before + len(numbers))
                 else:
                     following = replace(following, next=numbers[-1] + 1)
-                await chunk.commit(replace(self._controls.control, snapshot=following))
+                await delivery.commit_control(replace(self._controls.control, snapshot=following))
             except BaseException:
-                await chunk.abort()
+                await delivery.abort()
                 self._controls.monitor.aborted()
                 raise
         self._rates.settle(rows.total(), plan.size)

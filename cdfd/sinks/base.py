@@ -46,6 +46,7 @@ class ReopenSinkError(SinkError):
 
 _NO_PARTS = "this sink does not support parts of versions"
 _NO_BACKFILLS = "this sink does not support backfills"
+_NO_CONTROL = "this sink stores no requests of operators"
 
 
 class Delivery(ABC):
@@ -75,6 +76,10 @@ class Delivery(ABC):
     @abstractmethod
     async def abort(self) -> None:
         """Discard the rows. The position does not change."""
+
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Make the rows and a control durable, atomically. The position stays; without rows, it moves to `to` if that is given."""
+        raise UnsupportedError(_NO_CONTROL)
 
     @property
     def takes_runs(self) -> bool:
@@ -134,19 +139,6 @@ def counts_of(parts: Sequence[Delivered]) -> Counts:
 
 Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
 """Writes records of the daemon itself, as pairs of key and value. Raises `SinkError` if they may not be written; another call tries again."""
-
-
-class Chunk(Protocol):
-    """A part of a re-snapshot in progress: rows that are delivered without moving the position."""
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch of change rows; see `Delivery.write`."""
-
-    async def commit(self, control: Control) -> None:
-        """Make the rows and the control durable, atomically. The position stays."""
-
-    async def abort(self) -> None:
-        """Discard the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +212,11 @@ class Sink(ABC):
         Raises:
             SinkError: the sink cannot move to the position.
         """
-        raise UnsupportedError("this sink stores no requests of operators")
+        raise UnsupportedError(_NO_CONTROL)
 
-    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
-        """Start to deliver rows of `version`, the last one that is delivered, while the position is `position`."""
-        raise UnsupportedError("this sink stores no requests of operators")
+    async def begin_chunk(self, position: Position, version: Version) -> Delivery:
+        """Start to deliver rows of `version`, the last one that is delivered. `commit_control` ends it, and the position stays."""
+        raise UnsupportedError(_NO_CONTROL)
 
     @property
     def backfill(self) -> Backfill | None:

@@ -25,7 +25,7 @@ from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
-from cdfd.sinks.base import Chunk, Delivery, Sink
+from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -62,7 +62,7 @@ class Hooked(Sink):
         await self.sink.set_control(control, to)
         self.hook("controlled", control)
 
-    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
+    async def begin_chunk(self, position: Position, version: Version) -> Delivery:
         self.hook("begin chunk", position)
         return _HookedChunk(await self.sink.begin_chunk(position, version), self.hook)
 
@@ -100,23 +100,19 @@ class _HookedDelivery(Delivery):
         await self.delivery.abort()
 
 
-class _HookedChunk:
-    def __init__(self, chunk: Chunk, hook: Hook) -> None:
-        self.chunk = chunk
-        self.hook = hook
-
+class _HookedChunk(_HookedDelivery):
     async def write(self, batch: pa.RecordBatch) -> None:
         self.hook("write chunk", batch)
-        await self.chunk.write(batch)
+        await self.delivery.write(batch)
 
-    async def commit(self, control: Control) -> None:
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
         self.hook("commit chunk", control)
-        await self.chunk.commit(control)
+        await self.delivery.commit_control(control, to)
         self.hook("chunk committed", control)
 
     async def abort(self) -> None:
         self.hook("abort chunk", None)
-        await self.chunk.abort()
+        await self.delivery.abort()
 
 
 class MemoryPlace:

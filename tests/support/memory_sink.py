@@ -52,9 +52,9 @@ class MemorySink(Sink):
         self.delivered.append(Delivered(position, following, (), control))
         self._cursor.advance(following)
 
-    async def begin_chunk(self, position: Position, version: Version) -> MemoryChunk:
+    async def begin_chunk(self, position: Position, version: Version) -> MemoryDelivery:
         """Start to deliver rows; see the port."""
-        return MemoryChunk(await self.begin(position))
+        return await self.begin(position)
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -97,6 +97,10 @@ class MemoryDelivery(Delivery):
         self._cursor.check(following, rows=any(batch.num_rows for batch in self._batches))
         self.append(following, self._delivered[-1].control if self._delivered else EMPTY)
 
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Append the rows and the control to the sink's list."""
+        self.append(to or self.position, control)
+
     def append(self, following: Position, control: Control) -> None:
         """End the delivery at a position, with a control."""
         self._require_open()
@@ -113,22 +117,3 @@ class MemoryDelivery(Delivery):
     def _require_open(self) -> None:
         if self._ended:
             raise SinkError("the delivery has ended", version=self.position.version)
-
-
-class MemoryChunk:
-    """A part of a re-snapshot into a `MemorySink`."""
-
-    def __init__(self, delivery: MemoryDelivery) -> None:
-        self._delivery = delivery
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch."""
-        await self._delivery.write(batch)
-
-    async def commit(self, control: Control) -> None:
-        """Append the rows and the control to the sink's list."""
-        self._delivery.append(self._delivery.position, control)
-
-    async def abort(self) -> None:
-        """Discard the batches."""
-        await self._delivery.abort()

@@ -102,11 +102,11 @@ class DeltaSink(Sink):
         delivery = await self.begin(known)
         await delivery.commit_control(control, to)
 
-    async def begin_chunk(self, position: Position, version: Version) -> DeltaChunk:
+    async def begin_chunk(self, position: Position, version: Version) -> DeltaDelivery:
         """Start to write rows of a re-snapshot; see the port."""
         delivery = await self.begin(position)
         await delivery.start_version(version)
-        return DeltaChunk(delivery)
+        return delivery
 
     job = None
 
@@ -219,22 +219,3 @@ class DeltaDelivery(Adopting):
         columns = self.columns_with(schema)
         self._columns, self._schema = columns, schema
         await self._files.start(self._sink.files(columns, schema))
-
-
-class DeltaChunk:
-    """A part of a re-snapshot into a `DeltaSink`; see the port."""
-
-    def __init__(self, delivery: DeltaDelivery) -> None:
-        self._delivery = delivery
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        """See the port."""
-        await self._delivery.write(batch)
-
-    async def commit(self, control: Control) -> None:
-        """See the port."""
-        await self._delivery.commit_control(control)
-
-    async def abort(self) -> None:
-        """See the port."""
-        await self._delivery.abort()

@@ -88,9 +88,12 @@ class FilesSink(Sink):
         delivery = await self.begin(known)
         await delivery.commit_control(control, to)
 
-    async def begin_chunk(self, position: Position, version: Version) -> FileChunk:
+    async def begin_chunk(self, position: Position, version: Version) -> FileDelivery:
         """Start a file with rows of a re-snapshot; see the port."""
-        return FileChunk(await self.begin(position), version.plan.version, self.control)
+        snapshot, delivery = self.control.snapshot, await self.begin(position)
+        ordinal = 0 if snapshot is None else snapshot.ordinal
+        delivery.chunk = chunk_name(version.plan.version, ordinal, self._rows.suffix)
+        return delivery
 
     async def begin(self, position: Position) -> FileDelivery:
         """Start a delivery; see the port. Creates no file until there are rows."""
@@ -111,7 +114,11 @@ class FilesSink(Sink):
 
 
 class FileDelivery(Delivery):
-    """A delivery into a `FilesSink`: a temporary file, once there are rows."""
+    """A delivery into a `FilesSink`: a temporary file, once there are rows.
+
+    Attributes:
+        chunk: the name of its file, if that has rows of a re-snapshot.
+    """
 
     def __init__(
         self, folder: DeliveryFolder, rows: RowsFormat, cursor: Cursor, lock: Lock, position: Position
@@ -121,13 +128,9 @@ class FileDelivery(Delivery):
         self._cursor = cursor
         self._lock = lock
         self._position = position
+        self.chunk: str | None = None
         self._spool: _Spool | None = None
         self._state: DeliveryState = "open"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of its file."""
-        return self._rows.suffix
 
     async def start_version(self, version: Version) -> None:
         """Does nothing, because each row has its version."""
@@ -141,19 +144,16 @@ class FileDelivery(Delivery):
         await asyncio.to_thread(self._commit, following)
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
-        """Without rows: store a control, and with `to` another position."""
-        await asyncio.to_thread(self._end, lambda rows: self._folder.commit_control(control, to), to or self._position)
-
-    async def commit_chunk(self, name: str, control: Control) -> None:
-        """Sync and rename the file to `name`, and store a control. The position stays."""
+        """Sync and rename the file of a re-snapshot, and store a control; without rows also another position. See the port."""
 
         def commit(rows: str | None) -> None:
             if rows is None:
-                self._folder.commit_control(control, None)
+                self._folder.commit_control(control, to)
             else:
-                self._folder.commit_chunk(rows, name, control)
+                assert self.chunk is not None
+                self._folder.commit_chunk(rows, self.chunk, control)
 
-        await asyncio.to_thread(self._end, commit, self._position)
+        await asyncio.to_thread(self._end, commit, to or self._position)
 
     async def abort(self) -> None:
         """Remove the temporary file. Does nothing after a commit."""
@@ -198,27 +198,6 @@ class FileDelivery(Delivery):
             self._cursor.abandon()
             if self._spool is not None:
                 self._spool.remove()
-
-
-class FileChunk:
-    """A part of a re-snapshot into a `FilesSink`; see the port."""
-
-    def __init__(self, delivery: FileDelivery, version: int, control: Control) -> None:
-        ordinal = 0 if control.snapshot is None else control.snapshot.ordinal
-        self._delivery = delivery
-        self._name = chunk_name(version, ordinal, delivery.suffix)
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        """See the port."""
-        await self._delivery.write(batch)
-
-    async def commit(self, control: Control) -> None:
-        """See the port."""
-        await self._delivery.commit_chunk(self._name, control)
-
-    async def abort(self) -> None:
-        """See the port."""
-        await self._delivery.abort()
 
 
 class _Spool:

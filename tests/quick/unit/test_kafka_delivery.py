@@ -336,7 +336,7 @@ class TestSideRecords:
         for number in (1, 2):
             chunk = await table.sink.begin_chunk(at(5), version(4))
             await chunk.write(rows(number, version=4))
-            await chunk.commit(PAUSED)
+            await chunk.commit_control(PAUSED)
         assert [document["version"] for document in documents(table.producer.values("schemas"))] == [4]
         assert not table.producer.sent("transactions")
         assert table.stored == [Progress(at(5), announced=True, job=JOB, control=PAUSED)] * 2

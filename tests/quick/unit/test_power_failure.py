@@ -118,7 +118,7 @@ async def deliver_chunk(sink: Sink, position: Position) -> None:
     plan = ChangePlan(position.version - 1, 0, TableSchema(StructType(()), ()), (), "snapshot")
     chunk = await sink.begin_chunk(position, Version(plan, "T"))
     await chunk.write(rows("insert", 1))
-    await chunk.commit(sink.control)
+    await chunk.commit_control(sink.control)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

@@ -570,4 +570,4 @@ async def deliver_chunk(sink: Sink, position: Position, number: int) -> None:
     chunk = await sink.begin_chunk(position, version(position.version - 1))
     await chunk.write(rows(100 + number))
     following = replace(state, next=number + 1, ordinal=state.ordinal + 1, rows=state.rows + 1)
-    await chunk.commit(replace(sink.control, snapshot=following))
+    await chunk.commit_control(replace(sink.control, snapshot=following))

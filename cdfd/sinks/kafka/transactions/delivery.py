@@ -251,23 +251,3 @@ class KafkaDelivery(Delivery):
             raise
         finally:
             self._failed = self._failed or not done
-
-
-class KafkaChunk:
-    """A part of a re-snapshot into a `KafkaSink`; see the port."""
-
-    def __init__(self, delivery: KafkaDelivery, version: Version) -> None:
-        self._delivery = delivery
-        delivery.hold_version(version)
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        """See the port."""
-        await self._delivery.write(batch)
-
-    async def commit(self, control: Control) -> None:
-        """See the port."""
-        await self._delivery.commit_control(control)
-
-    async def abort(self) -> None:
-        """See the port."""
-        await self._delivery.abort()

@@ -25,7 +25,7 @@ from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
-from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaChunk, KafkaDelivery
+from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
 from cdfd.sinks.kafka.transactions.jobs import job_of
 from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
 
@@ -152,9 +152,11 @@ class KafkaSink(Sink):
         async with self.delivery(position) as delivery:
             await delivery.commit_control(control, to)
 
-    async def begin_chunk(self, position: Position, version: Version) -> KafkaChunk:
+    async def begin_chunk(self, position: Position, version: Version) -> KafkaDelivery:
         """Start a transaction that leaves the position where it is; see the port."""
-        return KafkaChunk(await self.begin(position), version)
+        delivery = await self.begin(position)
+        delivery.hold_version(version)
+        return delivery
 
     async def begin(self, position: Position) -> KafkaDelivery:
         """Start a delivery; see the port. Sends nothing until there are rows."""
