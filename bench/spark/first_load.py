@@ -28,8 +28,8 @@ from cdfd.deliver.large_versions import LargeVersions
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.base import Delivered, Job
 from cdfd.sinks.base import Sink as Port
+from cdfd.sinks.jobs import Delivered, Job
 from cdfd.spark.engine import parts, tasks
 
 ROWS = 1000

@@ -23,8 +23,9 @@ from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.base import Delivered, Sink
+from cdfd.sinks.base import Sink
 from cdfd.sinks.configured import connector
+from cdfd.sinks.jobs import Delivered
 from cdfd.spark.engine import feed as spark_feed
 
 OpenLoop = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]

@@ -12,8 +12,8 @@ from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import Announce
 from cdfd.sinks.configured import connector
+from cdfd.sinks.own_topics import Announce
 
 logger = logging.getLogger("cdfd.daemon")
 

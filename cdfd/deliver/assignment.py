@@ -29,8 +29,9 @@ from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import MOST_PIECES, Measured, Part, Split, plan_splits
-from cdfd.sinks.base import Counts, Delivered, Delivery, Job
+from cdfd.sinks.base import Delivery
 from cdfd.sinks.configured import connector
+from cdfd.sinks.jobs import Counts, Delivered, Job
 
 _AT_A_TIME = 8
 

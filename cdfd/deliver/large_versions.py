@@ -30,7 +30,8 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Split, place_splits, plan_splits, stages
-from cdfd.sinks.base import Counts, Delivered, Job, Sink, counts_of
+from cdfd.sinks.base import Sink
+from cdfd.sinks.jobs import Counts, Delivered, Job, counts_of
 
 log = logging.getLogger("cdfd.engine")
 

@@ -7,26 +7,24 @@ in the order of positions and never overlap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import EMPTY, Control
-from cdfd.model.position import Phase, Position
+from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.sinks.cursor import order
+from cdfd.sinks.jobs import NO_PARTS, Counts, Delivered, Job, JobSink
+from cdfd.sinks.own_topics import OwnTopics
 
 # A sink gets its tables from its caller. All modules of settings together are more than those of the port.
 if TYPE_CHECKING:
     from cdfd.config.settings import Table
-
-Counts = Mapping[str, int]
-"""Change rows by type."""
 
 StageTimer = Callable[[str, float], None]
 """Receives the name of a stage of a delivery and its duration in seconds, from any thread."""
@@ -44,7 +42,6 @@ class ReopenSinkError(SinkError):
     """A sink has to be opened again, although nothing is wrong: for example, it was idle for so long that the cluster has forgotten it."""
 
 
-_NO_PARTS = "this sink does not support parts of versions"
 _NO_BACKFILLS = "this sink does not support backfills"
 _NO_CONTROL = "this sink stores no requests of operators"
 
@@ -90,55 +87,8 @@ class Delivery(ABC):
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The delivery of a version in parts. The sink stores it with the table's position, until all parts are delivered.
-
-    Attributes:
-        id: unique id of the job.
-        version, phase: of the position.
-        parts: number of parts.
-        bytes: size limit of a part; see `cutting.cut`.
-        digest: digest of the parts.
-        since: the sink's mark of the start of the job; with Kafka, an offset of the progress topic.
-    """
-
-    id: str
-    version: int
-    phase: Phase
-    parts: int
-    bytes: int
-    digest: str
-    since: int
-
-
 Write = Callable[[Delivery], Awaitable[Counts]]
 """Writes all rows of a part into a delivery, at every call; their number by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A part that is delivered.
-
-    Attributes:
-        counts: its rows by type.
-        receipt: tells `Sink.finish_job` about the part; empty if the sink needs nothing.
-    """
-
-    counts: Counts
-    receipt: bytes = b""
-
-
-def counts_of(parts: Sequence[Delivered]) -> Counts:
-    """The rows of several parts by type."""
-    total = Counter[str]()
-    for part in parts:
-        total.update(part.counts)
-    return total
-
-
-Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
-"""Writes records of the daemon itself, as pairs of key and value. Raises `SinkError` if they may not be written; another call tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +99,7 @@ class Backfill:
     range: Mapping[str, str | int]
 
 
-class Sink(ABC):
+class Sink(JobSink, ABC):
     """Delivers one table's change rows, and stores the position atomically with them.
 
     A sink with more abilities overrides what declares them: `takes_job`, `stores_control`, and the sink of a backfill `move_to`.
@@ -166,35 +116,6 @@ class Sink(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Abort the current delivery, if any, and release all resources."""
-
-    @property
-    def job(self) -> Job | None:
-        """The job in progress at the sink's position; None if there is none.
-
-        Raises:
-            SinkError: this version of cdfd does not support the job.
-        """
-        return None
-
-    def takes_job(self, position: Position) -> bool:
-        """Whether the version at a position can be delivered in parts. `Connector.deliver_part` delivers a part in any process."""
-        return False
-
-    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
-        """Begin a job; see `Job` for the arguments.
-
-        A sink that can resume a job stores it, and publishes the start of the version to consumers. Any other sink may return a subclass
-        with more that `Connector.deliver_part` has to know.
-        """
-        raise UnsupportedError(_NO_PARTS)
-
-    async def claim_job(self, position: Position, job: Job) -> None:
-        """Check that the job is still this process's. `FencedError` if another process has taken over."""
-        raise UnsupportedError(_NO_PARTS)
-
-    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
-        """Move to the position after the version, once all parts are delivered."""
-        raise UnsupportedError(_NO_PARTS)
 
     @property
     def stores_control(self) -> bool:
@@ -228,40 +149,7 @@ class Sink(ABC):
         raise UnsupportedError(_NO_BACKFILLS)
 
 
-SIGNALS = 10
-"""Most signals of one poll."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """A record of the topic of signals.
-
-    Attributes:
-        offset: in the topic.
-        place: topic and offset, which identify the record.
-        value: the record's value, which anyone may have written; None: no value.
-    """
-
-    offset: int
-    place: str
-    value: bytes | None
-
-
-class Signals(Protocol):
-    """The topic of signals, which others write."""
-
-    @property
-    def topic(self) -> str:
-        """Its name."""
-
-    async def poll(self) -> Sequence[Signal]:
-        """The next signals, `SIGNALS` at most; none if there is none now. `SinkError` if the topic cannot be read."""
-
-    async def done(self, last: Signal) -> None:
-        """All signals up to this one are dealt with, and do not come again after a restart."""
-
-
-class Connector(ABC):
+class Connector(OwnTopics, ABC):
     """A configured sink of a pipeline. Creating one accesses nothing.
 
     Attributes:
@@ -310,17 +198,6 @@ class Connector(ABC):
         """
         return
 
-    async def check_own_topics(self) -> str | None:
-        """Check the topics of the daemon itself, such as that of heartbeats, without writing to them; a short text for `cdfd check`.
-
-        Returns:
-            The text; None if the daemon has no such topics.
-
-        Raises:
-            SinkError: a topic cannot be used.
-        """
-        return None
-
     async def check(self, table: Table) -> str:
         """Check a table's sink without writing to it; a short text for `cdfd check`.
 
@@ -354,30 +231,6 @@ class Connector(ABC):
         """The destination of a table's rows as a dataset: namespace and name, by OpenLineage's conventions."""
         return "cdfd", table.topic
 
-    def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
-        """A writer of records about the daemon, apart from all deliveries. It connects with the first records, and closes with the block.
-
-        Args:
-            topic: the topic. If it is missing, it is created with one partition.
-            compacted: whether a created topic keeps the newest record of each key, instead of all records for a time.
-
-        Raises:
-            UnsupportedError: the sink has no topics.
-        """
-        raise UnsupportedError("this sink has no topics", hint="Use a Kafka sink")
-
-    def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
-        """The topic of signals of the pipeline, created if it is missing.
-
-        Args:
-            reader: tells processes that read the same signals apart, such as shards.
-
-        Raises:
-            UnsupportedError: the sink has no topics.
-            SinkError: the topic cannot be used.
-        """
-        raise UnsupportedError("this sink has no topics", hint="Use a Kafka sink")
-
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
     ) -> Delivered:
@@ -398,7 +251,7 @@ class Connector(ABC):
             SinkError: the part cannot be delivered.
             UnsupportedError: the sink does not support parts.
         """
-        raise UnsupportedError(_NO_PARTS, hint="Use `engine.kind: embedded`")
+        raise UnsupportedError(NO_PARTS, hint="Use `engine.kind: embedded`")
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The stored backfill. Changes nothing.

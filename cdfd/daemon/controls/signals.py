@@ -21,13 +21,13 @@ from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
 from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.base import Signal, Signals
 from cdfd.sinks.configured import connector
+from cdfd.sinks.own_topics import Signal, Signals
 
 logger = logging.getLogger("cdfd.controls")
 
 POLL_SECONDS = 1.0
-"""The least time from one poll to the next. A poll takes `sinks.base.SIGNALS` records at most."""
+"""The least time from one poll to the next. A poll takes `sinks.own_topics.SIGNALS` records at most."""
 MOST_OUTSTANDING = 100
 """Records whose requests are not answered yet. No more records are taken until some are."""
 MOST_TABLES = 100

@@ -11,7 +11,7 @@ from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import spill_space
-from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
@@ -22,6 +22,7 @@ from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.location import open_storage
 

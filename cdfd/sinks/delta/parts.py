@@ -25,11 +25,12 @@ from cdfd.model.columns import CHANGE_COLUMNS, change_schema
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
-from cdfd.sinks.base import Delivered, Delivery, Job, Write
+from cdfd.sinks.base import Delivery, Write
 from cdfd.sinks.delta.columns import Columns, columns_of_extended
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
+from cdfd.sinks.jobs import Delivered, Job
 
 
 @dataclass(frozen=True, slots=True)

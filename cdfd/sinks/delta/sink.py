@@ -12,7 +12,7 @@ from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
-from cdfd.sinks.base import Backfill, Delivered, Job, Sink
+from cdfd.sinks.base import Backfill, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
@@ -21,6 +21,7 @@ from cdfd.sinks.delta.parts import Adopting, DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
+from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 

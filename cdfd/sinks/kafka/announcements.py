@@ -10,7 +10,6 @@ import pyarrow as pa
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.runtime.arrays import array_of
-from cdfd.sinks.base import Announce
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import MakeProducer
@@ -18,6 +17,7 @@ from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import Topic
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.own_topics import Announce
 
 CLOSING_SECONDS = 1.0
 

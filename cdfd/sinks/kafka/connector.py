@@ -12,7 +12,8 @@ from cdfd.config.settings import Settings, Table
 from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import ConfigError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Announce, Backfill, Connector, Delivered, Job, Signals, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
+from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
@@ -25,6 +26,7 @@ from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.own_topics import Announce, Signals
 
 logger = logging.getLogger("cdfd.kafka")
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from kafka import KafkaConsumer, TopicPartition
 
 from cdfd.errors import SinkError
-from cdfd.sinks.base import SIGNALS, Announce, Signal
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
@@ -24,6 +23,7 @@ from cdfd.sinks.kafka.progress.records import newest, offset_of, offset_value, s
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, progress_topic
 from cdfd.sinks.kafka.settings import Topics
+from cdfd.sinks.own_topics import SIGNALS, Announce, Signal
 
 MOST_BATCH_BYTES = 1 << 20
 """Largest batch that the topic may take."""

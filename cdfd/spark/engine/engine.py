@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from cdfd.deliver.assignment import Assignment, measured_here
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.base import Delivered
+from cdfd.sinks.jobs import Delivered
 from cdfd.spark.engine import parts, tasks
 from cdfd.spark.engine.sessions import FAILURES, Sessions, interrupt, with_tag
 from cdfd.spark.engine.tasks import Work

@@ -51,7 +51,8 @@ from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.updates.whole_pairs import whole_pairs
-from cdfd.sinks.base import Counts, Delivery
+from cdfd.sinks.base import Delivery
+from cdfd.sinks.jobs import Counts
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress

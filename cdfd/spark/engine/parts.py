@@ -8,7 +8,7 @@ import zlib
 
 from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Measured, Part
-from cdfd.sinks.base import Delivered
+from cdfd.sinks.jobs import Delivered
 
 _WORKERS = 1
 """Threads that read: Spark gives each task one core."""

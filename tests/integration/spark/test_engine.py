@@ -18,7 +18,7 @@ from cdfd.log.listing import list_live
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.scan.splits import plan_splits
-from cdfd.sinks.base import Job
+from cdfd.sinks.jobs import Job
 from cdfd.spark.engine.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
 from tests.support import lake

@@ -20,7 +20,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Split, digest, plan_splits, stages
-from cdfd.sinks.base import Job
+from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.sinks.kafka.transactions.jobs import job_of
 

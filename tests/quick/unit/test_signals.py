@@ -15,7 +15,7 @@ from cdfd.daemon.controls.publishing import Publisher
 from cdfd.daemon.controls.signals import SignalReader, parse_signal
 from cdfd.deliver.requests import ACTIONS, Refused, Request
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Signal
+from cdfd.sinks.own_topics import Signal
 from tests.support.manual_time import ManualClock
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Job
+from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import progress_of
 from cdfd.sinks.kafka.transactions.jobs import job_of
 from cdfd.trevni import read_table

@@ -8,7 +8,7 @@ import pytest
 
 from cdfd.encode.side import RowCounts
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Counts, Delivered, Job
+from cdfd.sinks.jobs import Counts, Delivered, Job
 from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery

@@ -28,7 +28,8 @@ from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.base import Counts, Delivered, Job, Write, counts_of
+from cdfd.sinks.base import Write
+from cdfd.sinks.jobs import Counts, Delivered, Job, counts_of
 from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout, lake
 from tests.support.checkpointed_table import CHECKPOINT, LAYOUTS, STATS, changed, checkpoint, filled, writer

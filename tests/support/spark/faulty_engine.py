@@ -15,7 +15,7 @@ from typing import Any
 from cdfd.config.settings import SparkEngine as Settings
 from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Part
-from cdfd.sinks.base import Delivered
+from cdfd.sinks.jobs import Delivered
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.spark.engine import parts
 from cdfd.spark.engine.engine import SparkEngine

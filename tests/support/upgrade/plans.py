@@ -32,7 +32,8 @@ from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import FILE_BYTES, digest, place_splits, plan_splits
 from cdfd.scan.updates.equality import hashes
-from cdfd.sinks.base import Counts, Delivered, Job, Write
+from cdfd.sinks.base import Write
+from cdfd.sinks.jobs import Counts, Delivered, Job
 from cdfd.spark.source import partitioning
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.source import CdfdSource

@@ -9,12 +9,13 @@ from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Delivered, Job, Sink
+from cdfd.sinks.base import Sink
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.state import MirrorOptions, MirrorState
 from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.target import Target
+from cdfd.sinks.jobs import Delivered, Job
 
 
 class MirrorSink(MirrorState, Sink):

@@ -1,7 +1,7 @@
 """Jobs in a table's progress record."""
 
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Job
+from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import Progress
 
 _KINDS = {"id": str, "version": int, "phase": str, "parts": int, "bytes": int, "digest": str, "since": int}

@@ -16,7 +16,8 @@ from contextlib import AbstractAsyncContextManager
 
 from cdfd.errors import FencedError, SinkError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Counts, Write
+from cdfd.sinks.base import Write
+from cdfd.sinks.jobs import Counts
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.positions import MARGIN

@@ -14,8 +14,9 @@ from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Backfill, Delivered, Job, Sink, StageTimer, counts_of, unmeasured
+from cdfd.sinks.base import Backfill, Sink, StageTimer, unmeasured
 from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.jobs import Delivered, Job, counts_of
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
