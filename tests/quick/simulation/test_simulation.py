@@ -59,11 +59,11 @@ def _recorded_before_delivered(feed: Feed, version: Any) -> None:
     feed._note_delivered(version.plan.version, Position(version.table_id, version.plan.version + 1))
 
 
-async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position) -> int:
+async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position, *end: int) -> Any:
     try:
-        return await _deliver_whole(deliverer, versions, position)
+        return await _deliver(deliverer, versions, position, *end)
     except delivering.SinkError:
-        return len(versions)
+        return len(versions), position
 
 
 def _one_too_far(stream: PlanStream, tailer: Tailer, start: int, until: int | None = None) -> Any:
@@ -71,8 +71,8 @@ def _one_too_far(stream: PlanStream, tailer: Tailer, start: int, until: int | No
 
 
 def _without_the_last_batch(batches: Any) -> Any:
-    for chunk in _chunks(batches):
-        yield chunk if len(chunk) == 1 else chunk[:-1]
+    for chunk, last in _chunks(batches):
+        yield chunk if len(chunk) == 1 else chunk[:-1], last
 
 
 def _ledger_taken_for_next(*arguments: Any) -> Start:
@@ -101,11 +101,11 @@ async def _true(*_: object) -> bool:
     return True
 
 
-_deliver_whole, _versions, _chunks = delivering.Deliverer._deliver_whole, PlanStream.versions, delivering._chunks
+_deliver, _versions, _chunks = delivering.Deliverer._deliver, PlanStream.versions, delivering._chunks
 _tasks = Execution._tasks
 PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "the ledger is updated before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is told"),
-    "a failed delivery counts": (delivering.Deliverer, "_deliver_whole", _failure_taken_for_delivery, ""),
+    "a failed delivery counts": (delivering.Deliverer, "_deliver", _failure_taken_for_delivery, ""),
     "a version is left out": (PlanStream, "versions", _one_too_far, ""),
     "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),
     "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
