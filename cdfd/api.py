@@ -31,7 +31,7 @@ from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.runtime.arrays import type_with_views
-from cdfd.runtime.in_thread import iterate_in_thread
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges
 

@@ -10,8 +10,8 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
-from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Announce
 

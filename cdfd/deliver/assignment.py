@@ -25,8 +25,8 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import MOST_PIECES, Measured, Part, Split, plan_splits
 from cdfd.sinks.base import Delivery

@@ -20,8 +20,8 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.in_thread import iterate_in_thread
 from cdfd.runtime.progress_line import ProgressLine
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import ranges
 from cdfd.sinks.base import Delivery, Sink

@@ -36,6 +36,7 @@ from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.progress_line import ProgressLine
+from cdfd.runtime.tasks import beside, unless_set
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import MISSING_HINT
 from cdfd.sinks.base import Sink, SnapshotNeededError
@@ -163,17 +164,7 @@ class Feed:
             await self._run()
             return
         # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
-        tasks = [asyncio.create_task(work) for work in (self.recorder.run(), self._run())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        recording, running = tasks
-        if not recording.cancelled():
-            recording.result()
-        running.result()
+        await beside(self.recorder.run(), self._run())
         await self.recorder.finish()
 
     async def _run(self) -> None:
@@ -464,23 +455,11 @@ class Feed:
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of `work`; None if a stop came first."""
-        return await _unless(self.stop, work)
+        return await unless_set(self.stop, work)
 
     async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
         """The result of `work`; None if a stop or a request came first."""
-        return await _unless(self.mailbox.interrupt, work)
+        return await unless_set(self.mailbox.interrupt, work)
 
     def _log(self, message: str, version: int, position: Position) -> None:
         logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})
-
-
-async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
-    task = asyncio.ensure_future(work)
-    stopped = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        for future in (task, stopped):
-            future.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)

@@ -33,7 +33,7 @@ from cdfd.plan.planner import plan_snapshot
 from cdfd.plan.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.pruning import select_files
-from cdfd.runtime.in_thread import iterate_in_thread
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 
 logger = logging.getLogger("cdfd.feed")

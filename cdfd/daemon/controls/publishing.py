@@ -12,8 +12,8 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.controls.controller import Controller
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
-from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Announce
 

@@ -19,8 +19,8 @@ from cdfd.daemon.membership.shard import Shard
 from cdfd.deliver.requests import Refused, Request, document_of, parse_id, parse_request
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
-from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Signal, Signals
 

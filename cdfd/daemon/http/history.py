@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -20,6 +20,7 @@ from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.watch import DirectoryWatch
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
+from cdfd.runtime.tasks import first_done
 
 
 def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
@@ -132,13 +133,8 @@ class Reloading:
             logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
 
     async def _wait(self, watch: DirectoryWatch) -> None:
-        waiting = (asyncio.create_task(self._hangup.wait()), asyncio.create_task(watch.wait(CHECK_SECONDS)))
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
+            pass
 
     async def _settled(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""

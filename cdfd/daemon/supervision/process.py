@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -40,6 +40,7 @@ from cdfd.errors import ConfigError
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
+from cdfd.runtime.tasks import beside
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -118,20 +119,6 @@ def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
     logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
     if not native.built:
         logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
-
-
-async def beside(work: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end, and others as long. Raises the error of whichever fails first."""
-    tasks = [asyncio.create_task(each) for each in (work, *others)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
 
 
 async def _serve_http(

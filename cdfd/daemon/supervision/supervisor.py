@@ -16,6 +16,7 @@ from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, Tabl
 from cdfd.escaping import shortened
 from cdfd.log.watch import Backoff
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import first_done
 from cdfd.sinks.base import ReopenSinkError
 
 logger = logging.getLogger("cdfd.daemon")
@@ -284,15 +285,9 @@ class Supervisor:
 
     async def _wait(self, table: _Supervised, delay: float) -> None:
         """Wait until a loop has to stop, or is woken. A request that waits already has not helped, and does not end the wait."""
-        waiting = [asyncio.create_task(self._clock.wait(table.stop, delay))]
-        if not table.wake.is_set():
-            waiting.append(asyncio.create_task(table.wake.wait()))
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        others = () if table.wake.is_set() else (table.wake.wait(),)
+        async with first_done(self._clock.wait(table.stop, delay), *others):
+            pass
 
 
 def _translate(error: BaseException) -> CdfdError:

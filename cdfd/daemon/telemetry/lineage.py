@@ -32,8 +32,8 @@ from cdfd.errors import CdfdError
 from cdfd.escaping import LONGEST_LINE, shortened
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.runtime.background import background
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from cdfd.runtime.background import background
+from cdfd.runtime.tasks import background
 
 
 async def test_an_unexpected_end_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:

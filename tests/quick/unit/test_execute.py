@@ -22,7 +22,7 @@ from cdfd.model.columns import change_schema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
-from cdfd.runtime.in_thread import iterate_in_thread
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage

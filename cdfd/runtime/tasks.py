@@ -1,0 +1,108 @@
+"""Tasks of the event loop that run side by side, and blocking iterators for it.
+
+Cancellation is asyncio's: it comes once, and the clean-up that follows may await. Scopes of anyio would cancel each await of a delivery that
+is being aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+logger = logging.getLogger("cdfd.daemon")
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def first_done(*works: Awaitable[Any]) -> AsyncIterator[list[asyncio.Future[Any]]]:
+    """Wait until one of several awaitables is done. The block sees which. The others are cancelled, and have ended after the block."""
+    futures: list[asyncio.Future[Any]] = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        yield futures
+    finally:
+        for future in futures:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+
+
+async def beside(*works: Coroutine[Any, Any, None]) -> None:
+    """Run several coroutines until one of them ends. Raises its error; of several errors, that of the coroutine that is named first."""
+    async with first_done(*works) as tasks:
+        pass
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def unless_set(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """The result of `work`; None if `event` came first."""
+    async with first_done(work, event.wait()) as (task, _):
+        result: T | None = task.result() if task.done() else None
+        return result
+
+
+@asynccontextmanager
+async def background(name: str, work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run `work`, which only observes, until the block ends. An unexpected error ends only the task, and is logged at once.
+
+    Args:
+        name: of the task, for the log.
+        work: runs until it is cancelled.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_report)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _report(task: asyncio.Task[object]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("the task %r ended unexpectedly", task.get_name(), exc_info=error)
+
+
+def _never(item: object) -> bool:
+    return False
+
+
+async def iterate_in_thread(items: Iterator[T], may_be_last: Callable[[T], bool] = _never) -> AsyncGenerator[T, None]:
+    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end, so use `aclosing`.
+
+    Args:
+        items: the iterator.
+        may_be_last: whether there is probably no item after this one, so that the end is looked for in the same switch to a thread. An
+            error that comes instead of the end takes the place of the item.
+    """
+
+    def fetch() -> tuple[list[T], bool]:
+        """The next items, and whether they are the last ones."""
+        fetched = []
+        for item in items:
+            fetched.append(item)
+            if not may_be_last(item):
+                return fetched, False
+        return fetched, True
+
+    fetched: asyncio.Future[tuple[list[T], bool]] | None = None
+    loop = asyncio.get_running_loop()
+    ended = False
+    try:
+        while not ended:
+            fetched = loop.run_in_executor(None, fetch)
+            # A thread cannot be cancelled, and an iterator that it runs cannot be closed.
+            batch, ended = await asyncio.shield(fetched)
+            for item in batch:
+                yield item
+    finally:
+        if fetched is not None:
+            await asyncio.wait((fetched,))
+        close = getattr(items, "close", None)
+        if close is not None and not ended:
+            await loop.run_in_executor(None, close)
