@@ -72,32 +72,29 @@ def parse(data: bytes) -> LastCheckpoint:
     if len(data) > MOST_BYTES:
         raise _broken(f"is larger than {MOST_BYTES >> 20} MiB")
     try:
-        return _hint(_load(data))
+        fields = _load(data)
+        if not isinstance(fields, dict):
+            raise _broken("is not a JSON object")
+        stated = fields.get("checksum")
+        if stated is not None:
+            if not isinstance(stated, str) or isinstance(stated, Number):
+                raise _broken("has a checksum that is not a string")
+            if stated.lower() != (actual := checksum(fields)):
+                raise _broken(f"states the checksum {stated!r:.80}, but has {actual}")
+        version = _required(fields, "version")
+        schema = fields.get("checkpointSchema")
+        return LastCheckpoint(
+            version=version,
+            size=_required(fields, "size"),
+            parts=_number(fields, "parts", least=1, most=_MAX_INT),
+            size_in_bytes=_number(fields, "sizeInBytes"),
+            num_of_add_files=_number(fields, "numOfAddFiles"),
+            checkpoint_schema=None if schema is None else _dump(schema),
+            v2_checkpoint=_v2(fields.get("v2Checkpoint"), version),
+            checksum=stated,
+        )
     except RecursionError:
         raise _broken("is nested too deeply") from None
-
-
-def _hint(fields: Any) -> LastCheckpoint:
-    if not isinstance(fields, dict):
-        raise _broken("is not a JSON object")
-    stated = fields.get("checksum")
-    if stated is not None:
-        if not isinstance(stated, str) or isinstance(stated, Number):
-            raise _broken("has a checksum that is not a string")
-        if stated.lower() != (actual := checksum(fields)):
-            raise _broken(f"states the checksum {stated!r:.80}, but has {actual}")
-    version = _required(fields, "version")
-    schema = fields.get("checkpointSchema")
-    return LastCheckpoint(
-        version=version,
-        size=_required(fields, "size"),
-        parts=_number(fields, "parts", least=1, most=_MAX_INT),
-        size_in_bytes=_number(fields, "sizeInBytes"),
-        num_of_add_files=_number(fields, "numOfAddFiles"),
-        checkpoint_schema=None if schema is None else _dump(schema),
-        v2_checkpoint=_v2(fields.get("v2Checkpoint"), version),
-        checksum=stated,
-    )
 
 
 def serialize(hint: LastCheckpoint) -> bytes:

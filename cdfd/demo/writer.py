@@ -90,7 +90,14 @@ class TableWriter:
             live = _widened(file.live(), self.schema)
             touched = live.filter(where)
             if touched.num_rows:
-                changed = _computed(touched, values)
+                import pyarrow.acero as acero
+
+                expressions = [values.get(name, pc.field(name)) for name in touched.schema.names]
+                source = acero.Declaration("table_source", acero.TableSourceNodeOptions(touched))
+                project = acero.Declaration(
+                    "project", acero.ProjectNodeOptions(expressions, touched.schema.names), [source]
+                )
+                changed = project.to_table().cast(touched.schema)
                 before.append(touched)
                 after.append(changed)
                 actions += await self._rewrite(file, pa.concat_tables([live.filter(~where), changed]))
@@ -235,15 +242,6 @@ def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for each in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _computed(rows: pa.Table, values: Mapping[str, pc.Expression]) -> pa.Table:
-    import pyarrow.acero as acero
-
-    expressions = [values.get(name, pc.field(name)) for name in rows.schema.names]
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-    project = acero.Declaration("project", acero.ProjectNodeOptions(expressions, rows.schema.names), [source])
-    return project.to_table().cast(rows.schema)
 
 
 def _typed(rows: pa.Table, change_type: str) -> pa.Table:

@@ -53,7 +53,9 @@ def parse_bound(given: Start | Bound) -> Bound:
     if isinstance(given, timedelta | After):
         return given
     if isinstance(given, Mapping):
-        return _of_mapping(given)
+        if list(given) != ["after"] or isinstance(given["after"], Mapping):
+            raise _invalid(given)
+        return _after(given["after"])
     if isinstance(given, str):
         return _of_text(given)
     if isinstance(given, datetime) and given == given:  # excludes pandas' NaT
@@ -63,12 +65,6 @@ def parse_bound(given: Start | Bound) -> Bound:
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return _of_number(operator.index(given))
     raise _invalid(given)
-
-
-def _of_mapping(given: Mapping[str, SupportsIndex | str | date]) -> After:
-    if list(given) != ["after"] or isinstance(given["after"], Mapping):
-        raise _invalid(given)
-    return _after(given["after"])
 
 
 def _after(given: SupportsIndex | str | date) -> After:

@@ -103,23 +103,22 @@ class LogFiles:
         if builder.latest is None and builder.checkpoint is None:
             raise self._not_a_table("it has no log")
         if version is None and not state_only and not builder.has_newest_commit:
-            await self._refuse_lost_commit(builder)
+            assert builder.checkpoint is not None
+            newest = builder.checkpoint.version
+            try:
+                await self.stat(newest)  # a listing may miss files that are created meanwhile
+            except NotFoundError:
+                found = (
+                    "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
+                )
+                raise GapError(
+                    f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
+                    table=self.storage.uri,
+                    version=newest,
+                    hint="Restore the missing log entries. `cdfd.snapshot` can still read the rows of the checkpoint",
+                ) from None
         with self._errors_naming(version):
             return builder.finish()
-
-    async def _refuse_lost_commit(self, builder: SegmentBuilder) -> None:
-        assert builder.checkpoint is not None
-        newest = builder.checkpoint.version
-        try:
-            await self.stat(newest)  # a listing may miss files that are created meanwhile
-        except NotFoundError:
-            found = "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
-            raise GapError(
-                f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
-                table=self.storage.uri,
-                version=newest,
-                hint="Restore the missing log entries. `cdfd.snapshot` can still read the rows of the checkpoint",
-            ) from None
 
     async def _hint_and_names(self, names: AsyncIterator[LogFile]) -> tuple[int | None, list[LogFile]]:
         """`hint`, and in a remote store the first of `names`, which are listed meanwhile: that saves a round trip if the log is short."""

@@ -118,18 +118,15 @@ class Notifications:
             found = s3_events.parse(message.body)
             if found is not None:
                 used.append(message.receipt)
-                self._wake_watches(found)
+                for bucket, key in found:
+                    folder, _, name = key.rpartition("/")
+                    if is_log_entry(name):
+                        for watch in self._watches.get(Created(bucket, folder), ()):
+                            watch.wake()
             elif not self._foreign_reported:
                 self._foreign_reported = True
                 logger.warning("the queue has messages that are not S3 events; cdfd leaves them in the queue")
         return used
-
-    def _wake_watches(self, created: Sequence[Created]) -> None:
-        for bucket, key in created:
-            folder, _, name = key.rpartition("/")
-            if is_log_entry(name):
-                for watch in self._watches.get(Created(bucket, folder), ()):
-                    watch.wake()
 
 
 class NotifiedWatch:
@@ -173,7 +170,8 @@ class NotifiedWatch:
             and self._unannounced_since is not None
             and self._clock.monotonic() - self._unannounced_since > MAX_DELAY_SECONDS
         ):
-            self._distrust()
+            self._trusted, self._reported, self._unannounced_since = False, True, None
+            logger.warning("a commit came without a notification, polling instead", extra={"table": self._uri})
         self._last_timeout = timeout
         self._woken = await self._clock.wait(self._wakeup, self._max_interval if self.trusted else timeout)
         self._wakeup.clear()
@@ -182,7 +180,3 @@ class NotifiedWatch:
         """Stop watching."""
         with suppress(ValueError):
             self._leave()
-
-    def _distrust(self) -> None:
-        self._trusted, self._reported, self._unannounced_since = False, True, None
-        logger.warning("a commit came without a notification, polling instead", extra={"table": self._uri})

@@ -34,24 +34,21 @@ def parse(body: str) -> list[Created] | None:
         if found.get("Event") == "s3:TestEvent":
             return []
         if isinstance(found.get("Records"), list):
-            return _from_s3(found["Records"])
+            records = found["Records"]
+            created = []
+            for record in records:
+                if not isinstance(record, dict) or record.get("eventSource") not in ("aws:s3", "minio:s3"):
+                    return None
+                if str(record.get("eventName")).removeprefix("s3:").startswith("ObjectCreated:"):
+                    bucket, key = _names(record.get("s3"))
+                    # Keys in these events are URL-encoded, with + for a space.
+                    created.append(Created(bucket, unquote_plus(key)))
+            return created
         wrapped = found.get("Message")
         if not isinstance(wrapped, str):
             return None
         body = wrapped
     return None
-
-
-def _from_s3(records: list[Any]) -> list[Created] | None:
-    created = []
-    for record in records:
-        if not isinstance(record, dict) or record.get("eventSource") not in ("aws:s3", "minio:s3"):
-            return None
-        if str(record.get("eventName")).removeprefix("s3:").startswith("ObjectCreated:"):
-            bucket, key = _names(record.get("s3"))
-            # Keys in these events are URL-encoded, with + for a space.
-            created.append(Created(bucket, unquote_plus(key)))
-    return created
 
 
 def _from_event_bridge(event: dict[str, Any]) -> Iterator[Created]:

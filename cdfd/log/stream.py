@@ -229,7 +229,11 @@ class PlanStream:
         if previous is not None:
             begun = commit.version in self.unrefined
             made = refine(made, commit, header, previous, self.rows, begun=begun)
-            self._say_unrefined(made)
+            # Log why a version is not refined: once for each reason.
+            if made.unrefined is not None and made.unrefined not in self._said:
+                self._said.add(made.unrefined)
+                extra = {"table": self.log.storage.uri, "version": made.version}
+                logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)
             self.log.warn_of_mismatches(self._snapshot)
@@ -241,13 +245,6 @@ class PlanStream:
             change = compare(previous.schema, header.schema) or None
         touched = None if self.files is None else self.files.touched(commit)
         return Version(made, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched)
-
-    def _say_unrefined(self, made: ChangePlan) -> None:
-        """Log why a version is not refined: once for each reason."""
-        if made.unrefined is not None and made.unrefined not in self._said:
-            self._said.add(made.unrefined)
-            extra = {"table": self.log.storage.uri, "version": made.version}
-            logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
 
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""

@@ -92,7 +92,7 @@ def plan(
     scans: Sequence[FileScan] = ()
     origin: Origin = "files"
     if _from_cdc(commit, changes):
-        scans = _from_change_data(commit)
+        scans = in_phases(_ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
         origin = "cdc"
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
@@ -103,10 +103,6 @@ def plan(
 
 def _from_cdc(commit: Commit, changes: Changes) -> bool:
     return bool(commit.cdcs) and changes != "files"
-
-
-def _from_change_data(commit: Commit) -> Sequence[FileScan]:
-    return in_phases(_ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
 
 
 def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:

@@ -52,7 +52,10 @@ def lag(progress: StreamingQueryProgress) -> list[Lag]:
     Args:
         progress: of a query, such as `query.lastProgress`, or the progress of an event of a `StreamingQueryListener`.
     """
-    return [_planned(offset, _milliseconds(progress.timestamp)) for offset in source_offsets(progress)]
+    return [
+        _planned(offset, round(datetime.fromisoformat(progress.timestamp).timestamp() * 1000))
+        for offset in source_offsets(progress)
+    ]
 
 
 def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mapping[str, object] | None = None) -> Lag:
@@ -100,10 +103,6 @@ def _planned(offset: Offset, at_ms: int) -> Lag:
         return Lag(0, 0, 0.0)
     versions = max(0, backlog.newest - offset.position.version + 1)
     return Lag(versions, backlog.bytes, max(0, at_ms - backlog.since_ms) / 1000)
-
-
-def _milliseconds(timestamp: str) -> int:
-    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 async def _current(offset: Offset, table: Table) -> Lag:

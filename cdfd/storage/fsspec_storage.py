@@ -196,7 +196,13 @@ class FsspecStorage:
 
     def _create(self, path: str, data: bytes) -> None:
         if self._local:
-            self._linked(path, data)
+            # Create a file atomically. With exclusive writing instead, readers would see it grow.
+            key = self._key(path)
+            temporary = self._temporary(key, data)
+            try:
+                self._system.link(temporary, key)
+            finally:
+                self._system.rm_file(temporary)
         else:
             self._system.pipe_file(self._key(path), data, mode="create")
 
@@ -206,15 +212,6 @@ class FsspecStorage:
             self._system.mv(self._temporary(key, data), key)
         else:
             self._system.pipe_file(self._key(path), data)
-
-    def _linked(self, path: str, data: bytes) -> None:
-        """Create a file atomically. With exclusive writing instead, readers would see it grow."""
-        key = self._key(path)
-        temporary = self._temporary(key, data)
-        try:
-            self._system.link(temporary, key)
-        finally:
-            self._system.rm_file(temporary)
 
     def _temporary(self, key: str, data: bytes) -> str:
         folder = key.rpartition("/")[0]

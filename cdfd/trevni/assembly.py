@@ -168,7 +168,11 @@ def logical(leaf: Leaf, values: Any) -> Any:
     kind = leaf.arrow
     try:
         if leaf.symbols is not None:
-            return _symbols(leaf, values)
+            numbers = values.to_numpy()
+            assert leaf.symbols is not None
+            if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(leaf.symbols)):
+                raise TrevniError(f"a number is not one of the {len(leaf.symbols)} symbols of an enum")
+            return pa.DictionaryArray.from_arrays(values, array_of(leaf.symbols, pa.string()))
         if pa.types.is_decimal(kind):
             return _decimals(kind, values)
         if pa.types.is_fixed_size_binary(kind):
@@ -186,18 +190,11 @@ _LARGE = (ValueType.STRING, ValueType.BYTES)
 """Types whose values may be of Arrow's large types, in blocks of more than 2 GiB."""
 
 
-def _symbols(leaf: Leaf, values: Any) -> Any:
-    numbers = values.to_numpy()
-    assert leaf.symbols is not None
-    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(leaf.symbols)):
-        raise TrevniError(f"a number is not one of the {len(leaf.symbols)} symbols of an enum")
-    return pa.DictionaryArray.from_arrays(values, array_of(leaf.symbols, pa.string()))
-
-
 def _decimals(kind: Any, values: Any) -> Any:
     """Decimals from big-endian bytes."""
     count = len(values)
-    lengths = _byte_lengths(values)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)
+    lengths = np.diff(offsets[values.offset : values.offset + len(values) + 1])
     size = int(lengths[0]) if count else 0
     if not count:
         return array_of([], kind)
@@ -218,8 +215,3 @@ def _decimals(kind: Any, values: Any) -> Any:
     found = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table)])
     found.validate(full=True)
     return found
-
-
-def _byte_lengths(values: Any) -> Any:
-    offsets = np.frombuffer(values.buffers()[1], np.int32)
-    return np.diff(offsets[values.offset : values.offset + len(values) + 1])

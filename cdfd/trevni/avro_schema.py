@@ -115,7 +115,7 @@ class _Columnator:
             return self._union(path, schema, parent, namespace)
         match _type(schema):
             case "record":
-                return self._record(path, schema, parent, _namespace(schema, namespace))
+                return self._record(path, schema, parent, _full_name(schema, namespace).rpartition(".")[0])
             case "array":
                 return self._array(f"{path or ''}[]", schema, parent, namespace)
             case "map":
@@ -247,10 +247,6 @@ def _decimal(schema: Mapping[str, Any]) -> Any:
         return None
     # Avro says to ignore a logical type that is not valid.
     return pa.decimal128(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
-
-
-def _namespace(schema: Mapping[str, Any], around: str) -> str:
-    return _full_name(schema, around).rpartition(".")[0]
 
 
 def _full_name(schema: Any, around: str) -> str:

@@ -179,11 +179,10 @@ class Reader:
             found[number] = end - row if parent is None else active[parent].total(found[parent])
             reader.available(found[number])
             if found[number] > UNBACKED and end - row == 1:
-                _check_backed(reader, found[number])
+                # Nulls need no memory by themselves, and arrays of them do not either.
+                values = found[number]
+                if reader.column.array and values > UNBACKED + reader.table.num_bytes:
+                    raise TrevniError(f"a row has {values} arrays, for which the file has no bytes").at(
+                        column=reader.column.name
+                    )
         return found
-
-
-def _check_backed(reader: ColumnReader, values: int) -> None:
-    """Nulls need no memory by themselves, and arrays of them do not either."""
-    if reader.column.array and values > UNBACKED + reader.table.num_bytes:
-        raise TrevniError(f"a row has {values} arrays, for which the file has no bytes").at(column=reader.column.name)

@@ -62,12 +62,6 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     if not sinks.takes_backfills:
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
         raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
-    _check(config, sinks, request)
-    allocator.settle()
-    return asyncio.run(_run(config, sinks, table, request))
-
-
-def _check(config: Settings, sinks: Connector, request: Request) -> None:
     if request.engine == "spark":
         if not sinks.takes_parts:
             raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
@@ -81,6 +75,8 @@ def _check(config: Settings, sinks: Connector, request: Request) -> None:
     taken = f"{request.table}.{request.role}"
     if config.table(taken) is not None:
         raise ConfigError(f"the configuration has a table {taken}, but this backfill needs that name for its position")
+    allocator.settle()
+    return asyncio.run(_run(config, sinks, table, request))
 
 
 async def _run(config: Settings, sinks: Connector, table: settings.Table, request: Request) -> tuple[str, int]:

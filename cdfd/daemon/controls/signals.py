@@ -65,7 +65,12 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
         raise Refused("unauthorised", f"signals may not {action}: `controls.signals` does not have it")
     if action == "log-level":
         return [parse_request(action, None, id, data, "topic")]
-    tables = _tables(data.pop("data-collections", None))
+    found = data.pop("data-collections", None)
+    if not isinstance(found, list) or not 0 < len(found) <= MOST_TABLES:
+        raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
+    if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in found):
+        raise Refused("malformed", "`data-collections` has something that is no name of a table")
+    tables = list(dict.fromkeys(found))
     if action in ("snapshot", "stop-snapshot"):
         form = data.pop("type", "incremental")
         if not isinstance(form, str) or form.lower() != "incremental":
@@ -83,14 +88,6 @@ def _data(found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused("malformed", "`data` is not a JSON object")
     return dict(found)
-
-
-def _tables(found: object) -> list[str]:
-    if not isinstance(found, list) or not 0 < len(found) <= MOST_TABLES:
-        raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
-    if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in found):
-        raise Refused("malformed", "`data-collections` has something that is no name of a table")
-    return list(dict.fromkeys(found))
 
 
 def _conditions(found: object, tables: Collection[str]) -> Mapping[str, dict[str, Any]]:

@@ -84,7 +84,14 @@ class ControlRoutes:
             found = await self._carried_out(request, action)
         except Refused as error:
             found = self._refused(error, action, request.match_info.get("table"))
-        return self._response(found)
+        code = 202 if found.type == "ACCEPTED" else 200
+        headers = {}
+        if found.refusal is not None:
+            code = _CODES[found.refusal]
+            if code == 401:
+                headers["WWW-Authenticate"] = 'Bearer realm="cdfd"'
+        text = as_json(self._controller.document(found), indent=2) + "\n"
+        return web.Response(text=text, status=code, headers=headers, content_type="application/json")
 
     def _check_access(self, request: web.Request) -> None:
         if self._trusted:
@@ -114,16 +121,6 @@ class ControlRoutes:
             self._last_unauthorised = now
             self._controller.notify(notification)
         return notification
-
-    def _response(self, found: Notification) -> web.Response:
-        code = 202 if found.type == "ACCEPTED" else 200
-        headers = {}
-        if found.refusal is not None:
-            code = _CODES[found.refusal]
-            if code == 401:
-                headers["WWW-Authenticate"] = 'Bearer realm="cdfd"'
-        text = as_json(self._controller.document(found), indent=2) + "\n"
-        return web.Response(text=text, status=code, headers=headers, content_type="application/json")
 
 
 async def _body(request: web.Request) -> bytes:

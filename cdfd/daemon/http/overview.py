@@ -12,7 +12,6 @@ from cdfd import __version__
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.deliver.headroom import Headroom
 from cdfd.deliver.states import State
 from cdfd.errors import CdfdError
 from cdfd.escaping import one_line
@@ -85,7 +84,15 @@ def explain(facts: Facts) -> Explanation:
 
 def _explain(facts: Facts) -> Explanation:
     if facts.state in ("backing_off", "failed"):
-        return _after_error(facts)
+        if facts.error is None:
+            return Explanation("An error.", "The daemon retries.")
+        hint = facts.error.hint
+        if facts.state == "failed":
+            return Explanation(facts.error.what, "No retry: remove the cause, then restart the daemon.", hint)
+        following = f"It retries in {duration(facts.retry_in or 0)}."
+        if not facts.error.retriable:
+            following += " The error stays until you act."
+        return Explanation(facts.error.what, following, hint)
     if facts.state == "paused":
         since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
         return Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
@@ -101,18 +108,6 @@ def _explain(facts: Facts) -> Explanation:
     if facts.state == "at_tip":
         return Explanation("Everything is delivered.", "The daemon waits for the next commit.")
     return Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
-
-
-def _after_error(facts: Facts) -> Explanation:
-    if facts.error is None:
-        return Explanation("An error.", "The daemon retries.")
-    hint = facts.error.hint
-    if facts.state == "failed":
-        return Explanation(facts.error.what, "No retry: remove the cause, then restart the daemon.", hint)
-    following = f"It retries in {duration(facts.retry_in or 0)}."
-    if not facts.error.retriable:
-        following += " The error stays until you act."
-    return Explanation(facts.error.what, following, hint)
 
 
 def _snapshot(facts: Facts) -> Explanation:
@@ -223,14 +218,12 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
         "why": one_line(explanation.why, LONGEST_CELL),
         "next": one_line(explanation.next, LONGEST_CELL),
         "hint": None if explanation.hint is None else one_line(explanation.hint, LONGEST_CELL),
-        "headroom": None if least is None else _headroom(least),
+        "headroom": None
+        if least is None
+        else {"seconds": round(least.seconds), "at_risk": least.at_risk, "lost": least.lost},
         "resnapshot": progress is not None,
         "trend": ring.trend(),
     }
-
-
-def _headroom(headroom: Headroom) -> dict[str, Any]:
-    return {"seconds": round(headroom.seconds), "at_risk": headroom.at_risk, "lost": headroom.lost}
 
 
 def _printable(value: Any) -> Any:

@@ -53,8 +53,7 @@ class Shard:
 
 def owner(table: str, count: int) -> int:
     """The number of the shard that delivers a table, of `count` shards."""
-    return max(range(count), key=lambda shard: _weight(table, shard))
-
-
-def _weight(table: str, shard: int) -> bytes:
-    return blake2b(f"{shard}/{table}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return max(
+        range(count),
+        key=lambda shard: blake2b(f"{shard}/{table}".encode("utf-8", "surrogateescape"), digest_size=8).digest(),
+    )

@@ -253,7 +253,12 @@ class Supervisor:
         """The loop's error as a `CdfdError` about its table. Logs the traceback of the first error from each site."""
         # The error lives until the table runs again. Its frames may hold much memory, so they are cleared first.
         chain = list(_chain(error))
-        site = _site(error)
+        # The identity of an error: its type, and the place that raised it.
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        place = ("", 0) if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno)
+        site = type(error), *place
         for each in chain:
             traceback.clear_frames(each.__traceback__)
         found = _translate(error).within(table=name)
@@ -303,15 +308,6 @@ def _translate(error: BaseException) -> CdfdError:
         hint="Other tables continue. The log has the traceback of the first occurrence: please report it",
         retriable=True,
     )
-
-
-def _site(error: BaseException) -> _Site:
-    """The identity of an error: its type, and the place that raised it."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    place = ("", 0) if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno)
-    return type(error), *place
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -126,7 +126,13 @@ class Columns:
             return Range()
         if column.name in self.schema.partition_columns:
             return self._partition(column, scan)
-        return _of_statistics(column, stats)
+        path = (column.name,)
+        nulls, rows = stats.null_count(path), stats.num_records
+        if nulls is not None and nulls == rows:
+            return Range(nulls=True, values=False)
+        bounds = stats.bounds(path)
+        some_nulls = None if nulls is None else nulls > 0
+        return Range.between(bounds.min, bounds.max, nulls=some_nulls, nan=column.type in _FLOATS)
 
     def _partition(self, column: StructField, scan: FileScan) -> Range:
         try:
@@ -138,13 +144,3 @@ class Columns:
             return Range.constant(None)
         constant = values.as_python(value)
         return Range() if constant is None else Range.constant(constant)
-
-
-def _of_statistics(column: StructField, stats: FileStatistics) -> Range:
-    path = (column.name,)
-    nulls, rows = stats.null_count(path), stats.num_records
-    if nulls is not None and nulls == rows:
-        return Range(nulls=True, values=False)
-    bounds = stats.bounds(path)
-    some_nulls = None if nulls is None else nulls > 0
-    return Range.between(bounds.min, bounds.max, nulls=some_nulls, nan=column.type in _FLOATS)

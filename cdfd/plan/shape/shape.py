@@ -139,14 +139,11 @@ class Shape:
         for name, mask in self.masks:
             found = find(name)
             if not found:
-                self._missing_mask(name, schema)
+                try:
+                    schema.select([name])
+                except ConfigError as error:
+                    raise ConfigError(f"{error.what}, which `mask` names", hint=error.hint) from None
             mask.applied(found[0])
-
-    def _missing_mask(self, name: str, schema: TableSchema) -> None:
-        try:
-            schema.select([name])
-        except ConfigError as error:
-            raise ConfigError(f"{error.what}, which `mask` names", hint=error.hint) from None
 
     def missing(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns of the filter and of masks that a version does not have: a later one may add them."""

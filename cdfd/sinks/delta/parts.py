@@ -149,7 +149,25 @@ async def finish(
         SinkError: a file is missing, or the commit fails.
     """
     assert isinstance(job, DeltaJob)
-    files = await _files_of(parts, sink.target)
+    # The files of all parts. If the target is on a disk, this process has to find them there.
+    found = []
+    for part in parts:
+        for path, partition, size, stats, rows in orjson.loads(zlib.decompress(part.receipt)):
+            found.append(NewFile(path, tuple(partition), size, stats, rows))
+    if not sink.target.storage.remote:
+        for file in found:
+            try:
+                stat = await sink.target.storage.stat(file.path)
+            except NotFoundError:
+                stat = None
+            if stat is None or stat.size != file.size:
+                raise SinkError(
+                    "a data file that an executor has written is not in the target",
+                    table=sink.target.uri,
+                    path=file.path,
+                    hint="Use a folder that all machines share, or an object store",
+                )
+    files = found
     delivery = await sink.begin(position)
     try:
         delivery.adopt(job.columns, files)
@@ -157,29 +175,3 @@ async def finish(
     except BaseException:
         await delivery.abort()
         raise
-
-
-async def _files_of(parts: Sequence[Delivered], target: Target) -> list[NewFile]:
-    """The files of all parts. If the target is on a disk, this process has to find them there."""
-    found = []
-    for part in parts:
-        for path, partition, size, stats, rows in orjson.loads(zlib.decompress(part.receipt)):
-            found.append(NewFile(path, tuple(partition), size, stats, rows))
-    if not target.storage.remote:
-        await _check_files(found, target)
-    return found
-
-
-async def _check_files(files: Sequence[NewFile], target: Target) -> None:
-    for file in files:
-        try:
-            stat = await target.storage.stat(file.path)
-        except NotFoundError:
-            stat = None
-        if stat is None or stat.size != file.size:
-            raise SinkError(
-                "a data file that an executor has written is not in the target",
-                table=target.uri,
-                path=file.path,
-                hint="Use a folder that all machines share, or an object store",
-            )

@@ -160,7 +160,9 @@ class DeltaDelivery(Adopting):
         self._state = "failed"
         if batch.num_rows:
             if self._schema is None or not batch.schema.equals(self._schema):
-                await self._start_files(batch.schema)
+                columns = self.columns_with(batch.schema)
+                self._columns, self._schema = columns, batch.schema
+                await self._files.start(self._sink.files(columns, batch.schema))
             await self._files.write(batch)
         self._state = "open"
 
@@ -215,8 +217,3 @@ class DeltaDelivery(Adopting):
             if sources is not None and self._source is not None:
                 rows = sources.tagged(rows, self._source)
             return target.merged(self._columns or self._sink.columns, rows)
-
-    async def _start_files(self, schema: pa.Schema) -> None:
-        columns = self.columns_with(schema)
-        self._columns, self._schema = columns, schema
-        await self._files.start(self._sink.files(columns, schema))

@@ -209,7 +209,8 @@ class Target:
             if not table.struct.fields:
                 follow = self._layout.on_missing_column == "follow"
                 return columns_of_new(rows, self._layout.partition_by, follow=follow)
-            if _is_new(table):
+            # Whether a table has no rows, because it has no columns of a source yet.
+            if {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
                 return columns_of_replaced(table, rows, self._layout.partition_by)
             return columns_of_extended(table, rows, self._layout.on_missing_column)
         except CdfdError as error:
@@ -365,11 +366,6 @@ class Target:
                 hint="Open a new sink",
             )
         return False
-
-
-def _is_new(table: Columns) -> bool:
-    """Whether a table has no rows, because it has no columns of a source yet."""
-    return {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}
 
 
 @contextmanager

@@ -78,7 +78,21 @@ class DeliveryFolder:
         self._folder: int | None = _open_folder(self.path)
         self._lock: int | None = None
         try:
-            self._lock = self._acquire()
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise FencedError(
+                    "another daemon delivers into this folder",
+                    path=self.path,
+                    hint="Stop it, or give each daemon and each table a folder of its own",
+                ) from None
+            except OSError:
+                os.close(lock)
+                raise
+            self._lock = lock
             self._kept = _read_position(self._descriptor, self.path, _POSITION)
             self._recover()
         except BaseException:
@@ -130,7 +144,11 @@ class DeliveryFolder:
         prepared = _Kept(following, True, control, name)
         put(self._descriptor, _NEXT, _serialized(prepared), mode=self._mode, sync=self.sync)
         self._publish(rows, name)
-        self._make_current(prepared)
+        # Rename `_position.next.json`, which has `prepared`, to `_position.json`.
+        os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        if self.sync:
+            sync_folder(self._descriptor)
+        self._kept = prepared
 
     def close(self) -> None:
         """Release the folder to other processes."""
@@ -144,24 +162,6 @@ class DeliveryFolder:
         if self._folder is None:
             raise SinkError("the folder is closed", path=self.path)
         return self._folder
-
-    def _acquire(self) -> int:
-        # Only this user may open the file, because any user who opens it can lock it.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise FencedError(
-                "another daemon delivers into this folder",
-                path=self.path,
-                hint="Stop it, or give each daemon and each table a folder of its own",
-            ) from None
-        except OSError:
-            os.close(lock)
-            raise
-        return lock
 
     def _publish(self, rows: str, name: str) -> None:
         folder = self._descriptor
@@ -179,13 +179,6 @@ class DeliveryFolder:
     def _write(self, kept: _Kept) -> None:
         replace(self._descriptor, _POSITION, _serialized(kept), mode=self._mode, sync=self.sync)
         self._kept = kept
-
-    def _make_current(self, prepared: _Kept) -> None:
-        """Rename `_position.next.json`, which has `prepared`, to `_position.json`."""
-        os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-        if self.sync:
-            sync_folder(self._descriptor)
-        self._kept = prepared
 
     def _recover(self) -> None:
         """Advance the position over deliveries committed after it was written, and remove temporary files."""

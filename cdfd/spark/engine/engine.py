@@ -85,20 +85,17 @@ class _Running:
         self._session = spark = self._sessions.get()
         try:
             with with_tag(spark, self._tag):
-                return self._waves(spark)
+                results: list[bytes] = []
+                for wave in tasks.waves(self._items):
+                    if self._cancelled.is_set():
+                        break
+                    results += tasks.run(spark, self._name, wave, self._work)
+                    log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
+                return results
         except FAILURES as failure:
             error = tasks.translate(failure)
             self._sessions.check(spark, error)
             raise error from failure
-
-    def _waves(self, spark: SparkSession) -> list[bytes]:
-        results: list[bytes] = []
-        for wave in tasks.waves(self._items):
-            if self._cancelled.is_set():
-                break
-            results += tasks.run(spark, self._name, wave, self._work)
-            log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
-        return results
 
     async def cancel(self, running: asyncio.Future[list[bytes]]) -> None:
         """Cancel the job. Returns after a limited time, even if Spark does not answer."""

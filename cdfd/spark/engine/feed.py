@@ -195,7 +195,12 @@ class SparkFeed:
             error = await asyncio.to_thread(queries.error_of, query, self.table)
             batch = await asyncio.to_thread(queries.last_batch, query, self.table)
             if batch is not None and batch.number > known:
-                self._report_batch(batch, first=known < 0)
+                first = known < 0
+                if first:
+                    self.monitor.started(batch.following)
+                if batch.newest is not None:
+                    self.monitor.found_version(batch.newest)
+                self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
                 known = batch.number
                 yield batch
             if error is not None:
@@ -203,13 +208,6 @@ class SparkFeed:
             if await asyncio.to_thread(queries.is_idle, query, self.table):
                 self.monitor.at_tip()
             await self.clock.wait(self.stop, POLL_SECONDS)
-
-    def _report_batch(self, batch: Batch, *, first: bool) -> None:
-        if first:
-            self.monitor.started(batch.following)
-        if batch.newest is not None:
-            self.monitor.found_version(batch.newest)
-        self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.types import StructType
 
-from cdfd.delta.header import Header
 from cdfd.delta.types import datatypes
 from cdfd.delta.types.datatypes import DataType, without_void
 from cdfd.delta.types.schema import TableSchema
@@ -169,15 +168,11 @@ async def resolve_target(table: Table, options: SourceOptions, given: StructType
         ConfigError: there is no such version, or as in `Target.of`.
         CdfdError: as in `DeltaLog.header`.
     """
-    header = await _ending(table, options)
-    if options.rows.key:
-        header.schema.select(options.rows.key)
-    return Target.of(header.schema, header.version, options.columns, given, options.rows)
-
-
-async def _ending(table: Table, options: SourceOptions) -> Header:
     newest = await table.log.header()
     last = newest.version if options.end is None else await state_version(table.log, options.end)
     assert last is not None
     await check_version_exists(table.log, last, newest.version)
-    return newest if last == newest.version else await table.log.header(last)
+    header = newest if last == newest.version else await table.log.header(last)
+    if options.rows.key:
+        header.schema.select(options.rows.key)
+    return Target.of(header.schema, header.version, options.columns, given, options.rows)

@@ -134,7 +134,18 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         return conformed(array.storage, kind, strict)
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
-        return _struct(array, kind, strict)
+        if strict:
+            _check_known(array.type, [field.name for field in kind])
+        children = []
+        for number in range(kind.num_fields):
+            field = kind.field(number)
+            position = array.type.get_field_index(field.name)
+            if position < 0:
+                children.append(pa.nulls(len(array), field.type))
+            else:
+                children.append(conformed(array.field(position), field.type, strict))
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(array.type) and pa.types.is_map(kind):
         keys, items = conformed(array.keys, kind.key_type, strict), conformed(array.items, kind.item_type, strict)
         # Offsets are relative to the start of the children, even for a slice.
@@ -142,21 +153,6 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
     if pa.types.is_list(array.type) and pa.types.is_list(kind):
         return pa.ListArray.from_arrays(_offsets(array), conformed(array.values, kind.value_type, strict), type=kind)
     return array.cast(kind)
-
-
-def _struct(array: pa.StructArray, kind: pa.StructType, strict: bool) -> pa.Array:
-    if strict:
-        _check_known(array.type, [field.name for field in kind])
-    children = []
-    for number in range(kind.num_fields):
-        field = kind.field(number)
-        position = array.type.get_field_index(field.name)
-        if position < 0:
-            children.append(pa.nulls(len(array), field.type))
-        else:
-            children.append(conformed(array.field(position), field.type, strict))
-    fields = [kind.field(number) for number in range(kind.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 
 def _check_known(fields: Iterable[pa.Field], known: Sequence[str]) -> None:

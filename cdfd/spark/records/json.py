@@ -181,7 +181,11 @@ def wire_type(kind: DataType) -> Any:
         case MapType() if _is_named(kind.keyType):
             return MapType(_TEXT, wire_type(kind.valueType))
         case MapType():
-            _check_pairs(kind)
+            if isinstance(kind.keyType, VariantType) or isinstance(kind.valueType, VariantType):
+                raise UnsupportedError(
+                    f"{kind.simpleString()} cannot be read from JSON, which does not distinguish its variants from text",
+                    hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
+                )
             return ArrayType(ArrayType(_TEXT))
     return _TEXT if isinstance(kind, _AS_TEXT) else kind
 
@@ -262,11 +266,3 @@ def _is_exact(kind: DataType) -> bool:
 def _is_named(kind: DataType) -> bool:
     """Whether a map with keys of this type is a JSON object."""
     return not isinstance(kind, (StructType, ArrayType, MapType, BinaryType, VariantType))
-
-
-def _check_pairs(kind: MapType) -> None:
-    if isinstance(kind.keyType, VariantType) or isinstance(kind.valueType, VariantType):
-        raise UnsupportedError(
-            f"{kind.simpleString()} cannot be read from JSON, which does not distinguish its variants from text",
-            hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
-        )

@@ -121,12 +121,31 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         if found.get(name) is None:
             found[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)
     parsed = S3Options(**found)  # type: ignore[arg-type]  # names and types are those of the tables above
-    return _checked(parsed, _flag(options, "allow_http"))
+    allow_http = _flag(options, "allow_http")
+    url = parsed.endpoint_url
+    if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+        raise ConfigError(
+            "the storage option endpoint_url is not a URL",
+            hint="For example https://minio.example:9000, without a user name",
+        )
+    if url is not None and url.startswith("http://") and allow_http is False:
+        raise ConfigError("the endpoint's address is http:// and allow_http is false", hint="Use https://, or allow it")
+    if (parsed.access_key_id is None) != (parsed.secret_access_key is None):
+        raise ConfigError("set both storage options access_key_id and secret_access_key, or neither")
+    if parsed.session_token is not None and parsed.access_key_id is None:
+        raise ConfigError("the storage option session_token needs access_key_id")
+    return parsed
 
 
 def _value(key: str, name: str, value: object) -> object:
     if name == "path_style":
-        return _path_style(key, value)
+        if key == "s3_addressing_style":
+            styles = {"path": True, "virtual": False, "auto": None}
+            if value not in styles:
+                raise ConfigError(f"the storage option {key} is expected to be path, virtual or auto")
+            return styles[str(value)]
+        flag = _as_flag(key, value)
+        return not flag if key == "virtual_hosted_style_request" else flag
     if name in ("anonymous", "request_payer", "bucket_key"):
         if name == "request_payer" and str(value).lower() == "requester":
             return True
@@ -141,16 +160,6 @@ def _value(key: str, name: str, value: object) -> object:
     return value
 
 
-def _path_style(key: str, value: object) -> bool | None:
-    if key == "s3_addressing_style":
-        styles = {"path": True, "virtual": False, "auto": None}
-        if value not in styles:
-            raise ConfigError(f"the storage option {key} is expected to be path, virtual or auto")
-        return styles[str(value)]
-    flag = _as_flag(key, value)
-    return not flag if key == "virtual_hosted_style_request" else flag
-
-
 def _flag(options: Mapping[str, object], name: str) -> bool | None:
     for key, value in options.items():
         if key.lower().removeprefix("aws_") == name and value is not None:
@@ -163,19 +172,3 @@ def _as_flag(key: str, value: object) -> bool:
     if flag is None:
         raise ConfigError(f"the storage option {key} is expected to be true or false")
     return flag
-
-
-def _checked(options: S3Options, allow_http: bool | None) -> S3Options:
-    url = options.endpoint_url
-    if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
-        raise ConfigError(
-            "the storage option endpoint_url is not a URL",
-            hint="For example https://minio.example:9000, without a user name",
-        )
-    if url is not None and url.startswith("http://") and allow_http is False:
-        raise ConfigError("the endpoint's address is http:// and allow_http is false", hint="Use https://, or allow it")
-    if (options.access_key_id is None) != (options.secret_access_key is None):
-        raise ConfigError("set both storage options access_key_id and secret_access_key, or neither")
-    if options.session_token is not None and options.access_key_id is None:
-        raise ConfigError("the storage option session_token needs access_key_id")
-    return options

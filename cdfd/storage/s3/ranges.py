@@ -225,13 +225,15 @@ class RangeBuffer:
         while self._planned:
             piece = self._planned[0]
             if piece.future is None:
-                if self._unread() + piece.end - piece.start > most:
+                if (
+                    sum(piece.left for piece in self._pieces if piece.future is not None and piece.left > 0)
+                    + piece.end
+                    - piece.start
+                    > most
+                ):
                     return
                 self._begin(piece)
             self._planned.popleft()
-
-    def _unread(self) -> int:
-        return sum(piece.left for piece in self._pieces if piece.future is not None and piece.left > 0)
 
     def _evict(self, size: int) -> None:
         """Drop pieces if too much is buffered: those that were read, the least recently used first, and finally others."""

@@ -86,7 +86,9 @@ class MirrorDelivery(Adopting):
                 self._start_schema(batch.schema)
             rows = self._cast(batch)
             if self._replaces:
-                await self._write_snapshot(rows)
+                if self._writer is None:
+                    self._writer = self._new_writer(change_feed=False)
+                await self._put_all(self._writer.rows(rows.select(self._writer.names)))
             else:
                 await self._write_changes(rows)
         self._state = "open"
@@ -192,11 +194,6 @@ class MirrorDelivery(Adopting):
             ]
         changes = [batch.column(field.name) for field in CHANGE_COLUMNS]
         return pa.RecordBatch.from_arrays([*columns, *changes], schema=change_schema(self._schema))
-
-    async def _write_snapshot(self, rows: pa.RecordBatch) -> None:
-        if self._writer is None:
-            self._writer = self._new_writer(change_feed=False)
-        await self._put_all(self._writer.rows(rows.select(self._writer.names)))
 
     async def _write_changes(self, rows: pa.RecordBatch) -> None:
         assert self._net is not None
