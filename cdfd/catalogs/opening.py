@@ -34,7 +34,9 @@ def open_by_catalog(uri: str, options: Mapping[str, object]) -> Storage:
 
 def connection_for(kind: str, options: Mapping[str, object]) -> Connection:
     """The process's connection to the catalog of that kind with these options: tables share its requests and credentials."""
-    key = (kind, tuple(sorted((name, repr(value)) for name, value in options.items())), id(request_loop()))
+    # The text of a mounted secret changes, and its file does not.
+    lasting = {name: value for name, value in options.items() if f"{name}_file" not in options}
+    key = (kind, tuple(sorted((name, repr(value)) for name, value in lasting.items())), id(request_loop()))
     with _lock:
         if key not in _connections:
             catalog: Catalog = CATALOGS.load(kind)(options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -73,7 +74,7 @@ class CatalogStorage:
         self._catalog = connection.catalog
         self._vendor = connection.vendor
         self._opened: _Opened | None = None
-        self._loaded_at = 0.0
+        self._sent_at = self._loaded_at = -RECHECK_SECONDS
         self._lock = asyncio.Lock()
         self._stats: OrderedDict[int, Stat] = OrderedDict()
 
@@ -213,23 +214,25 @@ class CatalogStorage:
 
     def _resolved_now(self) -> _Opened:
         """The same in a thread without an event loop, such as one of an executor, which reads no log."""
-        return self._opened or _blocking(self._load(time.monotonic()))
+        return self._opened or _blocking(self._load(math.inf))
 
     async def _loaded(self, age: float) -> _Opened:
-        """The catalog's answer, which is at most `age` seconds old."""
-        return await request_loop().run(self._load(time.monotonic() - age))
+        """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
+        return await request_loop().run(self._load(time.monotonic() - age if age else math.inf))
 
     async def _load(self, since: float) -> _Opened:
-        """An answer to a request that was sent after `since`. Callers share it. Runs in the loop of requests."""
+        """An answer that came after `since`, or to a request that was sent after this call. Callers share it. It runs in the request loop."""
+        called = time.monotonic()
         async with self._lock:
-            if self._opened is not None and self._loaded_at >= since:
+            # While it waited, another caller may have asked.
+            if self._opened is not None and (self._sent_at >= called or self._loaded_at >= since):
                 return self._opened
             sent = time.monotonic()
             try:
                 self._opened = await self._ask()
             except CdfdError as error:
                 raise error.within(table=self._uri) from None
-            self._loaded_at = sent
+            self._sent_at, self._loaded_at = sent, time.monotonic()
             return self._opened
 
     async def _ask(self) -> _Opened:

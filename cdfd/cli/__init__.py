@@ -16,6 +16,7 @@ from cdfd import __version__
 from cdfd.cli.ctl import ctl
 from cdfd.cli.parameters import (
     AS_JSON,
+    CATALOG_OPTIONS,
     CONFIG,
     LOG_LINE,
     NAME,
@@ -25,6 +26,7 @@ from cdfd.cli.parameters import (
     TABLE,
     GlobalOptions,
     Group,
+    catalog_options,
     column_names,
     drop_output,
     prefixes,
@@ -203,6 +205,7 @@ def tail(
     allowed_root: ROOTS = None,
     path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
 ) -> None:
     """Print change rows, one JSON object per line.
 
@@ -237,6 +240,7 @@ def tail(
             allowed_roots=tuple(allowed_root or ()),
             path_prefixes=prefixes(path_prefix),
             max_log_line=max_log_line,
+            storage_options=catalog_options(catalog_option),
         )
     )
 
@@ -259,6 +263,7 @@ def diff(
     allowed_root: ROOTS = None,
     path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
 ) -> None:
     """Print the rows that differ between two versions of a table, or between two tables, as change rows.
 
@@ -280,6 +285,7 @@ def diff(
             allowed_roots=tuple(allowed_root or ()),
             path_prefixes=prefixes(path_prefix),
             max_log_line=max_log_line,
+            storage_options=catalog_options(catalog_option),
         )
     )
 
@@ -425,6 +431,7 @@ def inspect(
     allowed_root: ROOTS = None,
     path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
 ) -> None:
     """Describe a table, its unsupported features, and the source of its changes."""
     from cdfd.cli.commands import inspect as inspection
@@ -436,6 +443,7 @@ def inspect(
         allowed_roots=tuple(allowed_root or ()),
         path_prefixes=prefixes(path_prefix),
         max_log_line=max_log_line,
+        storage_options=catalog_options(catalog_option),
     )
     write(report)
 

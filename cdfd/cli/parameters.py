@@ -103,6 +103,33 @@ PREFIXES = Annotated[
 ]
 
 
+CATALOG_OPTIONS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog-option",
+        metavar="NAME=VALUE",
+        help="An option of the catalog of a table uc://… or glue://…, such as endpoint=https://catalog.example, "
+        "token_file=PATH or s3.region=eu-west-1. Repeatable.",
+    ),
+]
+_SECRETS = ("token", "client_secret", "secret_access_key", "session_token")
+
+
+def catalog_options(given: list[str] | None) -> dict[str, object] | None:
+    """The options of a catalog; None if there are none. Other users of a machine see a command line, so secrets are refused there."""
+    pairs = [text.partition("=") for text in given or ()]
+    for name, _, value in pairs:
+        if not (name and value):
+            raise typer.BadParameter(
+                "expected NAME=VALUE, such as endpoint=https://catalog.example", param_hint="--catalog-option"
+            )
+        if name.lower().rpartition(".")[2] in _SECRETS:
+            raise typer.BadParameter(
+                f"{name} is a secret: give {name}_file, or the variable UC_TOKEN", param_hint="--catalog-option"
+            )
+    return {name: value for name, _, value in pairs} or None
+
+
 def prefixes(given: list[str] | None) -> dict[str, str]:
     """The places of paths, by prefix."""
     pairs = [text.partition("=") for text in given or ()]

@@ -15,12 +15,13 @@ from urllib.parse import quote
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError, create_model
 
 from cdfd.config import values
-from cdfd.config.fields import Name, Seconds, Section, Text, Uri
+from cdfd.config.fields import Name, Seconds, Section, TableUri, Text
 from cdfd.config.problems import Conflicts, quoted
 from cdfd.config.table import Table, TableOptions
 from cdfd.errors import ConfigError
 
 _WILDCARDS = re.compile(r"[*?\[]")
+_CATALOGS = ("uc://", "glue://")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("table", "path", "parent")
 
@@ -45,6 +46,11 @@ class FolderPattern:
             ValueError: it has no wildcard, or one where none can be.
         """
         scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/+", text)
+        if scheme is not None and scheme[0].lower() in _CATALOGS:
+            schema, _, level = text.rpartition(".")
+            if not _WILDCARDS.search(level) or _WILDCARDS.search(schema) or not schema[scheme.end() :]:
+                raise ValueError("expected wildcards in the name of the table only, such as uc://catalog.schema.*")
+            return cls(schema, (level,))
         start = scheme.end() if scheme is not None else 0
         steps = text[start:].split("/")
         first = next((index for index, step in enumerate(steps) if _WILDCARDS.search(step)), None)
@@ -63,7 +69,9 @@ class FolderPattern:
         return fnmatchcase(name, pattern) and (name[0] not in "_." or pattern[0] == name[0])
 
     def uri(self, steps: Sequence[str]) -> str:
-        """The location of a folder below the root."""
+        """The location of a folder below the root, or the name of a table."""
+        if self.root.lower().startswith(_CATALOGS):
+            return f"{self.root}.{steps[-1]}"
         names = map(quote, steps) if self.root.lower().startswith("file:") else steps
         return "/".join([self.root.rstrip("/"), *names])
 
@@ -115,8 +123,10 @@ class Override(create_model("OptionalTableOptions", __base__=Section, **_OPTIONA
 class TablePattern(Section):
     """The tables below a pattern of folders, and their names."""
 
-    discover: Annotated[Uri, AfterValidator(_pattern)]
-    """Pattern of folders, such as `s3://lake/sales/*`. `*`, `?` and `[…]` match within one level."""
+    discover: Annotated[TableUri, AfterValidator(_pattern)]
+    """Pattern of folders, such as `s3://lake/sales/*`. `*`, `?` and `[…]` match within one level. Or the tables of a schema of a catalog:
+    `uc://catalog.schema.*`, `glue://database.*`.
+    """
 
     include: tuple[Text, ...] = ("*",)
     """Patterns of tables to publish. A pattern with a slash is compared with the path below the first wildcard's folder, one without with

@@ -36,6 +36,7 @@ LocalPath: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(in_fol
 Folder: TypeAlias = Annotated[str, PlainValidator(values.folder), AfterValidator(in_folder)]
 Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]
 Uri: TypeAlias = Annotated[str, PlainValidator(values.uri), AfterValidator(in_folder)]
+TableUri: TypeAlias = Annotated[str, PlainValidator(values.table_uri), AfterValidator(in_folder)]
 WebAddress: TypeAlias = Annotated[str, PlainValidator(values.web_address)]
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(values.seconds), Field(ge=0.01, le=86400.0 * 366, allow_inf_nan=False)

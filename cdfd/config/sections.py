@@ -290,6 +290,124 @@ class Storage(Section):
         return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
 
 
+class UnityCatalog(Section):
+    """Unity Catalog, for tables named `uc://catalog.schema.table`. cdfd takes what you do not set from `UC_ENDPOINT`, `UC_TOKEN` and the
+    variables of Databricks, such as `DATABRICKS_HOST` and `DATABRICKS_CLIENT_SECRET`.
+    """
+
+    endpoint: WebAddress | None = None
+    """Address of the server or workspace, such as `https://catalog.example`.
+
+    Default: `UC_ENDPOINT`, `DATABRICKS_HOST`.
+    """
+
+    token: SecretText | None = None
+    """A bearer token. A file is read again when it changes.
+
+    Default: `UC_TOKEN`, `DATABRICKS_TOKEN`.
+    """
+
+    client_id: Text | None = None
+    """Id of an OAuth client, or of a service principal. cdfd gets its tokens and renews them.
+
+    Default: `DATABRICKS_CLIENT_ID`.
+    """
+
+    client_secret: SecretText | None = None
+    """Secret of the OAuth client.
+
+    Default: `DATABRICKS_CLIENT_SECRET`.
+    """
+
+    token_url: WebAddress | None = None
+    """Address that gives tokens to the OAuth client.
+
+    Default: `/oidc/v1/token` of the endpoint.
+    """
+
+    scope: Text = "all-apis"
+    """Scope of the OAuth client's tokens."""
+
+    ca_file: LocalPath | None = None
+    """Certificates of authorities that sign the server's.
+
+    Default: those of the system.
+    """
+
+    credentials: Literal["vended", "own"] = "vended"
+    """Credentials for the tables' files. `vended`: temporary ones of the catalog. `own`: those of `storage.s3`, or of the environment."""
+
+    local_locations: Flag | None = None
+    """Whether the catalog's tables may be on the daemon's machine. The daemon can then be made to read every local file that it may read.
+
+    Default: `true` if the catalog is on the same machine.
+    """
+
+    requests_per_second: Count = 50
+    """Requests a second to the catalog, of all tables together."""
+
+    timeout: Seconds = 15.0
+    """Longest time for one request."""
+
+    deadline: Seconds = 30.0
+    """Longest time for a request with all its retries. After it, the request is an error, and the table is tried again later."""
+
+    def options(self, s3: S3) -> dict[str, object]:
+        """The options for `open_storage`, with revealed secrets. Never show them."""
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        options: dict[str, object] = {}
+        for name, value in given.items():
+            if isinstance(value, Secret):
+                options[name] = value.reveal()
+                if value.file is not None:
+                    options[f"{name}_file"] = value.file
+            else:
+                options[name] = value
+        own = s3.options()
+        if self.credentials == "vended":
+            own = {name: value for name, value in own.items() if name not in _OWN_KEYS}
+        return options | {f"s3.{name}": value for name, value in own.items()}
+
+
+_OWN_KEYS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile"})
+
+
+class Glue(Section):
+    """AWS Glue, for tables named `glue://database.table`. Its credentials are those of `storage.s3`."""
+
+    region: Text | None = None
+    """Region of the catalog.
+
+    Default: that of `storage.s3`.
+    """
+
+    catalog_id: Text | None = None
+    """Account of the catalog.
+
+    Default: your own.
+    """
+
+    endpoint_url: WebAddress | None = None
+    """Address of the service.
+
+    Default: that of AWS.
+    """
+
+    def options(self, s3: S3) -> dict[str, object]:
+        """The options for `open_storage`, with revealed secrets. Never show them."""
+        own = s3.options()
+        shared = {name: value for name, value in own.items() if name in _OWN_KEYS or name == "region"}
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        return shared | given | {f"s3.{name}": value for name, value in own.items()}
+
+
+class Catalogs(Section):
+    """Catalogs that name tables."""
+
+    uc: UnityCatalog = UnityCatalog()
+    glue: Glue = Glue()
+
+
 class Controls(Section):
     """Requests of operators to the running daemon: pause, resume, publish again, move, change the log level."""
 

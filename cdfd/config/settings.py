@@ -41,6 +41,7 @@ from cdfd.config.own_topics import HEARTBEATS, OwnTopics
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.sections import (
     S3,
+    Catalogs,
     CatchUp,
     Controls,
     Engine,
@@ -193,6 +194,7 @@ class Settings(Section):
     spill: Spill = Spill()
     engine: Engine = Engine()
     storage: Storage = Storage()
+    catalogs: Catalogs = Catalogs()
     http: Http = Http()
     heartbeat: Heartbeat = Heartbeat()
     telemetry: Telemetry = Telemetry()
@@ -327,6 +329,15 @@ class Settings(Section):
     def table(self, name: str) -> Table | None:
         """The table of that name that the configuration lists, or None."""
         return next((table for table in self.listed if table.name == name), None)
+
+    def options(self, uri: str) -> dict[str, object]:
+        """The options for `open_storage` at a location or for a name, with revealed secrets. Never show them."""
+        match uri.partition(":")[0].lower():
+            case "uc":
+                return self.catalogs.uc.options(self.storage.s3)
+            case "glue":
+                return self.catalogs.glue.options(self.storage.s3)
+        return self.storage.options(uri)
 
     def public(self) -> dict[str, Any]:
         """Everything but secrets, as JSON has it; for `/status`."""

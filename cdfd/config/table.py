@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from cdfd.config import values
-from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, Text, Uri
+from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, TableUri, Text, Uri
 from cdfd.config.problems import Conflicts, Path
 from cdfd.config.values import Secret, Start
 from cdfd.errors import ConfigError
@@ -118,8 +118,8 @@ class RateLimits(Section):
 class TableNames(Section):
     """The place of a table, its names, and the key of its rows."""
 
-    uri: Uri
-    """Root of the table: the folder that has `_delta_log`."""
+    uri: TableUri
+    """Root of the table: the folder that has `_delta_log`. Or its name in a catalog: `uc://catalog.schema.table`, `glue://database.table`."""
 
     name: Name = ""
     """Name in positions, transactional ids, metrics and on the command line. Unique.

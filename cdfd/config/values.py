@@ -33,6 +33,7 @@ _UNIT_BYTES = {
     "TiB": 1 << 40,
 }
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
+_CATALOGS = frozenset({"uc", "glue"})
 _MAX_LONG = (1 << 63) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
@@ -52,6 +53,11 @@ class Secret:
     def reveal(self) -> str:
         """The text itself, for the one call that needs it."""
         return self._text if isinstance(self._text, str) else self._text.read()
+
+    @property
+    def file(self) -> str | None:
+        """The file that has the text; None if it is not mounted."""
+        return None if isinstance(self._text, str) else self._text.path
 
     @classmethod
     def parse(cls, value: object) -> Self:
@@ -258,10 +264,23 @@ def uri(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("expected a path, file:///… or s3://bucket/…")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
+    if scheme is not None and scheme[1].lower() in _CATALOGS:
+        raise ValueError("expected a path, file:///… or s3://bucket/…; cdfd only reads the tables of a catalog")
     if scheme is not None and scheme[1].lower() not in _SCHEMES:
         raise ValueError("expected a path, file:///… or s3://bucket/…")
     _refuse_credentials(value)
     return value.rstrip("/") if value.strip("/") and not value.endswith(":///") else value
+
+
+def table_uri(value: object) -> str:
+    """The name of a table in a catalog, such as `uc://main.sales.orders`, or as `uri`."""
+    matched = re.match(r"([A-Za-z]+)://", value) if isinstance(value, str) else None
+    if not isinstance(value, str) or matched is None or matched[1].lower() not in _CATALOGS:
+        return uri(value)
+    name = value[matched.end() :].rstrip("/")
+    if not all(name.split(".")) or "/" in name or "." not in name or not name.isprintable():
+        raise ValueError("expected a name such as uc://catalog.schema.table or glue://database.table")
+    return f"{matched[1].lower()}://{name}"
 
 
 def folder(value: object) -> str:

@@ -34,7 +34,7 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
             yield lambda table: keep(SourceLedger(open_table(config, table).log.storage, time))
             return
         shared = keep(
-            TableLedger(open_private(place.uri, config.storage.options(place.uri)), time)
+            TableLedger(open_private(place.uri, config.options(place.uri)), time)
             if place.kind == "table"
             else NoLedger()
         )

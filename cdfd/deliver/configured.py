@@ -25,7 +25,7 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     """
     # Files of a local clone may be in a store that has options.
     places = (table.uri, *table.allowed_roots, *table.path_prefixes.values())
-    options = next(filter(None, map(config.storage.options, places)), None)
+    options = next(filter(None, map(config.options, places)), None)
     return Table.open(
         table.uri,
         options,

@@ -46,14 +46,14 @@ class Tokens:
         Raises:
             StorageError: the file cannot be read, or the server for tokens gives none.
         """
-        if self._options.token is not None:
-            return self._options.token
-        if self._options.client_id is None and self._options.token_file is None:
-            return None
+        options = self._options
+        if options.client_id is None and options.token_file is None:
+            return options.token
         async with self._lock:
             if self._token is None or time.monotonic() >= self._until:
-                if self._options.token_file is not None:
-                    self._token = await _text(self._options.token_file, "token_file")
+                if options.token_file is not None:
+                    # Executors of a cluster have no such file: they get its text.
+                    self._token = await _text(options.token_file, options.token, "token_file")
                     self._until = time.monotonic() + FILE_SECONDS
                 else:
                     self._token, life = await self._of_client()
@@ -63,7 +63,7 @@ class Tokens:
     def expire(self) -> bool:
         """Forget the token, because the catalog refused it. Returns whether another one may be had."""
         self._token = None
-        return self._options.token is None and (self._options.client_id or self._options.token_file) is not None
+        return (self._options.client_id or self._options.token_file) is not None
 
     def redacted(self, text: str) -> str:
         """A text from elsewhere, with all secrets masked."""
@@ -78,9 +78,9 @@ class Tokens:
         assert options.client_id is not None
         assert options.token_url is not None
         secret = options.client_secret
-        if secret is None:
-            assert options.client_secret_file is not None
-            secret = await _text(options.client_secret_file, "client_secret_file")
+        if options.client_secret_file is not None:
+            secret = await _text(options.client_secret_file, secret, "client_secret_file")
+        assert secret is not None
         form = {"grant_type": "client_credentials", "scope": options.scope}
         login = base64.b64encode(f"{quote(options.client_id)}:{quote(secret)}".encode()).decode()  # RFC 6749, 2.3.1
         headers = {"Authorization": f"Basic {login}"}
@@ -113,8 +113,8 @@ def _parse(body: bytes) -> tuple[str | None, float]:
     return (token, min(max(float(life), 1.0), 86_400.0)) if usable else (None, 0)
 
 
-async def _text(path: str, option: str) -> str:
-    """The text of a mounted secret."""
+async def _text(path: str, known: str | None, option: str) -> str:
+    """The text of a mounted secret; that which is known, if the file cannot be read."""
 
     def read() -> str:
         with Path(path).open("rb") as file:
@@ -123,6 +123,8 @@ async def _text(path: str, option: str) -> str:
     try:
         text = await asyncio.to_thread(read)
     except (OSError, UnicodeDecodeError, ValueError) as error:
+        if known is not None:
+            return known
         what = f"the file of {option} cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"
         raise StorageError(what, path=path, retriable=True) from None
     if not text or not text.isprintable() or not text.isascii():

@@ -47,7 +47,7 @@ class Request:
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
         existing: what to do with an `output` that is not empty.
-        allowed_roots, path_prefixes, max_log_line: see `Table.open`.
+        allowed_roots, path_prefixes, max_log_line, storage_options: see `Table.open`.
     """
 
     uri: str
@@ -62,6 +62,12 @@ class Request:
     allowed_roots: tuple[str, ...] = ()
     path_prefixes: Mapping[str, str] = field(default_factory=dict)
     max_log_line: int | None = None
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+
+
+def _options(uri: str, request: Request) -> Mapping[str, object] | None:
+    """The options of a catalog, for a table that one names."""
+    return request.storage_options if uri.startswith(("uc://", "glue://")) else None
 
 
 def run(request: Request) -> None:
@@ -79,8 +85,8 @@ def run(request: Request) -> None:
         path_prefixes=request.path_prefixes,
         max_log_line=request.max_log_line,
     )
-    table = reach(request.uri)
-    other = table if request.other is None else reach(request.other)
+    table = reach(request.uri, _options(request.uri, request))
+    other = table if request.other is None else reach(request.other, _options(request.other, request))
     before, after = asyncio.run(_states(table, other, request))
     difference = Difference(before, after, request.key, request.columns, spill_space())
     total = dict.fromkeys(("insert", "update", "delete"), 0)

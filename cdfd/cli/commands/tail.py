@@ -81,6 +81,7 @@ class Request:
     allowed_roots: tuple[str, ...] = ()
     path_prefixes: Mapping[str, str] = field(default_factory=dict)
     max_log_line: int | None = None
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
 
 
 def run(request: Request) -> None:
@@ -139,7 +140,11 @@ def _write_net(request: Request, writer: Writer) -> None:
 
 def _open(request: Request) -> Table:
     return Table.open(
-        request.uri, None, request.allowed_roots, path_prefixes=request.path_prefixes, max_log_line=request.max_log_line
+        request.uri,
+        request.storage_options,
+        request.allowed_roots,
+        path_prefixes=request.path_prefixes,
+        max_log_line=request.max_log_line,
     )
 
 

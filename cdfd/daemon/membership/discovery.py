@@ -91,7 +91,7 @@ class FolderSearch:
         """The store of a folder below the root, or of the root itself: that of a table which the search found there."""
         root = self.discovery.pattern.root
         uri = self.discovery.pattern.uri(steps) if steps else root
-        return open_table(uri, self._config.storage.options(uri), self.discovery.allowed_roots, root)
+        return open_table(uri, self._config.options(uri), self.discovery.allowed_roots, root)
 
     async def _below(self, storage: FolderListing, steps: Steps, errors: dict[Steps, CdfdError]) -> list[Steps]:
         """The folders that match the pattern below a folder that does."""

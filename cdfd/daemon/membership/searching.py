@@ -136,7 +136,7 @@ class Searching:
     def _watched(self, discovery: Discovery) -> tuple[Watch, Backoff]:
         """Wakes the search, and its intervals."""
         root, interval = discovery.pattern.root, discovery.interval
-        storage = open_storage(root, self._members.config.storage.options(root))
+        storage = open_storage(root, self._members.config.options(root))
         if isinstance(storage, LocalStorage):
             watch = DirectoryWatch(storage.root, self._file_events, self._clock, accepts=_any)
             return watch, Backoff(min(FIRST_SECONDS, interval), interval)

@@ -34,9 +34,9 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
             open_table(config, table)
     for discovery in config.discoveries:
         root = discovery.pattern.root
-        open_storage(root, config.storage.options(root))
+        open_storage(root, config.options(root))
     if config.progress.ledger.kind == "table":
-        open_storage(config.progress.ledger.uri, config.storage.options(config.progress.ledger.uri))
+        open_storage(config.progress.ledger.uri, config.options(config.progress.ledger.uri))
     connector(config).preflight()
     if config.poll.notifications is not None:
         from cdfd.storage.s3.sqs import QueueName  # imports the S3 client, which is slow

@@ -123,7 +123,7 @@ class DeltaConnector(Connector):
 
     def _target(self, table: Table, role: str = "") -> Target:
         place = self._place(table)
-        storage = open_storage(place, self._config.storage.options(place))
+        storage = open_storage(place, self._config.options(place))
         sink = self._sink
         layout = Layout(
             sink.partition_by,

@@ -92,7 +92,7 @@ class CdfdKafka(DataSource):
             and checkpoint is not None
             and record_format(out.options.sink.format).tells_snapshots
         ):
-            snapshot = snapshot_version(checkpoint, out.options.config.storage.options(checkpoint))
+            snapshot = snapshot_version(checkpoint, out.options.config.options(checkpoint))
             out = replace(out, options=replace(out.options, snapshot=snapshot))
         return StreamWriter(out)
 

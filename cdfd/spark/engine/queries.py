@@ -98,7 +98,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         options["allowedRoots"] = ",".join(table.allowed_roots)
     if table.path_prefixes:
         options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
-    return options | {f"{STORAGE}{name}": _text(value) for name, value in config.storage.options(table.uri).items()}
+    return options | {f"{STORAGE}{name}": _text(value) for name, value in config.options(table.uri).items()}
 
 
 def last_batch(query: StreamingQuery, table: Table) -> Batch | None:

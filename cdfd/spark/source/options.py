@@ -96,6 +96,11 @@ class SourceOptions:
         for name in rest:
             if name not in _NAMES:
                 raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
+        if rest.get("table"):
+            if rest.get("path"):
+                raise ConfigError("path and table are both given", hint="Give one of them")
+            name = rest["table"].strip()
+            rest["path"] = name if "://" in name else f"uc://{name}"
         if not rest.get("path"):
             raise ConfigError(
                 "no table is named", hint='Give its path or URI: .format("cdfd").load("s3://lake/orders")'
@@ -145,6 +150,7 @@ class SourceOptions:
 
 _OPTIONS = (
     "path",
+    "table",
     "readChangeFeed",
     "startingVersion",
     "startingTimestamp",

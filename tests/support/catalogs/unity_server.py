@@ -12,6 +12,7 @@ Delta Kernel for Java creates, commits, publishes and reads tables through it (`
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import threading
 import time
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 from aiohttp import web
 
@@ -284,10 +286,12 @@ def _add_routes(application: web.Application, server: UnityServer) -> None:
 
     async def token(request: web.Request) -> web.StreamResponse:
         given = await request.post()
-        import base64
-
         login = base64.b64decode(request.headers.get("Authorization", "").removeprefix("Basic ")).decode()
-        if server.oauth is None or login != ":".join(server.oauth) or given["grant_type"] != "client_credentials":
+        if (
+            server.oauth is None
+            or login != ":".join(map(quote_plus, server.oauth))
+            or given["grant_type"] != "client_credentials"
+        ):
             return web.json_response({"error": "invalid_client"}, status=401)
         server.token = f"oauth-{uuid.uuid4()}"
         return web.json_response(

@@ -32,6 +32,7 @@ _PARSED: dict[Any, tuple[str, str]] = {
     values.share: ("number", "`0` to `1`"),
     values.flag: ("boolean", "`true`, `false`"),
     values.uri: ("path or URI", _URI),
+    values.table_uri: ("path or URI", _URI),
     values.folder: ("path", "a local folder"),
     values.web_address: ("URL", "`http://…`, `https://…`"),
     values.queue: ("URI", "`sqs://region/name`, or the URL of a queue"),

@@ -1,0 +1,447 @@
+"""Unity Catalog through a stand-in server: requests, faults, answers of any shape, tokens, and what errors say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cdfd
+from cdfd.catalogs.base import CatalogTable
+from cdfd.catalogs.opening import connection_for
+from cdfd.catalogs.uc import answers
+from cdfd.catalogs.uc.catalog import UnityCatalog, open_unity
+from cdfd.catalogs.uc.options import parse
+from cdfd.errors import CdfdError, ConfigError, NotATableError, StorageError, UnsupportedError
+from cdfd.storage.s3.loop import request_loop
+from tests.support.catalogs.memory import NAME, ManagedTable, MemoryCatalog
+from tests.support.catalogs.unity_server import API, Fault, UnityServer, commit, unity_server
+
+TOKEN = "dapi-0123456789-secret"
+LOAD = "tables/orders$"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[UnityServer]:
+    with unity_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def table(server: UnityServer, tmp_path: Path) -> ManagedTable:
+    """A table with two versions, the second one ratified only."""
+    table = ManagedTable(tmp_path / "orders", MemoryCatalog())
+    server.add_table(NAME, table.folder.as_uri())
+    add_version(server, table)
+    return table
+
+
+def add_version(server: UnityServer, table: ManagedTable) -> None:
+    made = table.commit()
+    assert made.file_name is not None
+    server.ratify(NAME, made.version, made.file_name, size=made.size, modified_ms=made.modified_ms)
+
+
+def opened(server: UnityServer, **options: object) -> UnityCatalog:
+    return open_unity({"endpoint": server.url, "deadline": 5, **options})
+
+
+def ask(work: Awaitable[Any]) -> Any:
+    async def awaited() -> Any:
+        return await work
+
+    return request_loop().submit(awaited()).result(60)
+
+
+def rows(server: UnityServer, **options: object) -> list[int]:
+    given = {"endpoint": server.url, "deadline": 5, **options}
+    return cdfd.changes(f"uc://{NAME}", storage_options=given).read_all()["id"].to_pylist()  # type: ignore[no-any-return]
+
+
+class TestRequests:
+    def test_first_read_asks_for_the_api_and_the_table(self, server: UnityServer, table: ManagedTable) -> None:
+        assert rows(server) == [1]
+        assert server.requests == [
+            f"GET {API}/delta/v1/config?catalog=main&protocol-versions=1.0",
+            f"GET {API}/delta/v1/catalogs/main/schemas/sales/tables/orders",
+        ]
+
+    def test_names_are_escaped(self, server: UnityServer, tmp_path: Path) -> None:
+        table = ManagedTable(tmp_path / "odd", MemoryCatalog(), "main.sales.o?r#d%20 é")
+        server.add_table(table.name, table.folder.as_uri())
+        assert ask(opened(server).load(table.name)).latest == 0
+        assert server.requests[-1].endswith("/tables/o%3Fr%23d%2520%20%C3%A9")
+
+    @pytest.mark.parametrize("name", ["orders", "a..b", "a.b.c.d", "a.b/c.d", "", "a.b.c\n"])
+    def test_name_of_no_table_is_refused(self, server: UnityServer, name: str) -> None:
+        with pytest.raises(ConfigError, match="names no table of Unity Catalog"):
+            cdfd.changes(f"uc://{name}", storage_options={"endpoint": server.url})
+
+    def test_tables_of_a_schema_are_listed_page_by_page(self, server: UnityServer, tmp_path: Path) -> None:
+        server.page = 2
+        for number in range(5):
+            server.add_table(f"main.sales.t{number}", (tmp_path / str(number)).as_uri())
+        server.add_table("main.sales.csv", "file:///csv", format="CSV")
+        server.add_table("main.other.x", "file:///x")
+        assert ask(opened(server).tables("main.sales")) == ["t0", "t1", "t2", "t3", "t4"]
+        assert server.count("/tables[?]") == 3
+
+    def test_requests_keep_to_the_rate(self, server: UnityServer, table: ManagedTable) -> None:
+        async def many(catalog: UnityCatalog) -> float:
+            await catalog.load(NAME)
+            begun = time.monotonic()
+            await asyncio.gather(*(catalog.load(NAME) for _ in range(11)))
+            return time.monotonic() - begun
+
+        assert ask(many(opened(server, requests_per_second=50))) >= 0.2
+
+    def test_equal_options_share_a_connection(self, server: UnityServer) -> None:
+        one, same = (connection_for("uc", {"endpoint": server.url, "scope": "x"}) for _ in range(2))
+        assert one is same
+        assert connection_for("uc", {"endpoint": server.url, "scope": "y"}) is not one
+
+
+class TestFaults:
+    """A fault is a transient error that names the table, or passes unnoticed."""
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            Fault(LOAD),
+            Fault(LOAD, status=500, body="{}"),
+            Fault(LOAD, status=503, headers={"Retry-After": "1"}),
+            Fault(LOAD, status=429, body=json.dumps({"error": {"type": "TooManyRequestsException", "code": 429}})),
+        ],
+        ids=["hangs up", "500", "503", "429"],
+    )
+    def test_passing_fault_is_not_noticed(self, server: UnityServer, table: ManagedTable, fault: Fault) -> None:
+        server.faults.append(fault)
+        assert rows(server) == [1]
+        assert server.count(LOAD) == 2
+
+    def test_delay_of_429_is_obeyed_by_all_tables(self, server: UnityServer, table: ManagedTable) -> None:
+        async def two(catalog: UnityCatalog) -> float:
+            await catalog.load(NAME)
+            server.faults.append(Fault(LOAD, status=429, headers={"Retry-After": "1"}))
+            begun = time.monotonic()
+            await catalog.load(NAME)
+            return time.monotonic() - begun
+
+        assert ask(two(opened(server))) >= 1
+        server.faults.append(Fault(LOAD, status=429, headers={"Retry-After": "9000"}))
+        with pytest.raises(StorageError, match="429") as caught:
+            ask(opened(server, deadline=1).load(NAME))
+        assert caught.value.retriable
+
+    def test_slow_catalog_is_a_transient_error(self, server: UnityServer, table: ManagedTable) -> None:
+        server.faults += [Fault(LOAD, seconds=3)] * 9
+        with pytest.raises(StorageError, match="cannot be reached: no answer") as caught:
+            rows(server, timeout=0.2, deadline=0.5)
+        assert caught.value.retriable
+        assert caught.value.table == f"uc://{NAME}"
+
+    def test_catalog_that_is_down_is_a_transient_error(self, server: UnityServer, table: ManagedTable) -> None:
+        options = {"endpoint": "http://127.0.0.1:9", "deadline": 0.3}
+        with pytest.raises(StorageError, match="cannot be reached") as caught:
+            cdfd.changes(f"uc://{NAME}", storage_options=options)
+        assert caught.value.retriable
+        assert caught.value.table == f"uc://{NAME}"
+
+    @pytest.mark.parametrize(
+        ("status", "kind", "hint"),
+        [
+            (
+                403,
+                "PermissionDeniedException",
+                "USE CATALOG on main, USE SCHEMA on main.sales and SELECT on main.sales.orders",
+            ),
+            (401, "NotAuthorizedException", "Check the token"),
+        ],
+    )
+    def test_refusal_says_what_is_missing(
+        self, server: UnityServer, table: ManagedTable, status: int, kind: str, hint: str
+    ) -> None:
+        model = {"message": f"no {TOKEN}\n\x1b[31m", "type": kind, "code": status}
+        server.token = TOKEN
+        server.faults += [Fault(LOAD, status=status, body=json.dumps({"error": model}))] * 2
+        with pytest.raises(StorageError) as caught:
+            rows(server, token=TOKEN)
+        assert f"{status} {kind}: no ***" in caught.value.what
+        assert hint in str(caught.value)
+        assert not caught.value.retriable
+        assert TOKEN not in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+    def test_unknown_table_is_no_table(self, server: UnityServer, table: ManagedTable) -> None:
+        with pytest.raises(NotATableError, match=r"has no table main\.sales\.nothing: 404 NoSuchTableException"):
+            cdfd.changes("uc://main.sales.nothing", storage_options={"endpoint": server.url})
+
+    def test_redirect_does_not_get_the_token(self, server: UnityServer, table: ManagedTable) -> None:
+        server.token = TOKEN
+        server.faults.append(Fault(LOAD, status=302, headers={"Location": f"{server.url}/elsewhere"}))
+        with pytest.raises(StorageError, match="302"):
+            rows(server, token=TOKEN)
+        assert not server.count("elsewhere")
+
+    def test_location_on_this_machine_needs_trust(self, server: UnityServer, table: ManagedTable) -> None:
+        with pytest.raises(StorageError, match="says that the table is on this machine"):
+            rows(server, local_locations="false")
+
+    @pytest.mark.parametrize("location", ["file:///tmp/../etc", "s3://b/../c", "", "s3://b\n/c", 7, None])
+    def test_location_that_is_none_is_refused(self, server: UnityServer, table: ManagedTable, location: object) -> None:
+        def altered(answer: dict[str, Any]) -> Any:
+            answer["metadata"]["location"] = location
+            return answer
+
+        server.altered = altered
+        with pytest.raises(StorageError, match=r"answer cannot be used: it.*about main\.sales\.orders to 127\.0\.0\.1"):
+            rows(server)
+
+    def test_answer_that_is_too_large_is_refused(
+        self, server: UnityServer, table: ManagedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cdfd.catalogs.uc.client.MAX_ANSWER_BYTES", 1000)
+        server.altered = lambda answer: answer | {"more": "x" * 2000}
+        with pytest.raises(StorageError, match="answer has more than"):
+            rows(server, deadline=0.3)
+
+    @pytest.mark.parametrize(
+        "body", ["", "[", "null", "[]", "{}", '"x"', '{"metadata": []}', '{"metadata": {}}', "\x00"]
+    )
+    def test_answer_that_is_no_table_is_a_transient_error(
+        self, server: UnityServer, table: ManagedTable, body: str
+    ) -> None:
+        server.faults.append(Fault(LOAD, status=200, body=body))
+        with pytest.raises(StorageError, match="answer cannot be used") as caught:
+            rows(server)
+        assert caught.value.table == f"uc://{NAME}"
+        assert caught.value.retriable
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+class TestAnswers:
+    VALID: ClassVar[dict[str, Any]] = {
+        "metadata": {"table-uuid": "u", "location": "s3://b/t", "properties": {}},
+        "commits": [commit(1, f"{1:020d}.a.json")],
+        "latest-table-version": 1,
+    }
+
+    @settings(suppress_health_check=[HealthCheck.too_slow])
+    @given(st.data())
+    def test_any_json_is_a_table_or_a_value_error(self, data: st.DataObject) -> None:
+        answer = json.loads(json.dumps(self.VALID))
+        place, key = data.draw(
+            st.sampled_from(
+                [
+                    (answer, "metadata"),
+                    (answer, "commits"),
+                    (answer, "latest-table-version"),
+                    (answer["metadata"], "location"),
+                    (answer["metadata"], "table-uuid"),
+                    (answer["metadata"], "properties"),
+                    *((answer["commits"][0], key) for key in answer["commits"][0]),
+                ]
+            )
+        )
+        place[key] = data.draw(_JSON)
+        with contextlib.suppress(ValueError):
+            assert isinstance(answers.table_of(answer), CatalogTable)
+
+    @given(_JSON)
+    def test_other_answers_of_any_json_are_values_or_value_errors(self, answer: Any) -> None:
+        for parsed in (
+            answers.older_table_of,
+            answers.older_commits_of,
+            answers.credentials_of,
+            lambda found: answers.older_credentials_of(found, "s3://b/t"),
+            answers.page_of,
+        ):
+            with contextlib.suppress(ValueError):
+                parsed(answer)
+
+    def test_wrong_order_is_sorted(self) -> None:
+        commits = [commit(version, f"{version:020d}.a.json") for version in (2, 3, 1)]
+        found = answers.table_of(self.VALID | {"commits": commits, "latest-table-version": 3})
+        assert [each.version for each in found.commits] == [1, 2, 3]
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"commits": [commit(1, f"{1:020d}.a.json")] * 2}, "two commits have one version"),
+            ({"latest-table-version": 0}, "commit of version 1, but the newest version is 0"),
+            ({"latest-table-version": "1"}, "no whole number"),
+            ({"latest-table-version": -7}, "newest version is -7"),
+            ({"commits": [commit(-1, "x")]}, "has the version -1"),
+            ({"commits": [commit(1, "../../x")]}, "is named"),
+        ],
+    )
+    def test_answer_that_contradicts_itself(self, change: dict[str, Any], what: str) -> None:
+        with pytest.raises(ValueError, match=what):
+            answers.table_of(self.VALID | change)
+
+
+class TestOlderApi:
+    @pytest.fixture(autouse=True)
+    def _older(self, server: UnityServer) -> None:
+        server.delta_api = False
+
+    def test_managed_table(self, server: UnityServer, table: ManagedTable) -> None:
+        for _ in range(4):
+            add_version(server, table)
+        server.page = 2
+        assert rows(server) == [1, 2, 3, 4, 5]
+        assert server.count("GET .*/delta/preview/commits") == 3
+
+    def test_table_is_looked_up_by_name_once_for_many_polls(self, server: UnityServer, table: ManagedTable) -> None:
+        async def polls(catalog: UnityCatalog) -> None:
+            for _ in range(5):
+                await catalog.load(NAME)
+
+        ask(polls(opened(server)))
+        assert server.count("/tables/main") == 1
+        assert server.count("/delta/preview/commits") == 5
+
+    def test_unknown_table_is_no_table(self, server: UnityServer) -> None:
+        with pytest.raises(NotATableError, match="404 NOT_FOUND"):
+            ask(opened(server).load("main.sales.nothing"))
+
+    def test_table_of_another_format_is_refused(self, server: UnityServer) -> None:
+        server.add_table("main.sales.csv", "file:///csv", format="CSV")
+        with pytest.raises(UnsupportedError, match="format is 'CSV'"):
+            ask(opened(server).load("main.sales.csv"))
+
+    def test_credentials(self, server: UnityServer, table: ManagedTable) -> None:
+        config = {"s3.access-key-id": "A", "s3.secret-access-key": "S", "s3.session-token": "T"}
+        server.credentials = lambda table: [{"prefix": "s3://b/t", "config": config, "expiration-time-ms": 5}]
+        [found] = ask(opened(server).credentials(NAME, None))
+        assert (found.prefix, found.config, found.ends_ms) == ("s3://b/t", config, 5)
+
+
+def test_table_that_only_the_older_api_knows(server: UnityServer, table: ManagedTable) -> None:
+    server.unsupported.add(NAME)
+    assert rows(server) == [1]
+    assert server.count(LOAD) == 1
+    assert server.count("/delta/preview/commits") == 1
+
+
+class TestTokens:
+    def test_text(self, server: UnityServer, table: ManagedTable) -> None:
+        server.token = TOKEN
+        assert rows(server, token=TOKEN) == [1]
+
+    def test_file_that_is_replaced(self, server: UnityServer, table: ManagedTable, tmp_path: Path) -> None:
+        server.token, file = TOKEN, tmp_path / "token"
+        file.write_text(f"{TOKEN}\n")
+        catalog = opened(server, token_file=str(file))
+        ask(catalog.load(NAME))
+        server.token = "another"
+        file.write_text("another")
+        assert ask(catalog.load(NAME)).latest == 1
+
+    def test_file_that_is_not_there_yields_to_the_text(self, server: UnityServer, table: ManagedTable) -> None:
+        """As on an executor of a cluster."""
+        server.token = TOKEN
+        assert rows(server, token=TOKEN, token_file="/nowhere/token") == [1]
+
+    def test_file_without_a_token_is_an_error_without_its_text(self, server: UnityServer, tmp_path: Path) -> None:
+        (tmp_path / "token").write_bytes(b"\xff secret")
+        with pytest.raises(StorageError, match="file of token_file cannot be read") as caught:
+            ask(opened(server, token_file=str(tmp_path / "token")).load(NAME))
+        assert "secret" not in str(caught.value)
+
+    def test_oauth_client_renews_its_token(self, server: UnityServer, table: ManagedTable) -> None:
+        server.oauth, server.token_life = ("id", "s&cret"), 1
+        catalog = opened(server, client_id="id", client_secret="s&cret")
+
+        async def twice() -> None:
+            await catalog.load(NAME)
+            await asyncio.sleep(1)
+            await catalog.load(NAME)
+
+        ask(twice())
+        assert server.count("POST /oidc/v1/token") == 2
+
+    def test_refused_token_is_renewed_once(self, server: UnityServer, table: ManagedTable) -> None:
+        server.oauth = ("id", "secret")
+        catalog = opened(server, client_id="id", client_secret="secret")
+        ask(catalog.load(NAME))
+        server.token = "revoked"
+        assert ask(catalog.load(NAME)).latest == 1
+        assert server.count("POST /oidc/v1/token") == 2
+
+    def test_wrong_secret_is_an_error_without_it(self, server: UnityServer) -> None:
+        server.oauth = ("id", "secret")
+        with pytest.raises(StorageError, match="server for tokens gives none: its status is 401") as caught:
+            ask(opened(server, client_id="id", client_secret="wr0ng").load(NAME))
+        assert "wr0ng" not in str(caught.value)
+
+
+class TestOptions:
+    def test_endpoint_gets_the_path_of_the_api(self) -> None:
+        for written in ("http://h:1", "http://h:1/", f"http://h:1{API}"):
+            assert parse({"endpoint": written}, {}).endpoint == f"http://h:1{API}"
+        assert (
+            parse({"endpoint": "adb-1.azuredatabricks.net"}, {}).endpoint == f"https://adb-1.azuredatabricks.net{API}"
+        )
+
+    def test_environment(self) -> None:
+        environ = {"DATABRICKS_HOST": "https://h", "DATABRICKS_CLIENT_ID": "i", "DATABRICKS_CLIENT_SECRET": "s"}
+        found = parse({}, environ)
+        assert (found.endpoint, found.client_id, found.client_secret) == (f"https://h{API}", "i", "s")
+        assert found.token_url == "https://h/oidc/v1/token"
+        assert parse({"token_file": "/t"}, environ).client_secret is None
+        assert parse({}, environ | {"UC_ENDPOINT": "http://u"}).host == "u"
+
+    @pytest.mark.parametrize(
+        ("options", "what"),
+        [
+            ({}, "no endpoint"),
+            ({"endpoint": "ftp://x"}, "not a URL"),
+            ({"endpoint": "http://user:pw@h"}, "not a URL"),
+            ({"endpoint": "http://h", "tokn": "x"}, "Did you mean token"),
+            ({"endpoint": "http://h", "client_id": "x"}, "needs client_secret"),
+            ({"endpoint": "http://h", "credentials": "mine"}, "vended or own"),
+            ({"endpoint": "http://h", "timeout": "soon"}, "a number above 0"),
+            ({"endpoint": "http://h", "local_locations": "maybe"}, "true or false"),
+            ({"endpoint": "http://h", "token": 7}, "expected to be text"),
+        ],
+    )
+    def test_wrong_options(self, options: dict[str, object], what: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            parse(options, {})
+        assert what in str(caught.value)
+        assert "pw" not in str(caught.value)
+
+    def test_secrets_are_in_no_text(self) -> None:
+        found = parse(
+            {"endpoint": "http://h", "token": TOKEN, "client_secret": "s3cret", "s3.secret_access_key": "k3y"}, {}
+        )
+        assert not any(secret in repr(found) for secret in (TOKEN, "s3cret", "k3y"))
+
+    def test_options_of_stores(self) -> None:
+        catalog = open_unity({"endpoint": "http://h", "s3.region": "eu-west-1", "az.account_name": "a"})
+        assert catalog.store_options("s3a://b/t") == {"region": "eu-west-1"}
+        assert catalog.store_options("abfss://c@a.dfs.core.windows.net/t") == {"account_name": "a"}
+
+
+def test_errors_are_of_cdfd(server: UnityServer, table: ManagedTable) -> None:
+    """Whatever status comes, with whatever body."""
+    for status in (201, 204, 301, 400, 404, 409, 418, 501, 507):
+        for body in ("", "x", "{}", '{"error": 7}', '{"error": {"type": [], "message": {}}}'):
+            server.faults = [Fault(LOAD, status=status, body=body)]
+            with pytest.raises(CdfdError):
+                ask(opened(server).load(NAME))
