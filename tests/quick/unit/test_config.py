@@ -435,7 +435,8 @@ colour: red
         'poll.interval: expected a duration such as 500ms, 1s or 5m, found "5" (line 15)',
         'engine: expected a mapping, found "embedded" (line 16)',
         'http.listen: expected an address such as 127.0.0.1:9464, or null for no server, found "9464" (line 17)',
-        "colour: unknown key; known here: catalogs, catch_up, controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, spill, "
+        "colour: unknown key; known here: catalogs, catch_up, "
+        "controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, spill, "
         "storage, tables, telemetry (line 18)",
     )
 
