@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json import JsonEncoder
+from cdfd.encode.records import Origin
 
 ROUNDS = 9
 
@@ -74,7 +75,7 @@ def main() -> None:
         encoder = JsonEncoder(batch.schema)
         report(f"{name} ({len(encoder.lines(batch)) // rows} bytes)", lambda e=encoder, b=batch: e.lines(b), rows)
     batch = batches["prices, no nulls"]
-    report("debezium", lambda: DebeziumEncoder("orders").lines(batch), rows)
+    report("debezium", lambda: DebeziumEncoder(Origin("shop", "orders", "", "orders")).lines(batch), rows)
 
 
 def report(name: str, work: Callable[[], object], rows: int) -> None:

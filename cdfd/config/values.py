@@ -305,6 +305,14 @@ def web_address(value: object) -> str:
     return value.rstrip("/")
 
 
+def addresses(value: object) -> tuple[str, ...]:
+    """An address, or several as a list or separated by commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError("expected an address such as https://host:port, or several")  # noqa: TRY004 # pydantic's
+    return tuple(item.strip() if isinstance(item, str) else item for item in items)
+
+
 def queue(value: object) -> str:
     """A queue of Amazon SQS: `sqs://region/name`, or its URL."""
     if not isinstance(value, str) or not re.fullmatch(r"(sqs|https?)://[^\s/?#@]+(/[^\s/?#@]+){1,2}", value):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cdfd.encode.images import KeyedRows
 from cdfd.encode.keys import Rows
 from cdfd.encode.pieces import Integers, pool_from_parts
-from cdfd.encode.records import Records
+from cdfd.encode.records import Records, SnapshotPart
 from cdfd.runtime.arrays import array_of
 
 Partitioner = Callable[[pa.Array], Integers]
@@ -40,7 +40,9 @@ class ArrowRecords:
         self._partitioner = partitioner
         self._record_bytes = record_bytes
 
-    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+    def encode(
+        self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         return [
             Records(None, _join(list(self._streams(rows))), partition=partition)

@@ -5,7 +5,7 @@
 | ce_specversion | `1.0`                                                                                         |
 | ce_source      | `cdfd://<pipeline>/<table>`                                                                   |
 | ce_time        | when the version was committed                                                                |
-| content-type   | `application/json`                                                                            |
+| content-type   | `application/json`, or that of another encoding; a tombstone, which has no content, has none   |
 | ce_type        | `cdfd.insert`, `cdfd.update_preimage`, `cdfd.update_postimage`, `cdfd.delete`, `cdfd.tombstone` |
 | ce_id          | `<table id>/<version>/<ordinal>`, of a snapshot `<table id>/<version>/snapshot/<ordinal>`;     |
 |                | of a tombstone with `/tombstone` behind it                                                    |
@@ -41,15 +41,16 @@ class CloudEventAttributes:
 
     Args:
         origin: of the rows.
+        content_type: of values.
     """
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, content_type: bytes = b"application/json") -> None:
         self._table_id = origin.table_id
         self._constant = (
             ("ce_specversion", b"1.0"),
             ("ce_source", f"cdfd://{origin.pipeline}/{origin.table}".encode()),
-            ("content-type", b"application/json"),
         )
+        self._content_type = content_type
 
     def __call__(self, rows: KeyedRows, layout: Layout, snapshot: bool) -> tuple[Headers, HeaderColumns]:
         """Headers of rows, as `row_records.Attributes` says. `DataError` where a time is beyond the year 9999."""
@@ -59,6 +60,12 @@ class CloudEventAttributes:
         stamps = raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64)
         headers: Headers = self._constant
         columns: HeaderColumns = (("ce_id", self._ids(versions, ordinals, layout, snapshot)),)
+        if layout.tombstones.any():
+            # Without a value, a content type makes some of CloudEvents' SDKs fail.
+            places = array_of(np.zeros(len(layout.rows), np.int64), mask=layout.tombstones)
+            columns += (("content-type", pool(self._content_type).take(places)),)
+        else:
+            headers += (("content-type", self._content_type),)
         if _is_constant(stamps):
             headers += (("ce_time", _time_text(int(stamps[0]))),)
         else:

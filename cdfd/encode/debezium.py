@@ -1,6 +1,6 @@
 """Change rows as Debezium's envelope: one event per row, but one for the two images of an update.
 
-    {"before":{...}|null,"after":{...}|null,"source":{...},"op":"u","ts_ms":...,"transaction":null}
+    {"before":{...}|null,"after":{...}|null,"source":{...},"transaction":null,"op":"u","ts_ms":...,"ts_us":...,"ts_ns":...}
 
 | rows                                    | op | before | after |
 |-----------------------------------------|----|--------|-------|
@@ -13,13 +13,16 @@
 An image follows another where its `_change_ordinal` does. The last two come from updates whose images a writer did
 not put side by side. A `u` always has both images, because consumers such as Flink's stop for good at one without.
 
-`source` has the fields every connector of Debezium has (version, connector, name, ts_ms, snapshot, db, sequence,
-table), and `commit_version` and `change_ordinal`. `sequence` orders events as in Debezium for PostgreSQL: two numbers
-as strings, in JSON, in a string. All times are that of the commit, in milliseconds: there is no clock here, and the
-same rows have to give the same events again.
+`source` has the fields every connector of Debezium has, in Debezium's order, those of its relational connectors (schema, table, txId), and
+`commit_version` and `change_ordinal`. `sequence` orders events as in Debezium for PostgreSQL: two numbers as strings, in JSON, in a string.
 
-Values look as in the flat format, which is `decimal.handling.mode=string` and ISO-8601 times; there is no `schema`
-next to the payload (`schemas.enable=false`).
+| field                  | value                                                                                              |
+|------------------------|----------------------------------------------------------------------------------------------------|
+| source.ts_ms, _us, _ns | when the version was committed                                                                     |
+| ts_ms, ts_us, ts_ns    | when the rows were encoded, by the clock that the encoder is given; without one, of the commit     |
+| source.snapshot        | `first` and `last` of a snapshot's rows, `true` between, `incremental` of one on demand, or `false` |
+| source.txId            | the version                                                                                        |
+| transaction            | null; with the topic of transactions its id there, and the place of the event's newer row among the version's |
 
 As Debezium's connectors do where a primary key changes, the update becomes a delete (`d`) of the old key and an insert (`c`) of the new one,
 with the headers `__debezium.newkey` and `__debezium.oldkey`.
@@ -27,87 +30,153 @@ with the headers `__debezium.newkey` and `__debezium.oldkey`.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from cdfd import __version__
+from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, KeyedRows
-from cdfd.encode.json import JsonEncoder, text_of
-from cdfd.encode.keys import Rows
-from cdfd.encode.numbers import integers, raw_values
-from cdfd.encode.pieces import Booleans, Column, Integers, join, literal, pool
-from cdfd.encode.records import Layout, Records, with_tombstones
+from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.numbers import raw_values
+from cdfd.encode.payload import Constant, Group, Images, Payload, Shape, ShapeField, Value
+from cdfd.encode.pieces import Booleans, Integers, join, literal
+from cdfd.encode.records import Layout, Origin, Records, SnapshotPart, with_tombstones
+from cdfd.encode.values import Rules, cells
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.runtime.arrays import array_of
 
 _UPDATE: Final = len(CHANGE_TYPES)
-_OPERATIONS: Final = pool(b"c", b"d", b"c", b"d", b"u")
-_OPERATIONS_OF_SNAPSHOT: Final = pool(b"r", b"d", b"c", b"d", b"u")
+_OPERATIONS: Final = array_of(["c", "d", "c", "d", "u"])
+_OPERATIONS_OF_SNAPSHOT: Final = array_of(["r", "d", "c", "d", "u"])
 _PREFIX: Final = "__debezium"
+
+_SNAPSHOT: Final = array_of(["false", "true", "first", "last", "incremental"])
+_FALSE, _TRUE, _FIRST, _LAST, _INCREMENTAL = range(5)
+_SYMBOLS: Final = (
+    "true",
+    "first",
+    "first_in_data_collection",
+    "last_in_data_collection",
+    "last",
+    "false",
+    "incremental",
+)
+_OPERATION_TYPE: Final = pa.dictionary(pa.int8(), pa.string())
+_INT64: Final = pa.int64()
+
+
+def _own(name: str, type: pa.DataType, *, nullable: bool = True, symbols: tuple[str, ...] = ()) -> ShapeField:
+    """A field of the envelope itself."""
+    return ShapeField(name, type, nullable, symbols, of_table=False)
+
+
+_SOURCE: Final = Shape(
+    "io.debezium.connector.cdfd.Source",
+    (
+        *(_own(name, pa.string(), nullable=False) for name in ("version", "connector", "name")),
+        _own("ts_ms", _INT64, nullable=False),
+        _own("snapshot", pa.string(), symbols=_SYMBOLS),
+        _own("db", pa.string(), nullable=False),
+        _own("sequence", pa.string()),
+        *(_own(name, _INT64) for name in ("ts_us", "ts_ns")),
+        *(_own(name, pa.string(), nullable=False) for name in ("schema", "table")),
+        *(_own(name, _INT64) for name in ("txId", "commit_version", "change_ordinal")),
+    ),
+)
+_TRANSACTION: Final = Shape(
+    "event.block",
+    (
+        _own("id", pa.string(), nullable=False),
+        *(_own(name, _INT64, nullable=False) for name in ("total_order", "data_collection_order")),
+    ),
+)
 
 
 class DebeziumEncoder:
     """Encodes the change rows of one table: a record, or a line, for each event.
 
     Args:
-        table: `source.table`.
-        name: `source.name`, the logical name of the pipeline, which prefixes its topics.
+        origin: of the rows. `source.name` is the logical name of the pipeline, which prefixes its topics.
+        encoding: makes values of payloads.
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether the event of a delete is followed by a record without a value.
-        longs_as_strings: integers of 64 bits in quotes, in the rows.
         headers: makes headers of rows, which need keys; None for none.
+        clock: nanoseconds since 1970; None: the time of the commit stands for that of processing.
+        transactions: whether events have a `transaction` block.
     """
 
     def __init__(
         self,
-        table: str,
+        origin: Origin,
+        encoding: Encoding | None = None,
         *,
-        name: str = "cdfd",
-        keys: Rows | None = None,
+        keys: EncodedRows | None = None,
         tombstones: bool = False,
-        longs_as_strings: bool = False,
         headers: RowHeaders | None = None,
+        clock: Callable[[], int] | None = None,
+        transactions: bool = False,
     ) -> None:
-        self._table, self._name = table, name
+        self._origin = origin
+        self._encoding = JsonEncoding() if encoding is None else encoding
         self._keys = keys
         self._tombstones = tombstones
-        self._longs_as_strings = longs_as_strings
         self._headers = headers
-        self._encoder: JsonEncoder | None = None
+        self._clock = clock
+        self._transactions = transactions
+        self._schema: pa.Schema | None = None
+        self._shape = _SOURCE
 
-    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+    def encode(
+        self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> list[Records]:
         """As `RecordEncoder.encode`. Inserts of a snapshot get the operation `r`."""
         rows = KeyedRows.of(batch, self._keys)
-        values, places = self._events(rows, snapshot=snapshot)
-        if rows.keys is None:
-            return [Records(None, values)]
+        payload, places = self._payload(rows, snapshot=snapshot, part=part)
+        values = self._encoding.values(payload)
+        fixed = self._encoding.headers
+        if rows.keys is None or self._keys is None:
+            return [Records(None, values, fixed)]
+        fixed = (*self._keys.headers, *fixed)
         taken = array_of(places)
         columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         headers = tuple((name, column.take(taken)) for name, column in columns)
-        records = Records(rows.keys.take(taken), values, header_columns=headers)
+        records = Records(rows.keys.take(taken), values, fixed, headers)
         if not self._tombstones:
             return [records]
         return [with_tombstones(records, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))]
 
     def lines(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> pa.Buffer:
         """The events as JSON lines, each ended by a line feed, in one buffer. Takes and raises what `encode` does."""
-        return text_of(self._events(KeyedRows.of(batch, None), snapshot=snapshot, ending=b"\n")[0])
+        payload, _ = self._payload(KeyedRows.of(batch, None), snapshot=snapshot, part=SnapshotPart.MIDDLE)
+        assert isinstance(self._encoding, JsonEncoding), "lines are JSON"
+        return self._encoding.lines(payload)
 
-    def _events(self, rows: KeyedRows, *, snapshot: bool, ending: bytes = b"") -> tuple[pa.Array, Integers]:
-        """Envelopes, UTF-8, none null; and the row that each is about, the newer one of an update."""
+    def shape(self, schema: pa.Schema) -> Shape:
+        """The shape of events of rows with this schema; the same object for the same schema."""
+        if self._schema is None or schema != self._schema:
+            topic = self._origin.topic
+            columns = [schema.field(number) for number in range(len(schema) - len(CHANGE_COLUMNS))]
+            row = Shape(f"{topic}.Value", tuple(ShapeField(each.name, each.type) for each in columns))
+            fields = (
+                ShapeField("before", row),
+                ShapeField("after", row),
+                ShapeField("source", _SOURCE, nullable=False),
+                ShapeField("transaction", _TRANSACTION),
+                _own("op", _OPERATION_TYPE, nullable=False),
+                *(_own(name, _INT64) for name in ("ts_ms", "ts_us", "ts_ns")),
+            )
+            self._schema, self._shape = schema, Shape(f"{topic}.Envelope", fields)
+        return self._shape
+
+    def _payload(self, rows: KeyedRows, *, snapshot: bool, part: SnapshotPart) -> tuple[Payload, Integers]:
+        """Events, and the row that each is about, the newer one of an update."""
         batch, codes = rows.batch, rows.codes
-        encoder = self._encoder
-        if encoder is None or batch.schema != encoder.schema:
-            columns = range(batch.num_columns - len(CHANGE_COLUMNS))
-            encoder = JsonEncoder(batch.schema, columns=columns, longs_as_strings=self._longs_as_strings)
-            self._encoder = encoder
-        texts = encoder.rows(batch)
         milliseconds = batch.column(batch.num_columns - 2).cast(pa.timestamp("ms", "UTC"))
         versions, times, ordinals = (
             raw_values(column, np.int64)
@@ -116,40 +185,84 @@ class DebeziumEncoder:
         is_pair = (codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE)
         is_pair &= (versions[:-1] == versions[1:]) & (ordinals[1:] - ordinals[:-1] == 1)
         places = np.flatnonzero(np.append(~is_pair, True)[: len(codes)])
-        if not len(places):
-            return pool(), places
         # Of an update, the row before is the older image.
-        updates = np.insert(is_pair, 0, False)[places]
+        updates = np.insert(is_pair, 0, False)[: len(codes)][places]
         codes = codes[places]
-        before = _image(texts, places - updates, (codes == INSERT) | ((codes == POST_IMAGE) & ~updates))
-        after = _image(texts, places, (codes == PRE_IMAGE) | (codes == DELETE))
-        operations = Column(
-            _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS, (np.where(updates, _UPDATE, codes).astype(np.int64),)
+        versions, times, ordinals = versions[places], times[places], ordinals[places]
+        columns = batch.select(range(batch.num_columns - len(CHANGE_COLUMNS)))
+        before = _images(columns, places - updates, (codes == INSERT) | ((codes == POST_IMAGE) & ~updates))
+        after = _images(columns, places, (codes == PRE_IMAGE) | (codes == DELETE))
+        which = np.where(updates, _UPDATE, codes).astype(np.int8)
+        operations = pa.DictionaryArray.from_arrays(
+            array_of(which), _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS
         )
-        version, time, ordinal = (integers(array_of(values[places])) for values in (versions, times, ordinals))
-        cells = [before, after, time, version, ordinal, version, ordinal, operations, time]
-        separators = [
-            *(b'{"before":', b',"after":', b',"source":' + self._source(snapshot)),
-            *(b',"sequence":"[\\"', b'\\",\\"', b'\\"]","commit_version":', b',"change_ordinal":'),
-            *(b'},"op":"', b'","ts_ms":', b',"transaction":null}' + ending),
-        ]
-        return join(separators, cells, len(places)), places
+        source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, times, ordinals)
+        values = [before, after, source, self._transaction(versions, ordinals), operations, *self._moments(times)]
+        return Payload(self.shape(batch.schema), values, len(places)), places
 
-    def _source(self, snapshot: bool) -> bytes:
-        """The beginning of `source`, up to the time of the commit."""
-        fields = {
-            "version": __version__,
-            "connector": "cdfd",
-            "name": self._name,
-            "snapshot": "true" if snapshot else "false",
-            "db": "",
-            "table": self._table,
-        }
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1].encode() + b',"ts_ms":'
+    def _source(self, snapshot: Value, versions: Integers, times: Integers, ordinals: Integers) -> Group:
+        version = _numbers(versions)
+        moments = [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
+        texts = [_text(text) for text in (__version__, "cdfd", self._origin.pipeline)]
+        return Group(
+            [
+                *(*texts, moments[0], snapshot, _text(""), _sequence(versions, ordinals), *moments[1:]),
+                *(_text(""), _text(self._origin.table), version, version, _numbers(ordinals)),
+            ]
+        )
+
+    def _transaction(self, versions: Integers, ordinals: Integers) -> Value:
+        if not self._transactions:
+            return Constant(pa.nulls(1))
+        order = _numbers(ordinals + 1)
+        return Group([_texts_of(versions), order, order])
+
+    def _moments(self, times: Integers) -> list[Value]:
+        """When the rows were processed, in thousandths, millionths and billionths of a second."""
+        if self._clock is None:
+            return [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
+        now = self._clock()
+        return [Constant(array_of([now // scale])) for scale in (1_000_000, 1_000, 1)]
 
 
-def _image(texts: pa.Array, rows: Integers, nulls: Booleans) -> Column:
-    """The text of one row of the table per event, or null."""
-    if nulls.all():
-        return literal(b"null")
-    return Column(texts, (rows,), nulls if nulls.any() else None)
+def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
+    """The row of the table that each event has, or null."""
+    if len(nulls) and nulls.all():
+        return Constant(pa.nulls(1))
+    return Images(columns, rows, nulls if nulls.any() else None)
+
+
+def _snapshot(ordinals: Integers, part: SnapshotPart) -> Value:
+    if part is SnapshotPart.INCREMENTAL:
+        return _text("incremental")
+    codes = np.where(ordinals == 0, np.int8(_FIRST), np.int8(_TRUE))
+    if part is SnapshotPart.END and len(codes):
+        codes[-1] = _LAST
+    return pa.DictionaryArray.from_arrays(array_of(codes), _SNAPSHOT)
+
+
+def _numbers(values: Integers) -> Value:
+    same = len(values) > 0 and values[0] == values[-1] and bool((values == values[0]).all())
+    return Constant(array_of([int(values[0])])) if same else array_of(values)
+
+
+def _text(text: str) -> Constant:
+    return Constant(array_of([text]))
+
+
+def _sequence(versions: Integers, ordinals: Integers) -> Value:
+    """`["4","1"]`"""
+    same = len(versions) > 0 and bool((versions == versions[0]).all())
+    version = literal(b"%d" % versions[0]) if same else cells(array_of(versions), Rules())
+    return join([b'["', b'","', b'"]'], [version, cells(array_of(ordinals), Rules())], len(versions)).cast(
+        pa.large_string()
+    )
+
+
+def _texts_of(values: Integers) -> Value:
+    numbers = _numbers(values)
+    return (
+        Constant(numbers.value.cast(pa.string()))
+        if isinstance(numbers, Constant)
+        else array_of(values).cast(pa.string())
+    )

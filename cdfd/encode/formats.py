@@ -1,19 +1,84 @@
-"""The record formats by `sink.format`: what makes the encoder of a table."""
+"""The record formats by `sink.format`: an envelope and an encoding, or a word for both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Final, Literal
 
 from cdfd.encode.arrow import RECORD_BYTES, ArrowRecords, Partitioner
-from cdfd.encode.avro.format import AvroRows, Register
+from cdfd.encode.avro.format import MODES as AVRO_MODES
+from cdfd.encode.avro.format import AvroFormat
 from cdfd.encode.cloudevents import CloudEventAttributes
+from cdfd.encode.connect_json import MODES as CONNECT_MODES
+from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.debezium import DebeziumEncoder
+from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
-from cdfd.encode.keys import JsonRows, KeyColumns
+from cdfd.encode.json_schema import MODES as JSON_SCHEMA_MODES
+from cdfd.encode.json_schema import JsonSchemaFormat
+from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.keys import KeyColumns, every_column
+from cdfd.encode.kinds import Modes
+from cdfd.encode.protobuf.format import MODES as PROTOBUF_MODES
+from cdfd.encode.protobuf.format import ProtobufFormat
 from cdfd.encode.records import Origin, RecordEncoder
-from cdfd.encode.row_records import Attributes, RowRecords
+from cdfd.encode.registered import Kind, MakeFormat, RegisteredEncoding, Registration
+from cdfd.encode.row_records import RowRecords
+from cdfd.encode.values import Rules
 from cdfd.errors import ConfigError
 from cdfd.runtime.registry import RECORD_FORMATS
+
+EnvelopeName = Literal["flat", "debezium", "cloudevents"]
+EncodingName = Literal["json", "json_schema", "connect_json", "avro", "protobuf", "arrow"]
+
+MODES: Final[Mapping[str, Modes]] = {
+    "json": Modes(),
+    "json_schema": JSON_SCHEMA_MODES,
+    "connect_json": CONNECT_MODES,
+    "avro": AVRO_MODES,
+    "protobuf": PROTOBUF_MODES,
+    "arrow": Modes(),
+}
+"""Forms of values that each encoding has by default."""
+
+_SCHEMAS: Final[Mapping[str, Kind]] = {"json_schema": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
+_CONTENT_TYPES: Final = {"avro": b"application/avro", "protobuf": b"application/protobuf"}
+
+
+@dataclass(frozen=True, slots=True)
+class FormatChoice:
+    """An envelope and an encoding.
+
+    Attributes:
+        envelope: what a record says.
+        encoding: how it is written.
+        decimal, time, binary: forms of values, see `Modes`; None for the encoding's own.
+    """
+
+    envelope: EnvelopeName = "flat"
+    encoding: EncodingName = "json"
+    decimal: Literal["precise", "string", "double"] | None = None
+    time: Literal["connect", "iso", "micros"] | None = None
+    binary: Literal["base64", "hex", "bytes"] | None = None
+
+    @property
+    def modes(self) -> Modes:
+        """Forms of values."""
+        own = MODES[self.encoding]
+        return Modes(self.decimal or own.decimal, self.time or own.time, self.binary or own.binary)
+
+    @property
+    def conflict(self) -> tuple[str, str] | None:
+        """The key that does not go with the others, and why; None if all do."""
+        if self.encoding == "arrow":
+            if self.envelope != "flat":
+                return "envelope", "encoding arrow has the envelope flat alone"
+            for name in ("decimal", "time", "binary"):
+                if getattr(self, name) is not None:
+                    return name, "encoding arrow has values as they are"
+        if self.encoding == "protobuf" and self.decimal == "precise":
+            return "decimal", "encoding protobuf has no such type: choose string or double"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +89,30 @@ class EncoderOptions:
         origin: the table.
         key: columns of the key; without any, records have no key.
         tombstones: whether deletes are followed by tombstones; only if there is a key.
-        longs_as_strings: integers of 64 bits in quotes, in formats that are JSON.
-        register: of a schema registry, for formats that need one.
+        longs_as_strings: integers of 64 bits in quotes, in JSON without a schema.
+        registration: of schemas, for formats that need a registry.
         partitioner: the partition of each key, over the topic's partitions, for formats whose records hold several rows.
         record_bytes: length of such a record at most, but a row may be longer.
         headers: the name of each record header, and of its column; see `RecordFormat.takes_headers`.
+        clock: nanoseconds since 1970, for records that say when they were made; None: the time of the commit stands for that.
+        transactions: whether the start and the end of each version are announced, so that records may refer to them.
     """
 
     origin: Origin
     key: Sequence[str] = ()
     tombstones: bool = False
     longs_as_strings: bool = False
-    register: Register | None = None
+    registration: Registration | None = None
     partitioner: Partitioner | None = None
     record_bytes: int = RECORD_BYTES
     headers: Mapping[str, str] = field(default_factory=dict)
+    clock: Callable[[], int] | None = None
+    transactions: bool = False
 
     @property
     def row_headers(self) -> RowHeaders | None:
         """Makes headers of rows; None without any."""
         return RowHeaders(self.headers) if self.headers else None
-
-    @property
-    def json_keys(self) -> JsonRows | None:
-        """The encoder of keys in JSON; None without a key."""
-        return JsonRows(KeyColumns(self.key), longs_as_strings=self.longs_as_strings) if self.key else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,52 +121,93 @@ class RecordFormat:
 
     Attributes:
         encoder: creates an encoder for the rows of one table, from the start of its delivery. Raises `ConfigError` if an option is missing.
-        needs_registry: whether it needs a schema registry.
+        schemas: the kind of schemas that it has in a registry; None if it needs none.
         tells_snapshots: whether records tell live rows from inserts.
         takes_headers: whether records have headers from columns: those of tables with a key, of all tables, or none.
+        tombstones: whether tombstones follow deletes on every topic, if the configuration says nothing; otherwise on compacted ones.
     """
 
     encoder: Callable[[EncoderOptions], RecordEncoder]
-    needs_registry: bool = False
+    schemas: Kind | None = None
     tells_snapshots: bool = False
     takes_headers: Literal["keyed", "all", "none"] = "none"
+    tombstones: bool = False
 
 
-def record_format(name: str) -> RecordFormat:
-    """The format of that name."""
-    found: RecordFormat = RECORD_FORMATS.load(name)
+def record_format(choice: str | FormatChoice) -> RecordFormat:
+    """The format of that name, or of an envelope and an encoding."""
+    if isinstance(choice, FormatChoice):
+        return format_of(choice)
+    found: RecordFormat = RECORD_FORMATS.load(choice)
     return found
 
 
-def _flat(options: EncoderOptions, attributes: Attributes | None = None) -> RecordEncoder:
-    rows = JsonRows(longs_as_strings=options.longs_as_strings)
-    return RowRecords(
-        rows, options.json_keys, tombstones=options.tombstones, attributes=attributes, headers=options.row_headers
-    )
+def format_of(choice: FormatChoice) -> RecordFormat:
+    """The format of an envelope and an encoding."""
+    if choice.encoding == "arrow":
+        return RecordFormat(_arrow)
+    schemas = _SCHEMAS.get(choice.encoding)
+    if choice.envelope == "debezium":
+        debezium = partial(_debezium, choice)
+        return RecordFormat(debezium, schemas, tells_snapshots=True, takes_headers="keyed", tombstones=True)
+    tells_snapshots = choice.envelope == "cloudevents"
+    return RecordFormat(partial(_rows, choice), schemas, tells_snapshots, takes_headers="all")
 
 
-def _cloudevents(options: EncoderOptions) -> RecordEncoder:
-    return _flat(options, CloudEventAttributes(options.origin))
+def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["key", "value"]) -> Encoding:
+    """The encoding of keys or values. `ConfigError` if it needs a registry and there is none."""
+    # Other bytes of keys would be in other partitions: flat ones are what they were before there were names.
+    modes, names = choice.modes, part == "value" or choice.envelope == "debezium"
+    make = _format_of(choice.encoding, modes, names)
+    if make is not None:
+        if options.registration is None:
+            raise ConfigError(
+                f"the encoding {choice.encoding} needs a schema registry", hint="Set `sink.schema_registry.url`"
+            )
+        return RegisteredEncoding(make, options.registration, options.origin.topic, part)
+    if choice.encoding == "connect_json":
+        return ConnectJsonEncoding(modes)
+    rules = Rules(options.longs_as_strings, decimal=modes.decimal, time=modes.time, binary=modes.binary)
+    return JsonEncoding(rules)
 
 
-def _debezium(options: EncoderOptions) -> RecordEncoder:
+def _format_of(encoding: EncodingName, modes: Modes, names: bool) -> MakeFormat | None:
+    match encoding:
+        case "avro":
+            return lambda shape, _newest: AvroFormat(shape, modes, names=names)
+        case "json_schema":
+            return lambda shape, _newest: JsonSchemaFormat(shape, modes)
+        case "protobuf":
+            return lambda shape, newest: ProtobufFormat(shape, modes, newest)
+    return None
+
+
+def keys_of(choice: FormatChoice, options: EncoderOptions) -> EncodedRows | None:
+    """What makes keys of rows; None without a key."""
+    if not options.key:
+        return None
+    return EncodedRows(encoding_of(choice, options, "key"), f"{options.origin.topic}.Key", KeyColumns(options.key))
+
+
+def _rows(choice: FormatChoice, options: EncoderOptions) -> RecordEncoder:
+    values = EncodedRows(encoding_of(choice, options, "value"), f"{options.origin.topic}.Value", every_column)
+    attributes = None
+    if choice.envelope == "cloudevents":
+        attributes = CloudEventAttributes(options.origin, _CONTENT_TYPES.get(choice.encoding, b"application/json"))
+    keys, headers = keys_of(choice, options), options.row_headers
+    return RowRecords(values, keys, tombstones=options.tombstones, attributes=attributes, headers=headers)
+
+
+def _debezium(choice: FormatChoice, options: EncoderOptions) -> RecordEncoder:
     return DebeziumEncoder(
-        options.origin.table,
-        name=options.origin.pipeline,
-        keys=options.json_keys,
+        options.origin,
+        encoding_of(choice, options, "value"),
+        keys=keys_of(choice, options),
         tombstones=options.tombstones,
-        longs_as_strings=options.longs_as_strings,
         headers=options.row_headers,
+        clock=options.clock,
+        transactions=options.transactions,
     )
-
-
-def _avro(options: EncoderOptions) -> RecordEncoder:
-    register, topic = options.register, options.origin.topic
-    if register is None:
-        raise ConfigError("the format avro needs a schema registry", hint="Set `sink.schema_registry.url`")
-    keys = AvroRows(register, topic, "key", KeyColumns(options.key)) if options.key else None
-    values = AvroRows(register, topic, "value")
-    return RowRecords(values, keys, tombstones=options.tombstones, headers=options.row_headers)
 
 
 def _arrow(options: EncoderOptions) -> RecordEncoder:
@@ -111,11 +216,19 @@ def _arrow(options: EncoderOptions) -> RecordEncoder:
             "the format arrow, whose records hold many rows, needs to know the partitions of their keys",
             hint="Leave `key` out, or use a sink that has partitions",
         )
-    return ArrowRecords(options.json_keys, options.partitioner, record_bytes=options.record_bytes)
+    return ArrowRecords(keys_of(FormatChoice(), options), options.partitioner, record_bytes=options.record_bytes)
 
 
-FLAT = RecordFormat(_flat, takes_headers="all")
-CLOUDEVENTS = RecordFormat(_cloudevents, tells_snapshots=True, takes_headers="all")
-DEBEZIUM = RecordFormat(_debezium, tells_snapshots=True, takes_headers="keyed")
-AVRO = RecordFormat(_avro, needs_registry=True, takes_headers="all")
-ARROW = RecordFormat(_arrow)
+FLAT = format_of(FormatChoice())
+CLOUDEVENTS = format_of(FormatChoice("cloudevents"))
+DEBEZIUM = format_of(FormatChoice("debezium"))
+AVRO = format_of(FormatChoice("flat", "avro"))
+ARROW = format_of(FormatChoice("flat", "arrow"))
+CHOICES: Final[Mapping[str, FormatChoice]] = {
+    "flat": FormatChoice(),
+    "debezium": FormatChoice("debezium"),
+    "cloudevents": FormatChoice("cloudevents"),
+    "avro": FormatChoice("flat", "avro"),
+    "arrow": FormatChoice("flat", "arrow"),
+}
+"""Words for an envelope and an encoding."""

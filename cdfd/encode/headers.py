@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.keys import KeyColumns
-from cdfd.encode.pieces import join
 from cdfd.encode.records import HeaderColumns
-from cdfd.encode.values import Rules, column
+from cdfd.encode.values import plain_text
 from cdfd.errors import UnsupportedError
-from cdfd.runtime.arrays import scalar_of
 
 _TEXT = pa.large_binary()
-_QUOTE = b'"'
 
 
 class RowHeaders:
@@ -51,7 +46,4 @@ def _texts(array: pa.Array) -> pa.Array:
         raise UnsupportedError(f"a header cannot have a value of type {array.type}", hint="Correct `headers`")
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
         return array.cast(pa.large_string() if pa.types.is_string(array.type) else _TEXT).cast(_TEXT)
-    cells = column(array, Rules())
-    cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
-    found = join([b"", b""], [cells], len(array))
-    return pc.if_else(array.is_valid(), found, scalar_of(None, _TEXT)) if array.null_count else found
+    return plain_text(array)

@@ -1,4 +1,4 @@
-"""The key of a record: chooses and encodes its columns."""
+"""The key of a record: chooses its columns."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from cdfd.delta.types.datatypes import ByName
-from cdfd.encode.json import JsonEncoder
 from cdfd.errors import MissingColumnError
 from cdfd.model.columns import CHANGE_COLUMNS
 
@@ -58,25 +57,3 @@ def _missing(name: str, table: Sequence[str], setting: str) -> MissingColumnErro
         f"the table has no column {name!r:.200}, which is in its `{setting}`",
         hint=f"{known}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
     )
-
-
-class JsonRows:
-    """Rows as JSON objects.
-
-    Args:
-        choose: which columns.
-        longs_as_strings: integers of 64 bits in quotes.
-    """
-
-    def __init__(self, choose: Choice = every_column, *, longs_as_strings: bool = False) -> None:
-        self._choose = choose
-        self._longs_as_strings = longs_as_strings
-        self._encoder: JsonEncoder | None = None
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """One object per row. Raises what `JsonEncoder` and the choice of columns do."""
-        if self._encoder is None or self._encoder.schema != batch.schema:
-            self._encoder = JsonEncoder(
-                batch.schema, columns=self._choose(batch.schema), longs_as_strings=self._longs_as_strings
-            )
-        return self._encoder.rows(batch)

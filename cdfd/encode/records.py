@@ -14,6 +14,7 @@ keep the order of their rows, and a consumer that folds by key is right at any p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -50,15 +51,31 @@ class Records:
         return len(self.values)
 
 
+class SnapshotPart(Enum):
+    """Which rows of a snapshot they are."""
+
+    MIDDLE = "middle"
+    """Others follow, as far as anybody knows."""
+
+    END = "end"
+    """The last of them is the last of the snapshot."""
+
+    INCREMENTAL = "incremental"
+    """They are rows of a snapshot on demand, while changes go on."""
+
+
 class RecordEncoder(Protocol):
     """Makes records of one table's change rows. It keeps nothing of them; not to be shared by threads."""
 
-    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+    def encode(
+        self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> list[Records]:
         """Records of the rows, in order.
 
         Args:
             batch: the table's columns, then the four change columns. It does not end between the images of an update.
             snapshot: the rows are the live rows of a version.
+            part: which ones of these.
 
         Raises:
             DataError: a value that the format cannot represent, or rows without the change columns.

@@ -1,4 +1,4 @@
-"""Records with a row each: the formats flat, avro and cloudevents."""
+"""Records with a row each: the envelopes flat and cloudevents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, KeyedRows
-from cdfd.encode.keys import Rows
-from cdfd.encode.records import HeaderColumns, Headers, Layout, Records, with_tombstones
+from cdfd.encode.records import HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
 
 Attributes = Callable[[KeyedRows, Layout, bool], tuple[Headers, HeaderColumns]]
 """Headers that a format gives its records: of rows, as they are laid out, and whether they are a snapshot's."""
@@ -29,8 +29,8 @@ class RowRecords:
 
     def __init__(
         self,
-        values: Rows,
-        keys: Rows | None = None,
+        values: EncodedRows,
+        keys: EncodedRows | None = None,
         *,
         tombstones: bool = False,
         attributes: Attributes | None = None,
@@ -44,13 +44,17 @@ class RowRecords:
         self._prefix = prefix
         self._headers = headers
 
-    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+    def encode(
+        self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         rows = KeyedRows.of(batch, self._keys)
         columns = rows.key_headers(self._prefix)
         if self._headers is not None:
             columns += self._headers(rows.batch)
-        records = Records(rows.keys, self._values(rows.batch), header_columns=columns)
+        values = self._values(rows.batch)
+        fixed = (*(() if self._keys is None else self._keys.headers), *self._values.headers)
+        records = Records(rows.keys, values, fixed, columns)
         deleted = rows.codes == DELETE if self._tombstones else np.zeros(len(rows.codes), np.bool_)
         if self._attributes is None and not deleted.any():
             return [records]
@@ -59,4 +63,4 @@ class RowRecords:
         if self._attributes is None:
             return [records]
         headers, columns = self._attributes(rows, layout, snapshot)
-        return [replace(records, headers=headers, header_columns=columns + records.header_columns)]
+        return [replace(records, headers=headers + records.headers, header_columns=columns + records.header_columns)]

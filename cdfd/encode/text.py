@@ -61,6 +61,14 @@ def base64(array: pa.Array) -> Column:
     return Column(pool_from_parts(offsets, encoded), (every,), nulls, _QUOTE, _QUOTE)
 
 
+def hexadecimal(array: pa.Array) -> Column:
+    """Bytes as two lower-case digits each."""
+    texts, nulls = pool_of(array), nulls_of(array)
+    offsets, _ = parts(texts)
+    digits = np.frombuffer(binascii.b2a_hex(_data(texts).data), np.uint8)
+    return Column(pool_from_parts((offsets - offsets[0]) * 2, digits), (np.arange(len(array)),), nulls, _QUOTE, _QUOTE)
+
+
 def check_utf8(array: pa.Array, data: Bytes) -> None:
     """`DataError` where a string is not UTF-8, which neither Parquet nor Arrow's readers guarantee."""
     if not len(data) or data.max() < 128:

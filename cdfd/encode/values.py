@@ -20,6 +20,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,12 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode import native_cells, numbers, text, times
+from cdfd.encode.binary import unscaled_bytes
 from cdfd.encode.native_rows import Cells
 from cdfd.encode.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
+from cdfd.encode.times import days_of, microseconds
 from cdfd.errors import DataError, UnsupportedError
-from cdfd.runtime.arrays import to_numpy
+from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 
 _QUOTE = b'"'
 _NULL = b"null"
@@ -44,10 +47,26 @@ class Rules:
     Attributes:
         longs_as_strings: integers of 64 bits in quotes, for readers whose numbers are doubles (JavaScript).
         keys: every value in quotes, as the name of a map's entry.
+        decimal: decimals as text, as doubles, or as their unscaled bytes in base64; see `cdfd.encode.kinds.Modes`.
+        time: dates and times as text, as days and milliseconds, or as days and microseconds.
+        binary: bytes in base64 or in hex.
+        maps: maps as objects whose names are texts of any keys; or, where there is a schema, as objects if the schema has strings as
+            keys, and otherwise as pairs or as entries with the names `key` and `value`.
+        no_number: whether NaN and the infinities are null, because the schema says that there are numbers.
     """
 
     longs_as_strings: bool = False
     keys: bool = False
+    decimal: str = "string"
+    time: str = "iso"
+    binary: str = "base64"
+    maps: Literal["names", "pairs", "entries"] = "names"
+    no_number: bool = False
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the types of values are those that a schema says."""
+        return self.maps != "names"
 
 
 def column(array: pa.Array, rules: Rules) -> Column:
@@ -60,6 +79,8 @@ def column(array: pa.Array, rules: Rules) -> Column:
     encode = _encoder(array.type)
     if array.null_count == len(array):
         return literal(_NULL)
+    array = in_mode(array, rules)
+    encode = _encoder(array.type)
     found = encode(array, rules)
     if found.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
         return found
@@ -70,14 +91,53 @@ def cells(array: pa.Array, rules: Rules) -> Column | Cells:
     """The cells of an array, for `join` alone: those that a kernel prints are not texts yet. Raises as `column` does."""
     if types.is_dictionary(array.type) and len(array.dictionary) > len(array):
         return cells(array.dictionary_decode(), rules)
+    array = in_mode(array, rules)
     found = native_cells.cells(array)
     if found is None:
         return column(array, rules)
     return found.quoted() if not found.opening and _has_quotes(array.type, rules) else found
 
 
+def in_mode(array: pa.Array, rules: Rules) -> pa.Array:
+    """The array with numbers in place of times, decimals and what is no number, as the rules want them."""
+    kind = array.type
+    if rules.keys:  # texts that name entries
+        return array
+    if types.is_temporal(kind) and rules.time != "iso":
+        numbers_of = days_of if types.is_date(kind) else microseconds if types.is_timestamp(kind) else None
+        if numbers_of is not None:
+            values = numbers_of(array)
+            values = values // 1_000 if rules.time == "connect" and types.is_timestamp(kind) else values
+            return array_of(values, mask=nulls_of(array))
+    if types.is_decimal(kind) and rules.decimal != "string":
+        return array.cast(pa.float64()) if rules.decimal == "double" else _with_nulls(unscaled_bytes(array), array)
+    if rules.has_schema and isinstance(kind, pa.JsonType):
+        return array.storage
+    if types.is_floating(kind) and rules.no_number:
+        array = array if types.is_float64(kind) else array.cast(pa.float64())
+        finite = pc.is_finite(array)
+        return (
+            array if pc.all(finite).as_py() is not False else pc.if_else(finite, array, scalar_of(None, pa.float64()))
+        )
+    return array
+
+
+def _with_nulls(texts: pa.Array, array: pa.Array) -> pa.Array:
+    return pc.if_else(array.is_valid(), texts, scalar_of(None, pa.large_binary())) if array.null_count else texts
+
+
 def _has_quotes(kind: pa.DataType, rules: Rules) -> bool:
     return rules.keys or (rules.longs_as_strings and types.is_integer(kind) and kind.bit_width == 64)
+
+
+def plain_text(array: pa.Array, binary: str = "base64") -> pa.Array:
+    """Values as text, without JSON's quotes and escapes: strings as they are, and bytes in base64 or hex. `large_binary`, or strings."""
+    if any(matches(array.type) for matches in (*_STRINGS, *(_BYTES if binary == "bytes" else ()))):
+        return array
+    cells = column(array, Rules(binary=binary))
+    cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
+    texts = join([b"", b""], [cells], len(array))
+    return _with_nulls(texts, array)
 
 
 def check_type(kind: pa.DataType) -> None:
@@ -130,13 +190,14 @@ def _lists(array: pa.Array, rules: Rules) -> Column:
 
 
 def _maps(array: pa.Array, rules: Rules) -> Column:
-    named = _is_name(array.type.key_type)
+    named = _is_name(array.type.key_type, rules)
     key_lists, item_lists = with_items(array, array.keys), with_items(array, array.items)
     keys = cells(pc.list_flatten(key_lists), replace(rules, keys=named))
     items = pc.list_flatten(item_lists)
     entries = [keys, cells(items, rules)]
     if not named:
-        return _sequences(join([b"[", b",", b"],"], entries, len(items)), key_lists, b"[", b"]")
+        gaps = [b'{"key":', b',"value":', b"},"] if rules.maps == "entries" else [b"[", b",", b"],"]
+        return _sequences(join(gaps, entries, len(items)), key_lists, b"[", b"]")
     if len(items) and _has_nulls(keys):
         raise DataError("a map has a null key", hint="JSON cannot name it, and Delta's maps do not allow it")
     return _sequences(join([b"", b":", b","], entries, len(items)), key_lists, b"{", b"}")
@@ -152,10 +213,17 @@ def _has_nulls(found: Column | Cells) -> bool:
     return bool(found.nulls.any()) if found.nulls is not None else found.constant == _NULL
 
 
-def _is_name(kind: pa.DataType) -> bool:
-    """Whether a key of that type has a text that names it."""
+def _is_name(kind: pa.DataType, rules: Rules) -> bool:
+    """Whether a key of that type has a text that names it, and the schema, if there is one, has it as a string."""
     if _is_encoded(kind):
-        return _is_name(kind.value_type)
+        return _is_name(kind.value_type, rules)
+    if rules.has_schema and any(matches(kind) for matches in _BYTES):
+        return rules.binary != "bytes"
+    if rules.has_schema and not any(matches(kind) for matches in _STRINGS):
+        texts = (types.is_decimal(kind) and rules.decimal == "string") or (
+            types.is_temporal(kind) and rules.time == "iso"
+        )
+        return bool(texts)
     return not (
         types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or any(is_bytes(kind) for is_bytes in _BYTES)
     )
@@ -189,6 +257,10 @@ def _runs(array: pa.Array, rules: Rules) -> Column:
     return gather(values, np.repeat(np.arange(count), np.diff(np.minimum(ends, len(array)), prepend=0)), None)
 
 
+def _binary(array: pa.Array, rules: Rules) -> Column:
+    return text.hexadecimal(array) if rules.binary == "hex" else text.base64(array)
+
+
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
 _STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 _LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
@@ -202,7 +274,7 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules]
     (types.is_boolean, lambda array, _: numbers.booleans(array)),
     (types.is_date, lambda array, _: times.dates(array)),
     (types.is_time, lambda array, _: times.times_of_day(array)),
-    *((matches, lambda array, _: text.base64(array)) for matches in _BYTES),
+    *((matches, _binary) for matches in _BYTES),
     (types.is_struct, _structs),
     (types.is_map, _maps),
     *((matches, _lists) for matches in _LISTS),

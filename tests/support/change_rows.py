@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder, Records
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
@@ -87,5 +87,5 @@ def plain(array: pa.Array, length: int) -> list[Any]:
     return values
 
 
-def record_encoder(kind: str, origin: Origin, **options: Any) -> RecordEncoder:
+def record_encoder(kind: str | FormatChoice, origin: Origin, **options: Any) -> RecordEncoder:
     return record_format(kind).encoder(EncoderOptions(origin, **options))

@@ -268,8 +268,9 @@ class Writer:
 
 def _debezium(table: str) -> DebeziumEncoder:
     from cdfd.encode.debezium import DebeziumEncoder
+    from cdfd.encode.records import Origin
 
-    return DebeziumEncoder(table)
+    return DebeziumEncoder(Origin("cdfd", table, "", table))
 
 
 def _trevni(out: BinaryIO) -> TrevniOutput:

@@ -1,166 +1,147 @@
-"""Arrow schemas as Avro schemas.
+"""Schemas of Avro, of the types of records.
 
-| Arrow                        | Avro                                                                                |
-|------------------------------|-------------------------------------------------------------------------------------|
-| null                         | `null`                                                                              |
-| bool                         | `boolean`                                                                           |
-| integers of up to 32 bits    | `int`; `long` for unsigned ones of 32                                               |
-| int64                        | `long`                                                                              |
-| half, float; double          | `float`; `double`                                                                   |
-| decimal                      | `bytes`, `decimal`                                                                  |
-| date                         | `int`, `date`                                                                       |
-| timestamp with a zone        | `long`, `timestamp-micros`                                                          |
-| timestamp without            | `long`, `local-timestamp-micros`                                                    |
-| string, arrow.json           | `string`                                                                            |
-| binary                       | `bytes`                                                                             |
-| struct                       | record                                                                              |
-| list                         | array                                                                               |
-| map with strings as keys     | map                                                                                 |
-| map with other keys          | array of records with the fields `key` and `value`                                  |
-| dictionary, run-end encoded  | as their values                                                                     |
+| type (`cdfd.encode.kinds`)            | Avro                                                                        |
+|---------------------------------------|-----------------------------------------------------------------------------|
+| null                                  | `null`                                                                      |
+| boolean                               | `boolean`                                                                   |
+| int8, int16, int32; int64             | `int`; `long`                                                               |
+| float32; float64                      | `float`; `double`                                                           |
+| string; bytes                         | `string`; `bytes`                                                           |
+| Decimal                               | `bytes`, `decimal`                                                          |
+| Date                                  | `int`, `date`                                                               |
+| MicroTimestamp                        | `long`, `timestamp-micros`, without a zone `local-timestamp-micros`          |
+| Timestamp                             | `long`, `timestamp-millis`, without a zone `local-timestamp-millis`          |
+| struct                                | record                                                                      |
+| array                                 | array                                                                       |
+| map with strings as keys              | map                                                                         |
+| map with other keys                   | array of records with the fields `key` and `value`                          |
 
 Every column, field, element and map value is a union of null and its type, with null as the default of fields, whatever
 the table says of nulls: so any column can be added, dropped or made nullable, and the old and the new schema still read
 each other's data. The four change columns are never null and are no unions.
 
+`connect.name` has the names of types that Kafka Connect's converters do not derive from Avro's own.
+
 Names that Avro does not allow get `_` for what is not a letter, digit or `_`; the name as it is stands in `doc` then.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from pyarrow import types
 
-from cdfd.errors import UnsupportedError
-from cdfd.model.columns import CHANGE_COLUMNS
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP, Kind, KindField
 from cdfd.trevni.avro_names import RecordNames, legal, unique
 
-_CHANGE_NAMES: Final = frozenset(field.name for field in CHANGE_COLUMNS)
-_HINT: Final = "Leave the column out with `columns`"
+_PRIMITIVES: Final = {
+    **dict.fromkeys(("int8", "int16", "int32"), "int"),
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+}
+_NAMED: Final = (ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP)
+"""Names that do not follow from a logical type of Avro."""
 
 
-def record_schema(schema: pa.Schema, columns: Sequence[int], name: str, namespace: str) -> str:
-    """The schema of rows, as JSON; the same for the same columns, so that a registry gives it the same id again.
+def record_schema(kind: Kind, *, names: bool = True) -> str:
+    """The schema of records, as JSON; the same for the same columns, so that a registry gives it the same id again.
 
-    Args:
-        schema: of the rows.
-        columns: positions of those to take, in this order.
-        name: of the record.
-        namespace: of the record and those within it; a topic's name will do.
-
-    Raises:
-        UnsupportedError: a column is of a type that Avro has no form for.
+    The name of a record that has one is the last part of it, and its namespace the others. Records within have the names of the fields on the
+    way to them. With `names`, types have their names in Kafka Connect, too.
     """
-    names = RecordNames(name)
-    names.take()
-    fields = []
-    for number in columns:
-        field = schema.field(number)
-        try:
-            kind = _type(field.type, names.under(field.name))
-        except UnsupportedError as error:
-            raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error
-        fields.append((field.name, kind if is_change_column(schema, number) else _nullable(kind)))
-    document = {"type": "record", "name": legal(name), "namespace": _namespace(namespace), "fields": _fields(fields)}
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(_Records(kind, names).schema, ensure_ascii=False, separators=(",", ":"))
 
 
-def is_change_column(schema: pa.Schema, number: int) -> bool:
-    """Whether it is one of the four behind the table's own."""
-    return number >= len(schema) - len(_CHANGE_NAMES) and schema.field(number).name in _CHANGE_NAMES
+class _Records:
+    """Records are defined once, and referred to by their names after that."""
+
+    def __init__(self, kind: Kind, connect: bool) -> None:
+        self._connect = connect
+        self._full_names: dict[int, str] = {}
+        self._given: set[str] = set()
+        self.schema = self._type(kind, RecordNames(""))
+
+    def _type(self, kind: Kind, names: RecordNames) -> Any:
+        match kind.type:
+            case "struct":
+                return self._record(kind, names)
+            case "array":
+                assert kind.items is not None
+                return {"type": "array", "items": self._nullable(kind.items, names.under("element"))}
+            case "map":
+                return self._map(kind, names)
+        return _primitive(kind, self._connect)
+
+    def _nullable(self, kind: Kind, names: RecordNames) -> Any:
+        found = self._type(kind, names)
+        return found if found == "null" else ["null", found]
+
+    def _record(self, kind: Kind, names: RecordNames) -> Any:
+        if id(kind) in self._full_names:
+            return self._full_names[id(kind)]
+        document: dict[str, Any] = {"type": "record"}
+        if kind.name is None:
+            document["name"] = names.take()
+            return document | {"fields": self._fields(kind.fields, names)}
+        namespace, name = _split(kind.name)
+        document |= {"name": name, "namespace": namespace}
+        self._full_names[id(kind)] = f"{namespace}.{name}"
+        self._given.add(name)
+        document["fields"] = self._fields(kind.fields, RecordNames(name, self._given))
+        if self._connect and f"{namespace}.{name}" != kind.name:
+            document["connect.name"] = kind.name
+        return document
+
+    def _fields(self, fields: Sequence[KindField], names: RecordNames) -> list[dict[str, Any]]:
+        given: set[str] = set()
+        found = []
+        for each in fields:
+            type = (self._nullable if each.nullable else self._type)(each.kind, names.under(each.name))
+            found.append(_field(each.name, unique(legal(each.name), given), type))
+        return found
+
+    def _map(self, kind: Kind, names: RecordNames) -> Any:
+        assert kind.keys is not None
+        assert kind.items is not None
+        values = self._nullable(kind.items, names.under("value"))
+        key = self._type(kind.keys, names.under("key"))
+        if key == "string":
+            return {"type": "map", "values": values}
+        fields = [_field("key", "key", key), _field("value", "value", values)]
+        return {"type": "array", "items": {"type": "record", "name": names.under("entry").take(), "fields": fields}}
 
 
-def _namespace(name: str) -> str:
-    return ".".join(legal(part) for part in name.split("."))
+def _split(name: str) -> tuple[str, str]:
+    """The namespace and the name, in characters that Avro allows."""
+    parts = [legal(part) for part in name.split(".")]
+    return ".".join(parts[:-1]), parts[-1]
 
 
-def _nullable(kind: Any) -> Any:
-    return kind if kind == "null" else ["null", kind]
-
-
-def _fields(fields: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
-    given: set[str] = set()
-    return [_field(name, unique(legal(name), given), kind) for name, kind in fields]
-
-
-def _field(name: str, given: str, kind: Any) -> dict[str, Any]:
-    field = {"name": given, "type": kind}
+def _field(name: str, given: str, type: Any) -> dict[str, Any]:
+    field = {"name": given, "type": type}
     if given != name:
         field["doc"] = name
-    if isinstance(kind, list) or kind == "null":
+    if isinstance(type, list) or type == "null":
         field["default"] = None
     return field
 
 
-def _type(kind: pa.DataType, names: RecordNames) -> Any:
-    for matches, build in _TYPES:
-        if matches(kind):
-            return build(kind, names)
-    raise UnsupportedError(f"values of the type {kind} have no Avro form", hint=_HINT)
-
-
-def _logical(kind: str, name: str, **properties: int) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name, **properties}
-
-
-def _decimal(kind: pa.DataType, _names: RecordNames) -> Any:
-    if kind.scale < 0:
-        raise UnsupportedError(f"values of the type {kind} have no Avro form", hint=_HINT)
-    return _logical("bytes", "decimal", precision=kind.precision, scale=kind.scale)
-
-
-def _timestamp(kind: pa.DataType, _names: RecordNames) -> Any:
-    return _logical("long", "local-timestamp-micros" if kind.tz is None else "timestamp-micros")
-
-
-def _struct(kind: pa.DataType, names: RecordNames) -> Any:
-    children = [kind.field(number) for number in range(kind.num_fields)]
-    fields = [(child.name, _nullable(_type(child.type, names.under(child.name)))) for child in children]
-    return {"type": "record", "name": names.take(), "fields": _fields(fields)}
-
-
-def _list(kind: pa.DataType, names: RecordNames) -> Any:
-    return {"type": "array", "items": _nullable(_type(kind.value_type, names.under("element")))}
-
-
-def _map(kind: pa.DataType, names: RecordNames) -> Any:
-    values = _nullable(_type(kind.item_type, names.under("value")))
-    key = _type(kind.key_type, names.under("key"))
-    if key == "string":
-        return {"type": "map", "values": values}
-    fields = _fields([("key", key), ("value", values)])
-    return {"type": "array", "items": {"type": "record", "name": names.under("entry").take(), "fields": fields}}
-
-
-def _named(name: str) -> Callable[[pa.DataType, RecordNames], Any]:
-    return lambda _kind, _names: name
-
-
-_STRINGS: Final = (types.is_string, types.is_large_string, types.is_string_view)
-_BYTES: Final = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
-_LISTS: Final = (
-    *(types.is_list, types.is_large_list, types.is_fixed_size_list),
-    *(types.is_list_view, types.is_large_list_view),
-)
-_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, RecordNames], Any]], ...]] = (
-    (lambda kind: types.is_integer(kind) and kind.bit_width < 32, _named("int")),
-    (types.is_int32, _named("int")),
-    (types.is_int64, _named("long")),
-    (types.is_uint32, _named("long")),
-    *((matches, _named("string")) for matches in _STRINGS),
-    *((matches, _named("bytes")) for matches in _BYTES),
-    (types.is_boolean, _named("boolean")),
-    (types.is_float64, _named("double")),
-    (types.is_floating, _named("float")),
-    (types.is_decimal, _decimal),
-    (types.is_timestamp, _timestamp),
-    (types.is_date, lambda _kind, _names: _logical("int", "date")),
-    (types.is_struct, _struct),
-    (types.is_map, _map),
-    *((matches, _list) for matches in _LISTS),
-    (lambda kind: types.is_dictionary(kind) or types.is_run_end_encoded(kind), lambda k, n: _type(k.value_type, n)),
-    (lambda kind: isinstance(kind, pa.BaseExtensionType), lambda kind, names: _type(kind.storage_type, names)),
-    (types.is_null, _named("null")),
-)
+def _primitive(kind: Kind, connect: bool) -> Any:
+    name = _PRIMITIVES.get(kind.type, kind.type)
+    properties: dict[str, Any] = {}
+    if kind.is_decimal:
+        precision = int(kind.parameters["connect.decimal.precision"])
+        properties = {"logicalType": "decimal", "precision": precision, "scale": kind.scale}
+    elif kind.arrow is not None and types.is_date(kind.arrow) and kind.type == "int32":
+        properties = {"logicalType": "date"}
+    elif kind.name in (MICRO_TIMESTAMP, CONNECT_TIMESTAMP) and kind.arrow is not None:
+        local = "local-" if kind.arrow.tz is None else ""
+        properties = {"logicalType": f"{local}timestamp-{'micros' if kind.name == MICRO_TIMESTAMP else 'millis'}"}
+        if connect and local and kind.name == CONNECT_TIMESTAMP:
+            properties["connect.name"] = kind.name
+    if connect and kind.name in _NAMED:
+        properties["connect.name"] = kind.name
+        if kind.parameters:
+            properties["connect.parameters"] = dict(kind.parameters)
+    return {"type": name, **properties} if properties else name

@@ -5,11 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
-from cdfd.encode.avro.registry import SchemaRegistry
+from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError
 from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
@@ -17,12 +16,12 @@ from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.settings import KafkaSettings
-from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
@@ -78,7 +77,7 @@ class KafkaConnector(Connector):
             topics=sink.topics,
             delivery=sink.delivery,
             compression=sink.compression,
-            tombstones=sink.tombstones,
+            tombstones=sink.tombstone_rule,
             oversized=sink.oversized,
             schema_topic=sink.schema_topic(config.pipeline) if role is None else None,
             transactions_topic=sink.transactions_topic(config.pipeline) if role is None else None,
@@ -104,11 +103,12 @@ class KafkaConnector(Connector):
         sink = self._sink
         with registry(sink) as found:
             encoder = encoders(
-                sink.format,
+                sink.format.choice,
                 table.rows.published_key,
-                None if found is None else found.register,
+                found,
                 longs_as_strings=sink.longs == "string",
                 headers=table.published_headers,
+                transactions=sink.topics.transactions,
             )
             made = await KafkaSink.open(place, client(sink), encoder, stage)
             try:
@@ -170,8 +170,9 @@ class KafkaConnector(Connector):
         client(self._sink)
         found = await positions.check(self.destination(table))
         with registry(self._sink) as schemas:
-            if schemas is not None:
-                await asyncio.to_thread(schemas.check)
+            kind = self._sink.format.record_format.schemas
+            if schemas is not None and kind is not None:
+                await asyncio.to_thread(schemas.schemas.check, kind)
         return found
 
     async def position(self, table: Table) -> Position | None:
@@ -191,24 +192,23 @@ class KafkaConnector(Connector):
 
 
 @contextmanager
-def registry(sink: KafkaSettings) -> Iterator[SchemaRegistry | None]:
-    """The client of the schema registry, closed at the end of the block; None if not configured."""
-    found = sink.schema_registry
-    if found is None:
+def registry(sink: KafkaSettings) -> Iterator[Registration | None]:
+    """How schemas are registered, by a client that is closed at the end of the block; None if there is no registry."""
+    settings = sink.schema_registry
+    if settings is None:
         yield None
         return
-    opened = SchemaRegistry(found.url, credentials=partial(_registry_user, found))
+    opened = SchemaRegistry(
+        settings.url,
+        login=login_of(settings),
+        tls=tls_of(settings),
+        timeout=settings.timeout,
+        auto_register=settings.auto_register,
+    )
     try:
-        yield opened
+        yield Registration(opened, settings.subject, settings.framing)
     finally:
         opened.close()
-
-
-def _registry_user(registry: SchemaRegistrySettings) -> tuple[str, str] | None:
-    """User name and password as they are now; None if not configured."""
-    if registry.username is None:
-        return None
-    return registry.username.reveal(), "" if registry.password is None else registry.password.reveal()
 
 
 def client(sink: KafkaSettings) -> MakeProducer:

@@ -1,5 +1,6 @@
 """The destination of one table's change rows: names, topics and delivery settings."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -7,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from cdfd.encode.arrow import RECORD_BYTES
-from cdfd.encode.avro.format import Register
-from cdfd.encode.formats import EncoderOptions, record_format
+from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder
+from cdfd.encode.registered import Registration
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.records.batches import Batching
@@ -137,21 +138,31 @@ MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
 
 
 def encoders(
-    kind: str,
+    choice: str | FormatChoice,
     key: Sequence[str] = (),
-    register: Register | None = None,
+    registration: Registration | None = None,
     *,
     longs_as_strings: bool = False,
     headers: Mapping[str, str] = MappingProxyType({}),
+    transactions: bool = False,
 ) -> MakeEncoder:
     """A function that creates encoders of a format; see `EncoderOptions`."""
-    format = record_format(kind)
+    format = record_format(choice)
 
     def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
         partitioner, record_bytes = partial(partitions, count=facts.partitions), min(RECORD_BYTES, facts.limit // 2)
         return format.encoder(
             EncoderOptions(
-                origin, key, facts.tombstones, longs_as_strings, register, partitioner, record_bytes, headers
+                origin,
+                key,
+                facts.tombstones,
+                longs_as_strings,
+                registration,
+                partitioner,
+                record_bytes,
+                headers,
+                clock=time.time_ns,
+                transactions=transactions,
             )
         )
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from cdfd.config import values
-from cdfd.config.problems import Conflicts
+from cdfd.config.problems import Conflicts, Path
 from cdfd.config.settings import (
     Count,
     Flag,
+    LocalPath,
     SecretText,
     Section,
     SinkSettings,
@@ -19,9 +21,9 @@ from cdfd.config.settings import (
     WebAddress,
     registry_name,
 )
-from cdfd.encode.formats import record_format
+from cdfd.encode.formats import CHOICES, FormatChoice, RecordFormat, record_format
 from cdfd.runtime.registry import RECORD_FORMATS
-from cdfd.sinks.kafka.security import Security
+from cdfd.sinks.kafka.security import OAuth, Security
 
 DEAD_LETTER_SUFFIX = ".dlq"
 
@@ -50,17 +52,119 @@ class Topics(Section):
     """Whether `<prefix>.transactions` gets a BEGIN record for each version, and an END record with counts."""
 
 
-class SchemaRegistry(Section):
-    """A Confluent-compatible schema registry. Required with `format: avro`."""
+class Format(Section):
+    """Form of the records: `format: debezium`, a word for an envelope and an encoding, or a mapping with these keys."""
 
-    url: WebAddress
-    """Address of the registry."""
+    name: Annotated[str, registry_name(RECORD_FORMATS)] | None = None
+    """A word for an envelope and an encoding: `flat`, `cloudevents` and `debezium` are in JSON, `avro` and `arrow` are flat. Or a format that
+    another package registers.
+    """
+
+    envelope: Literal["flat", "debezium", "cloudevents"] = "flat"
+    """What a record says: the row, an event with both images of an update, or the row with headers of CloudEvents."""
+
+    encoding: Literal["json", "json_schema", "connect_json", "avro", "protobuf", "arrow"] = "json"
+    """How a record is written. `json_schema`, `avro` and `protobuf` need a schema registry."""
+
+    decimal: Literal["precise", "string", "double"] | None = None
+    """Form of decimals: unscaled bytes, text with all digits, or the nearest double.
+
+    Default: `string`; `precise` with encoding `avro` and `connect_json`.
+    """
+
+    time: Literal["connect", "iso", "micros"] | None = None
+    """Form of dates and times: days and milliseconds, text, or days and microseconds.
+
+    Default: `iso`; `micros` with encoding `avro` and `connect_json`; `connect` with `protobuf`.
+    """
+
+    binary: Literal["base64", "hex", "bytes"] | None = None
+    """Form of bytes in schemas: text in base64 or hex, or bytes. JSON has bytes in base64, too.
+
+    Default: `base64`; `bytes` with encoding `avro`, `connect_json` and `protobuf`.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Format:
+        if self.name is not None:
+            others = [name for name in ("envelope", "encoding") if name in self.model_fields_set]
+            if others:
+                raise Conflicts(*(((name,), "has no use with name") for name in others))
+        choice = self.choice
+        if isinstance(choice, FormatChoice) and choice.conflict is not None:
+            name, why = choice.conflict
+            raise Conflicts(((name,), why))
+        return self
+
+    @property
+    def choice(self) -> str | FormatChoice:
+        """The envelope and the encoding, or the name of another package's format."""
+        if self.name is not None and self.name not in CHOICES:
+            return self.name
+        word = FormatChoice(self.envelope, self.encoding) if self.name is None else CHOICES[self.name]
+        return replace(word, decimal=self.decimal, time=self.time, binary=self.binary)
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """What makes encoders."""
+        return record_format(self.choice)
+
+    def __str__(self) -> str:
+        return self.name or f"{{envelope: {self.envelope}, encoding: {self.encoding}}}"
+
+
+class SchemaRegistry(Section):
+    """A Confluent-compatible schema registry. Required with the encodings `json_schema`, `avro` and `protobuf`."""
+
+    url: Annotated[tuple[WebAddress, ...], BeforeValidator(values.addresses), Field(min_length=1)]
+    """Address of the registry, or several of one registry. cdfd uses the next one if one does not answer."""
 
     username: UserText | None = None
     """User name at the registry."""
 
     password: SecretText | None = None
     """Password at the registry."""
+
+    oauth: OAuth | None = None
+    ca_path: LocalPath | None = None
+    """PEM file of the authorities that the registry's certificate may have.
+
+    Default: the system's.
+    """
+
+    certificate_path: LocalPath | None = None
+    """PEM file of the client's certificate."""
+
+    key_path: LocalPath | None = None
+    """PEM file of the client's private key."""
+
+    auto_register: Flag = True
+    """Whether the daemon registers schemas. If not, it uses those that are there, and stops before a version whose schema is not."""
+
+    subject: Literal["topic", "record", "topic_record"] = "topic"
+    """Subject of a schema: `<topic>-value`, the full name of the record, or `<topic>-` and that name."""
+
+    framing: Literal["confluent", "apicurio"] = "confluent"
+    """Place of the schema's id: before the record, as Confluent's clients have it, or in Apicurio's headers."""
+
+    timeout: Annotated[float, BeforeValidator(values.seconds), Field(ge=0.1, le=300)] = 10.0
+    """Longest wait for an answer."""
+
+    @model_validator(mode="after")
+    def _check_login(self) -> SchemaRegistry:
+        conflicts: list[tuple[Path, str]] = []
+        if self.oauth is not None and self.username is not None:
+            conflicts.append((("oauth",), "has no use with username"))
+        if (self.certificate_path is None) != (self.key_path is None):
+            conflicts.append(((), "certificate_path and key_path go together"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
 
 
 class KafkaSettings(SinkSettings):
@@ -76,14 +180,13 @@ class KafkaSettings(SinkSettings):
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     """`exactly_once`: with transactions. `at_least_once`: with an idempotent producer and no transactions."""
 
-    format: Annotated[str, registry_name(RECORD_FORMATS)] = "flat"
-    """Form of the records."""
+    format: Format = Format()
 
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """Compression of record batches."""
 
     tombstones: Literal["auto", "always", "never"] = "auto"
-    """Whether a record without a value follows each delete. `auto`: on compacted topics."""
+    """Whether a record without a value follows each delete. `auto`: on compacted topics; with envelope `debezium` on all."""
 
     oversized: Literal["fail", "skip", "dlq"] = "fail"
     """Reaction to a record that the broker refuses because of its size."""
@@ -103,9 +206,14 @@ class KafkaSettings(SinkSettings):
 
     @model_validator(mode="after")
     def _check_format(self) -> KafkaSettings:
-        if self.schema_registry is None and record_format(self.format).needs_registry:
+        if self.schema_registry is None and self.format.record_format.schemas is not None:
             raise Conflicts((("schema_registry",), f"required with format {self.format}"))
         return self
+
+    @property
+    def tombstone_rule(self) -> Literal["auto", "always", "never"]:
+        """`tombstones`, as the format has them where the configuration says nothing."""
+        return "always" if self.tombstones == "auto" and self.format.record_format.tombstones else self.tombstones
 
     @property
     def topic_prefix(self) -> str:
@@ -114,7 +222,7 @@ class KafkaSettings(SinkSettings):
 
     def refusal_of_headers(self, *, keyed: bool) -> str | None:
         """It depends on the format."""
-        takes = record_format(self.format).takes_headers
+        takes = self.format.record_format.takes_headers
         if takes == "keyed" and not keyed:
             return f"need a key with format {self.format}"
         return f"have no use with format {self.format}, whose records have many rows" if takes == "none" else None

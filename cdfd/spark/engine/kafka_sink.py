@@ -39,7 +39,6 @@ from pyspark.sql.types import StructType
 from cdfd.deliver.configured import open_table
 from cdfd.delta.types.datatypes import StructType as Columns
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.encode.formats import record_format
 from cdfd.encode.keys import KeyColumns
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, ConfigError, SinkError
@@ -90,7 +89,7 @@ class CdfdKafka(DataSource):
         if (
             out.options.snapshot is None
             and checkpoint is not None
-            and record_format(out.options.sink.format).tells_snapshots
+            and out.options.sink.format.record_format.tells_snapshots
         ):
             snapshot = snapshot_version(checkpoint, out.options.config.options(checkpoint))
             out = replace(out, options=replace(out.options, snapshot=snapshot))

@@ -13,9 +13,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from cdfd.delta.types.schema_string import serialize
-from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.errors import ConfigError, DataError
 from cdfd.log.table import Table
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.spark.records import avro as topic_avro
 from cdfd.spark.records.records import table_type
 

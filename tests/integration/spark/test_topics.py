@@ -14,15 +14,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
-from cdfd.encode.avro.registry import SchemaRegistry
-from cdfd.encode.avro.schema import record_schema
+from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES
 from cdfd.spark.topics import Format, apply_changes, read_changes
 from tests.support.kafka.fixtures import admin, broker, create, name, needs_broker, topic
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, rows
 from tests.support.schema_registry import Registry, serving
+from tests.support.schemas import BatchEncoder
 from tests.support.spark.topics import deliver, expected, write_rich
 
 __all__ = ["admin", "broker", "create", "name", "needs_broker", "topic"]
@@ -78,7 +80,7 @@ def test_every_type_comes_back_exactly(
     read: Callable[..., DataFrame],
 ) -> None:
     place = Place(broker.bootstrap_servers, name, partitions=2)
-    deliver(place, cdfd.changes(rich), kind, register=register.register)
+    deliver(place, cdfd.changes(rich), kind, registration=Registration(register))
     options = {"registry": registry.url} if kind == "avro" else {}
     changes = read(place.topic, format=kind, table=rich, **options)
     assert collected(changes) == in_order(expected(rich))
@@ -93,7 +95,7 @@ def test_avro_tells_its_schema_itself(
     read: Callable[..., DataFrame],
 ) -> None:
     place = Place(broker.bootstrap_servers, name)
-    deliver(place, cdfd.changes(rich), "avro", register=register.register)
+    deliver(place, cdfd.changes(rich), "avro", registration=Registration(register))
     changes = read(place.topic, format="avro", registry=registry.url)
     # Avro has ints of one width.
     wider = expected(rich)
@@ -124,7 +126,7 @@ def test_columns_of_type_void_are_left_out(
     place = Place(broker.bootstrap_servers, name)
     rows = cdfd.changes(table)
     assert "nothing" in rows.schema.names
-    deliver(place, rows, kind, register=register.register)
+    deliver(place, rows, kind, registration=Registration(register))
     options = {"registry": registry.url} if kind == "avro" else {}
     found = read(place.topic, format=kind, table=table, **options).toArrow()
     assert "nothing" not in found.schema.names
@@ -156,7 +158,7 @@ def test_variants(
         UNION ALL SELECT 2, null, null"""
     )
     place = Place(broker.bootstrap_servers, name)
-    deliver(place, cdfd.changes(table), kind, register=register.register)
+    deliver(place, cdfd.changes(table), kind, registration=Registration(register))
     options = {"registry": registry.url} if kind == "avro" else {}
     found = read(place.topic, format=kind, table=table, **options)
     assert dict(found.dtypes)["v"] == "variant"
@@ -190,7 +192,7 @@ def test_rows_of_earlier_schemas(
     for kind in ("flat", "debezium", "arrow", "avro"):
         place = Place(broker.bootstrap_servers, f"{name}-{kind}", keyed=False)
         for found in (before, after):
-            deliver(place, found.to_reader(), kind, register=register.register)
+            deliver(place, found.to_reader(), kind, registration=Registration(register))
         options = {"registry": registry.url} if kind == "avro" else {}
         assert collected(read(place.topic, format=kind, table=table, **options)) == wanted, kind
 
@@ -248,7 +250,7 @@ def test_tombstones_are_no_rows_whatever_is_asked(
     """Spark pushes what it infers from a question below the filter that leaves tombstones out."""
     place = Place(broker.bootstrap_servers, name, tombstones="always", keyed=kind != "arrow")
     for changed in (simple(1, 2), simple(1, version=1, kind="delete")):
-        deliver(place, changed, kind, register=register.register)
+        deliver(place, changed, kind, registration=Registration(register))
     if kind == "arrow":
         # The format has none. A producer of one's own may write some.
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
@@ -308,7 +310,7 @@ def test_a_wrong_record_is_named(
     read: Callable[..., DataFrame],
 ) -> None:
     create(name)
-    register.register(f"{name}-value", record_schema(rows(1).schema, range(6), "Value", name))
+    register.register(f"{name}-value", BatchEncoder(AvroFormat, rows(1).schema, f"{name}.Value").schema)
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for _, value in WRONG:
             producer.send(name, value)

@@ -15,6 +15,7 @@ from cdfd.encode import native_rows
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json import JsonEncoder
 from cdfd.encode.pieces import Form, Nested, join
+from cdfd.encode.records import Origin
 from cdfd.encode.values import Rules, cells, object_separators
 from cdfd.runtime import native
 
@@ -29,12 +30,12 @@ def _built() -> None:
 def both(batch: pa.RecordBatch) -> bytes:
     """The rows of a batch, which are the same both ways."""
     found = JsonEncoder(batch.schema).lines(batch).to_pybytes()
-    events = DebeziumEncoder("orders").lines(batch).to_pybytes() if "_change_type" in batch.schema.names else b""
+    events = DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() if "_change_type" in batch.schema.names else b""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", False)
         assert JsonEncoder(batch.schema).lines(batch).to_pybytes() == found
         if events:
-            assert DebeziumEncoder("orders").lines(batch).to_pybytes() == events
+            assert DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() == events
     return found
 
 
@@ -164,6 +165,7 @@ def at_odd_address(buffer: pa.Buffer | None) -> pa.Buffer | None:
 
 
 CELL = np.frombuffer(b"abc", np.uint8)
+ORIGIN = Origin("shop", "orders", "", "orders")
 MARKS = b"", b"", b"null"
 DAYS = np.array([0, 2_932_897])
 

@@ -14,18 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
-from cdfd.encode.avro.binary import varints
-from cdfd.encode.avro.format import AvroEncoder, AvroRows
-from cdfd.encode.keys import KeyColumns
+from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.binary import varints
+from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.formats import EncoderOptions, FormatChoice, encoding_of, keys_of
+from cdfd.encode.pieces import Form, join
+from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS, constant_type
+from tests.support.schemas import BatchEncoder, Catalog
 
+ORIGIN = Origin("shop", "orders", "table-id", "shop")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def read(encoder: AvroEncoder, batch: pa.RecordBatch) -> list[Any]:
+def read(encoder: BatchEncoder, batch: pa.RecordBatch) -> list[Any]:
     """The values that fastavro decodes. It must consume every byte of each row."""
-    schema = fastavro.parse_schema(json.loads(encoder.avro_schema))
+    schema = fastavro.parse_schema(json.loads(encoder.schema))
     values = encoder.rows(batch)
     values.validate(full=True)
     assert len(values) == batch.num_rows
@@ -37,8 +42,8 @@ def read(encoder: AvroEncoder, batch: pa.RecordBatch) -> list[Any]:
     return found
 
 
-def encoder_of(batch: pa.RecordBatch) -> AvroEncoder:
-    return AvroEncoder(batch.schema, "Value", "shop.orders")
+def encoder_of(batch: pa.RecordBatch) -> BatchEncoder:
+    return BatchEncoder(AvroFormat, batch.schema)
 
 
 def column(array: pa.Array) -> list[Any]:
@@ -179,7 +184,7 @@ def test_fastavro_reads_every_row(columns: list[pa.Array]) -> None:
 def test_bytes_are_those_that_fastavro_writes(data: st.DataObject, kind: pa.DataType) -> None:
     batch = pa.record_batch({"v": pa.array(data.draw(st.lists(values(kind), min_size=1)), kind)})
     encoder = encoder_of(batch)
-    schema = fastavro.parse_schema(json.loads(encoder.avro_schema))
+    schema = fastavro.parse_schema(json.loads(encoder.schema))
     for value, row in zip(encoder.rows(batch).to_pylist(), batch.to_pylist(), strict=True):
         out = io.BytesIO()
         fastavro.schemaless_writer(out, schema, {"v": expected(row["v"], kind)})
@@ -189,15 +194,13 @@ def test_bytes_are_those_that_fastavro_writes(data: st.DataObject, kind: pa.Data
 @given(st.lists(integers(64), min_size=1, max_size=50), st.sampled_from([np.int64, np.int32]))
 def test_varints_are_zigzag_and_base_128(numbers: list[int], dtype: type) -> None:
     array = np.array(numbers, np.int64).astype(dtype)
-    cells = varints(array)
-    lines = np.broadcast_to(cells.data, (len(array), cells.data.shape[1]))
-    counts = np.broadcast_to(True if cells.counts is None else cells.counts, lines.shape)
-    for number, line, there in zip(array.tolist(), lines, counts, strict=True):
+    texts = join([b"", b""], [varints(array, Form.ZIGZAG)], len(array)).to_pylist()
+    for number, found in zip(array.tolist(), texts, strict=True):
         left, text = (number << 1) ^ (number >> 63), bytearray()
         while left > 0x7F:
             text.append(left & 0x7F | 0x80)
             left >>= 7
-        assert line[there].tobytes() == bytes([*text, left])
+        assert found == bytes([*text, left])
 
 
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1))
@@ -281,8 +284,8 @@ def test_invalid_utf8_is_an_error_that_names_the_column() -> None:
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.time64("us"), pa.duration("s"), pa.decimal128(5, -2)])
 def test_types_that_avro_does_not_have(kind: pa.DataType) -> None:
     for outer in (kind, pa.list_(kind), pa.struct([("x", kind)]), pa.map_(pa.int32(), kind)):
-        with pytest.raises(UnsupportedError, match=r"column v: values of the type .* have no Avro form"):
-            AvroEncoder(pa.schema([("v", outer)]), "Value", "shop")
+        with pytest.raises(UnsupportedError, match=r"column v: values of the type .* have no form"):
+            BatchEncoder(AvroFormat, pa.schema([("v", outer)]), "shop.Value")
 
 
 def test_a_null_in_a_change_column() -> None:
@@ -290,12 +293,6 @@ def test_a_null_in_a_change_column() -> None:
     batch = pa.record_batch([*columns, pa.array([0])], names=[field.name for field in CHANGE_COLUMNS])
     with pytest.raises(DataError, match="column _commit_version: it has a null"):
         encoder_of(batch).rows(batch)
-
-
-def test_a_batch_of_another_schema() -> None:
-    encoder = AvroEncoder(pa.schema([("a", pa.int32())]), "Value", "shop")
-    with pytest.raises(DataError, match="expected"):
-        encoder.rows(pa.record_batch({"b": pa.array([1], pa.int32())}))
 
 
 # Schemas
@@ -318,14 +315,15 @@ def test_schema_of_each_type_is_that_of_avro() -> None:
         ]
     )
     date = {"type": "int", "logicalType": "date"}
-    moment = {"type": "long", "logicalType": "timestamp-micros"}
+    micros = {"connect.name": "io.debezium.time.MicroTimestamp"}
+    moment = {"type": "long", "logicalType": "timestamp-micros", **micros}
     where = record("Value_address_at", lat=["null", "double"])
     types_of = {
         "id": ["null", "long"],
         "amount": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
         "day": ["null", date],
         "at": ["null", moment],
-        "read": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}],
+        "read": ["null", {"type": "long", "logicalType": "local-timestamp-micros", **micros}],
         "address": ["null", record("Value_address", city=["null", "string"], at=["null", where])],
         "lines": ["null", {"type": "array", "items": ["null", record("Value_lines_element", sku=["null", "string"])]}],
         "counts": ["null", {"type": "map", "values": ["null", "int"]}],
@@ -338,9 +336,12 @@ def test_schema_of_each_type_is_that_of_avro() -> None:
         "_commit_timestamp": moment,
         "_change_ordinal": "long",
     }
-    encoder = AvroEncoder(schema, "Value", "shop.order-lines")
-    assert json.loads(encoder.avro_schema) == record("Value", **types_of) | {"namespace": "shop.order_lines"}
-    assert AvroEncoder(schema, "Value", "shop.order-lines").avro_schema == encoder.avro_schema
+    encoder = BatchEncoder(AvroFormat, schema, "shop.order-lines.Value")
+    assert json.loads(encoder.schema) == record("Value", **types_of) | {
+        "namespace": "shop.order_lines",
+        "connect.name": "shop.order-lines.Value",
+    }
+    assert BatchEncoder(AvroFormat, schema, "shop.order-lines.Value").schema == encoder.schema
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
@@ -358,8 +359,8 @@ def test_names_that_avro_does_not_allow() -> None:
     inner = pa.struct([("x y", pa.int32())])
     names = ["größe", "gr__e", "2x", "", "a b", "a-b", "ok", "a_b"]
     batch = pa.record_batch([pa.array([{"x y": number}], inner) for number in range(len(names))], names=names)
-    encoder = AvroEncoder(batch.schema, "Value", "1.shop.a-b")
-    document = json.loads(encoder.avro_schema)
+    encoder = BatchEncoder(AvroFormat, batch.schema, "1.shop.a-b.Value")
+    document = json.loads(encoder.schema)
     fields = document["fields"]
     assert document["namespace"] == "_1.shop.a_b"
     assert [field["name"] for field in fields] == ["gr__e", "gr__e_2", "_2x", "_", "a_b", "a_b_2", "ok", "a_b_3"]
@@ -371,7 +372,7 @@ def test_names_that_avro_does_not_allow() -> None:
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=6))
 def test_any_names_make_a_schema(names: list[str]) -> None:
     schema = pa.schema([(name, pa.struct([(name, pa.struct([("x", pa.int32())]))])) for name in names])
-    document = json.loads(AvroEncoder(schema, "Value", names[0]).avro_schema)
+    document = json.loads(BatchEncoder(AvroFormat, schema, f"{names[0]}.Value").schema)
     fastavro.parse_schema(document)
     assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field["name"]) for field in document["fields"])
 
@@ -379,11 +380,11 @@ def test_any_names_make_a_schema(names: list[str]) -> None:
 def test_old_and_new_schemas_read_each_other() -> None:
     old = pa.record_batch({"id": pa.array([1, 2], pa.int32()), "gone": pa.array(["a", None])})
     new = pa.record_batch({"id": pa.array([3], pa.int64()), "more": pa.array([[1.5, None]])})
-    documents = [fastavro.parse_schema(json.loads(encoder_of(batch).avro_schema)) for batch in (old, new)]
+    documents = [fastavro.parse_schema(json.loads(encoder_of(batch).schema)) for batch in (old, new)]
     (first, _), (second,) = (encoder_of(batch).rows(batch).to_pylist() for batch in (old, new))
     assert fastavro.schemaless_reader(io.BytesIO(first), *documents) == {"id": 1, "more": None}
     narrowed = encoder_of(new.set_column(0, "id", pa.array([3], pa.int32())))
-    writer = fastavro.parse_schema(json.loads(narrowed.avro_schema))
+    writer = fastavro.parse_schema(json.loads(narrowed.schema))
     assert fastavro.schemaless_reader(io.BytesIO(second), writer, documents[0]) == {"id": 3, "gone": None}
 
 
@@ -391,22 +392,21 @@ def test_old_and_new_schemas_read_each_other() -> None:
 
 
 def test_values_and_keys_are_framed_with_the_ids_of_their_schemas() -> None:
-    known: dict[str, str] = {}
-
-    def register(subject: str, schema: str) -> int:
-        known[subject] = schema
-        return 7 if subject == "shop-key" else 0x01020304
-
+    known = Catalog(first=0x01020304)
     batch = pa.record_batch(
         [pa.array([5]), pa.array(["a"]), constant_type("insert", 1), *(pa.array([0]) for _ in range(3))],
         schema=pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS[:1], *_longs(CHANGE_COLUMNS[1:])]),
     )
-    value = AvroRows(register, "shop", "value")(batch)
-    key = AvroRows(register, "shop", "key", KeyColumns(["note"]))(batch)
+    choice, options = FormatChoice("flat", "avro"), EncoderOptions(ORIGIN, ("note",), registration=known.registration)
+    value = EncodedRows(encoding_of(choice, options, "value"), "shop.Value")(batch)
+    keys = keys_of(choice, options)
+    assert keys is not None
     assert value.to_pylist() == [b"\0\1\2\3\4\2\x0a\2\2a\x0cinsert\0\0\0"]
-    assert key.to_pylist() == [b"\0\0\0\0\7\2\2a"]
-    assert [field["name"] for field in json.loads(known["shop-key"])["fields"]] == ["note"]
-    assert json.loads(known["shop-key"])["name"] == "Key"
+    assert keys(batch).to_pylist() == [b"\0\1\2\3\5\2\2a"]
+    (subject, _), (key_subject, key) = known.subjects
+    assert (subject, key_subject) == ("shop-value", "shop-key")
+    assert [field["name"] for field in json.loads(key)["fields"]] == ["note"]
+    assert json.loads(key)["name"] == "Key"
 
 
 def _longs(fields: Any) -> list[pa.Field]:

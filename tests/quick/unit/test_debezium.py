@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
+from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.records import Origin
+from cdfd.encode.values import Rules
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from tests.support.change_rows import whole_batches
@@ -42,6 +45,8 @@ def image(number: int) -> dict[str, Any]:
 def event(before: int | None, after: int | None, op: str, version: int) -> dict[str, Any]:
     """The envelope of rows given by their numbers."""
     ordinal = after if after is not None else before
+    time = TIME + version
+    snapshot = ("true" if ordinal else "first") if op == "r" else "false"
     return {
         "before": None if before is None else image(before),
         "after": None if after is None else image(after),
@@ -49,17 +54,23 @@ def event(before: int | None, after: int | None, op: str, version: int) -> dict[
             "version": __version__,
             "connector": "cdfd",
             "name": "shop",
-            "snapshot": "true" if op == "r" else "false",
+            "ts_ms": time,
+            "snapshot": snapshot,
             "db": "",
-            "table": 'or"ders',
-            "ts_ms": TIME + version,
             "sequence": f'["{version}","{ordinal}"]',
+            "ts_us": time * 1_000,
+            "ts_ns": time * 1_000_000,
+            "schema": "",
+            "table": 'or"ders',
+            "txId": version,
             "commit_version": version,
             "change_ordinal": ordinal,
         },
-        "op": op,
-        "ts_ms": TIME + version,
         "transaction": None,
+        "op": op,
+        "ts_ms": time,
+        "ts_us": time * 1_000,
+        "ts_ns": time * 1_000_000,
     }
 
 
@@ -82,8 +93,9 @@ def expected(changes: list[tuple[str, int]]) -> list[dict[str, Any]]:
     return events if waiting is None else [*events, event(waiting, None, "d", changes[waiting][1])]
 
 
-def encoder(**options: bool) -> DebeziumEncoder:
-    return DebeziumEncoder('or"ders', name="shop", **options)
+def encoder(*, longs_as_strings: bool = False, **options: Any) -> DebeziumEncoder:
+    origin = Origin("shop", 'or"ders', "table-id", "shop.orders")
+    return DebeziumEncoder(origin, JsonEncoding(Rules(longs_as_strings)), **options)
 
 
 def parsed(lines: pa.Buffer) -> list[Any]:
@@ -111,9 +123,10 @@ def test_field_order_and_text_of_an_update() -> None:
         '{"before":{"id":0,"note":null},"after":{"id":1,"note":"row \\"1\\""},"source":{"version":"'
         + __version__
         + '",'
-        '"connector":"cdfd","name":"shop","snapshot":"false","db":"","table":"or\\"ders","ts_ms":1767225600127,'
-        '"sequence":"[\\"4\\",\\"1\\"]","commit_version":4,"change_ordinal":1},"op":"u","ts_ms":1767225600127,'
-        '"transaction":null}\n'
+        '"connector":"cdfd","name":"shop","ts_ms":1767225600127,"snapshot":"false","db":"",'
+        '"sequence":"[\\"4\\",\\"1\\"]","ts_us":1767225600127000,"ts_ns":1767225600127000000,"schema":"","table":"or\\"ders",'
+        '"txId":4,"commit_version":4,"change_ordinal":1},"transaction":null,"op":"u",'
+        '"ts_ms":1767225600127,"ts_us":1767225600127000,"ts_ns":1767225600127000000}\n'
     )
 
 

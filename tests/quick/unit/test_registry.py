@@ -8,10 +8,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from cdfd.encode.avro.format import AvroRows
-from cdfd.encode.avro.registry import SchemaRegistry
+from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.formats import EncoderOptions, EncodingName, FormatChoice, encoding_of
+from cdfd.encode.records import Origin
+from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_COLUMNS
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, basic
 from tests.support.change_rows import Row, change_rows
 from tests.support.schema_registry import Registry, serving
 
@@ -161,8 +164,13 @@ def test_answers_that_are_no_id(server: Registry, client: SchemaRegistry, answer
 # With the encoder
 
 
+def values_of(client: SchemaRegistry, encoding: EncodingName = "avro") -> EncodedRows:
+    options = EncoderOptions(Origin("shop", "orders", "table-id", "orders"), registration=Registration(client))
+    return EncodedRows(encoding_of(FormatChoice("flat", encoding), options, "value"), "orders.Value")
+
+
 def test_a_table_that_evolves_keeps_its_subject(server: Registry, client: SchemaRegistry) -> None:
-    encode = AvroRows(client.register, "orders", "value")
+    encode = values_of(client)
     plain = change_rows([Row("insert", 1, 1, "a")])
     wider = plain.append_column("added", pa.array([{"x": 2.5}])).select(
         ["id", "note", "added", *(field.name for field in CHANGE_COLUMNS)]
@@ -180,7 +188,7 @@ def test_a_table_that_evolves_keeps_its_subject(server: Registry, client: Schema
 
 
 def test_a_column_of_another_type_is_refused(client: SchemaRegistry) -> None:
-    encode = AvroRows(client.register, "orders", "value")
+    encode = values_of(client)
     batch = change_rows([Row("insert", 1, 1, "a")])
     encode(batch)
     with pytest.raises(SchemaChangedError, match="incompatible"):
@@ -190,7 +198,7 @@ def test_a_column_of_another_type_is_refused(client: SchemaRegistry) -> None:
 def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> None:
     given = [("ada", "first"), ("ada", "first"), ("ada", "second")]
     server.require("ada", "first")
-    known = SchemaRegistry(server.url, credentials=lambda: given.pop(0))
+    known = SchemaRegistry(server.url, login=lambda: basic(*given.pop(0)))
     known.check()
     server.require("ada", "second")
     with pytest.raises(SinkError, match="answered 401"):

@@ -15,10 +15,11 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.partitioner.default import murmur2
 
 from cdfd.delta.types.schema_change import SchemaChange, compare
-from cdfd.encode.avro.registry import SchemaRegistry
+from cdfd.encode.registered import Registration
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.sinks.kafka.client import batch_sender, topic_ids
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
 from cdfd.sinks.kafka.settings import Topics
@@ -393,7 +394,7 @@ class TestFormats:
         async def scenario(url: str) -> None:
             registry = SchemaRegistry(url)
             place = Place(servers, name, partitions=2, keyed=keyed)
-            async with place.sink(kind=kind, register=registry.register) as sink:
+            async with place.sink(kind=kind, registration=Registration(registry)) as sink:
                 await deliver(sink, rows(*range(20)), rows(20))
                 await deliver(sink, rows(21, kind="delete", version=1))
             registry.close()

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.cli.commands.backfill_job import Job
-from cdfd.encode.avro.registry import SchemaRegistry
 from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
 from cdfd.log import s3_events
 from cdfd.model.columns import change_schema
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.files import folder as delivery_folder
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.transactions.jobs import job_of
 from cdfd.spark.engine.kafka_sink import snapshot_version
@@ -27,6 +27,7 @@ from cdfd.spark.source.offsets import Offset
 from tests.support.change_rows import record_encoder
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
+from tests.support.schemas import Catalog
 
 # --- persisted positions ---
 
@@ -204,7 +205,7 @@ def check_encode(case: Case) -> str:
             Origin("p", "t", "id", "topic"),
             key=key,
             tombstones=bool(key),
-            register=lambda subject, text: 7,
+            registration=Catalog(7).registration,
             partitioner=lambda keys: np.zeros(len(keys), np.int32),
         )  # type: ignore[arg-type, misc]
         for records in encoder.encode(batch):

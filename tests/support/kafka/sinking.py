@@ -10,7 +10,7 @@ import pyarrow as pa
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.delta.types.schema_string import parse
-from cdfd.encode.avro.format import Register
+from cdfd.encode.registered import Registration
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -54,10 +54,14 @@ class Place:
         return self.destination.topic
 
     async def open(
-        self, *, producer: MakeProducer = KafkaPythonProducer, kind: str = "flat", register: Register | None = None
+        self,
+        *,
+        producer: MakeProducer = KafkaPythonProducer,
+        kind: str = "flat",
+        registration: Registration | None = None,
     ) -> KafkaSink:
         key = ["id"] if self.destination.keyed else []
-        return await KafkaSink.open(self.destination, producer, encoders(kind, key, register))
+        return await KafkaSink.open(self.destination, producer, encoders(kind, key, registration))
 
     @asynccontextmanager
     async def sink(self, **options: Any) -> AsyncIterator[KafkaSink]:

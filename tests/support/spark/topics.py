@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import cdfd
 from cdfd.demo.writer import TableWriter
-from cdfd.encode.avro.format import Register
+from cdfd.encode.registered import Registration
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
@@ -80,13 +80,20 @@ async def _written(uri: str, rows: pa.Table) -> None:
 
 
 def deliver(
-    place: Place, rows: pa.RecordBatchReader, kind: str = "flat", *, register: Register | None = None, **options: Any
+    place: Place,
+    rows: pa.RecordBatchReader,
+    kind: str = "flat",
+    *,
+    registration: Registration | None = None,
+    **options: Any,
 ) -> None:
     """Everything in one delivery by the daemon's own sink, with `id` as the key unless the place has none."""
 
     async def delivered() -> None:
         key = ["id"] if place.destination.keyed else []
-        sink = await KafkaSink.open(place.destination, KafkaPythonProducer, encoders(kind, key, register, **options))
+        sink = await KafkaSink.open(
+            place.destination, KafkaPythonProducer, encoders(kind, key, registration, **options)
+        )
         try:
             position = await sink.last_position() or at(0)
             delivery = await sink.begin(position)

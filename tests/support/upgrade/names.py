@@ -11,8 +11,8 @@ from cdfd.daemon.membership.shard import owner
 from cdfd.deliver.path_ranges import MOST_RANGES
 from cdfd.delta.types import schema as schemas
 from cdfd.delta.types.schema import Primitive, StructField
-from cdfd.encode.avro.format import AvroRows
-from cdfd.encode.formats import EncoderOptions
+from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.formats import EncoderOptions, FormatChoice, encoding_of, keys_of
 from cdfd.encode.records import Origin
 from cdfd.log.history import parse_and_digest
 from cdfd.model.control import Control
@@ -28,6 +28,7 @@ from cdfd.sinks.ledger.ledger import app_id
 from cdfd.spark import upsert
 from cdfd.spark.engine import queries
 from cdfd.spark.source import partitioning
+from tests.support.schemas import Catalog
 from tests.support.upgrade.rows import KEYS
 
 _KAFKA = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092", "oversized": "dlq"}
@@ -140,19 +141,15 @@ def _hashes() -> Iterator[tuple[str, str]]:
 def _keys() -> Iterator[tuple[str, str]]:
     """Keys of records in each format that has other ones, the partition that they are in, and the subjects of their schemas."""
     for column in KEYS.schema.names[:-4]:
-        options = EncoderOptions(Origin("golden", "orders", "T", "orders"), (column,))
-        assert options.json_keys is not None
-        keys = options.json_keys(KEYS)
+        make_keys = keys_of(FormatChoice(), EncoderOptions(Origin("golden", "orders", "T", "orders"), (column,)))
+        assert make_keys is not None
+        keys = make_keys(KEYS)
         where = partitions(keys, 12).tolist()
         placed = [f"{key.decode()}@{part}" for key, part in zip(keys.to_pylist(), where, strict=True)]
         yield f"key {column}", " ".join(placed)
-    registered: dict[str, str] = {}
-
-    def register(subject: str, schema: str) -> int:
-        registered[subject] = schema
-        return 1
-
-    for part in ("key", "value"):
-        AvroRows(register, "orders", part)(KEYS)
-    yield from ((f"avro subject {subject}", schema) for subject, schema in registered.items())
+    known, avro = Catalog(), FormatChoice("flat", "avro")
+    options = EncoderOptions(Origin("golden", "orders", "T", "orders"), registration=known.registration)
+    EncodedRows(encoding_of(avro, options, "key"), "orders.Key")(KEYS)
+    EncodedRows(encoding_of(avro, options, "value"), "orders.Value")(KEYS)
+    yield from ((f"avro subject {subject}", schema) for subject, schema in known.subjects)
     yield "delta schema", schemas.serialize(schemas.from_arrow(KEYS.select(KEYS.schema.names[:-4]).schema))

@@ -118,7 +118,7 @@ def login(security: Security, servers: Sequence[str]) -> dict[str, Any]:
             return {}
         case "OAUTHBEARER":
             assert security.oauth is not None
-            return _bearer(TokenProvider(_oauth_tokens(security.oauth), "OAUTHBEARER", security.oauth.extensions))
+            return _bearer(TokenProvider(oauth_tokens(security.oauth), "OAUTHBEARER", security.oauth.extensions))
         case "AWS_MSK_IAM":
             return _bearer(TokenProvider(_msk_tokens(security.aws or Aws(), servers), "AWS_MSK_IAM", {}))
         case mechanism:
@@ -135,7 +135,8 @@ def _bearer(provider: TokenProvider) -> dict[str, Any]:
     return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
 
 
-def _oauth_tokens(oauth: OAuth) -> Tokens:
+def oauth_tokens(oauth: OAuth) -> Tokens:
+    """The source of tokens for these settings."""
     if oauth.token is not None:
         return Tokens(partial(file_token, oauth.token), cached=False)
     return shared_tokens(_key(oauth), lambda: Tokens(partial(token_endpoint.fetch, oauth)))

@@ -1,0 +1,103 @@
+"""Schemas of JSON (JSON Schema, draft 7, which registries and their clients support), of the types of records.
+
+`connect.type` and `title` have the type and the name that Kafka Connect's converter for JSON Schema looks for.
+Properties may be added: a record of an older schema is valid for a newer one, and of a newer one for an older one.
+"""
+
+import json
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyarrow import types
+
+from cdfd.encode.connect_json import rules_of
+from cdfd.encode.json_writer import JsonWriter
+from cdfd.encode.kinds import Kind, Modes, kind_of_shape
+from cdfd.encode.payload import Payload, Shape
+
+MODES: Final = Modes("string", "iso", "base64")
+"""Forms of values that people read."""
+
+_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+_INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+class JsonSchemaFormat:
+    """Encodes records of one shape. Holds no state of the records: threads may share it.
+
+    Args:
+        shape: of the records.
+        modes: forms of values.
+
+    Attributes:
+        schema: of the records, as JSON.
+    """
+
+    kind: Literal["JSON"] = "JSON"
+
+    def __init__(self, shape: Shape, modes: Modes = MODES) -> None:
+        self._writer = JsonWriter(rules_of(modes, "entries"))
+        self._shape = shape
+        document = {"$schema": _DRAFT, **_schema(kind_of_shape(shape, modes))}
+        self.schema = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+    def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
+        """The records as `large_binary`, each behind `prefix`. `DataError` as `JsonWriter` says."""
+        return self._writer.rows(payload, self._shape.fields, prefix)
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    document: dict[str, Any] = {} if kind.name is None else {"title": kind.name}
+    return document | _type(kind)
+
+
+def _type(kind: Kind) -> dict[str, Any]:
+    if kind.type in _INTEGERS:
+        limit = 1 << (_INTEGERS[kind.type] - 1)
+        return {"type": "integer", "minimum": -limit, "maximum": limit - 1, "connect.type": kind.type}
+    match kind.type:
+        case "struct":
+            properties = {
+                each.name: {**(_nullable(each.kind) if each.nullable else _schema(each.kind)), "connect.index": number}
+                for number, each in enumerate(kind.fields)
+            }
+            required = [each.name for each in kind.fields if not each.nullable]
+            return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+        case "array":
+            assert kind.items is not None
+            return {"type": "array", "items": _nullable(kind.items)}
+        case "map":
+            return _map(kind)
+        case "float32" | "float64":
+            return {"type": "number", "connect.type": kind.type}
+        case "bytes":
+            parameters = {"connect.parameters": dict(kind.parameters)} if kind.parameters else {}
+            return {"type": "string", "connect.type": "bytes", **parameters}
+        case "string":
+            return {"type": "string", **_format(kind)}
+    return {"type": kind.type}
+
+
+def _format(kind: Kind) -> dict[str, Any]:
+    """The format of JSON Schema that texts of a type have."""
+    if "allowed" in kind.parameters:
+        return {"enum": kind.parameters["allowed"].split(",")}
+    if kind.arrow is None:
+        return {}
+    if types.is_date(kind.arrow):
+        return {"format": "date"}
+    return {"format": "date-time"} if types.is_timestamp(kind.arrow) and kind.arrow.tz is not None else {}
+
+
+def _map(kind: Kind) -> dict[str, Any]:
+    assert kind.keys is not None
+    assert kind.items is not None
+    if kind.keys.type == "string" and kind.keys.name is None:
+        return {"type": "object", "additionalProperties": _nullable(kind.items), "connect.type": "map"}
+    pair = {"key": _schema(kind.keys), "value": _nullable(kind.items)}
+    items = {"type": "object", "properties": pair, "required": ["key"]}
+    return {"type": "array", "connect.type": "map", "items": items}
+
+
+def _nullable(kind: Kind) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, _schema(kind)]} if kind.type != "null" else {"type": "null"}

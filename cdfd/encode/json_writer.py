@@ -1,0 +1,93 @@
+"""Payloads in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cdfd.encode.json import text_of
+from cdfd.encode.payload import Payload, Shape, ShapeField
+from cdfd.encode.pieces import Cell, Nested
+from cdfd.encode.records import Headers
+from cdfd.encode.values import Rules, cells, check_type, object_separators
+from cdfd.encode.writer import Places, Writer
+from cdfd.errors import UnsupportedError
+
+_OF_ENVELOPE = Rules()
+
+
+class JsonWriter(Writer[ShapeField]):
+    """Writes objects.
+
+    Args:
+        rules: of values.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def fields(self, field: ShapeField) -> Sequence[ShapeField]:
+        """Those of its shape."""
+        assert isinstance(field.type, Shape)
+        return field.type.fields
+
+    def separators(self, fields: Sequence[ShapeField]) -> list[bytes]:
+        """Names, brackets and commas."""
+        return object_separators([field.name for field in fields])
+
+    def array(self, array: pa.Array, field: ShapeField) -> Cell:
+        """As `cdfd.encode.values.cells`. The envelope's own fields are numbers whatever the rules are."""
+        return cells(array, self._rules if field.of_table else _OF_ENVELOPE)
+
+    def struct(self, field: ShapeField, cells: list[Cell], places: Places) -> Cell:
+        """An object."""
+        return Nested(self.separators(self.fields(field)), cells, *places)
+
+
+class JsonEncoding:
+    """Records in JSON without a schema.
+
+    Args:
+        rules: of values.
+
+    Attributes:
+        headers: of records; none.
+    """
+
+    headers: Headers = ()
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._writer = JsonWriter(rules or Rules())
+        self._shape: Shape | None = None
+
+    def values(self, payload: Payload) -> pa.Array:
+        """As `Encoding.values`."""
+        return self._ended(payload, b"")
+
+    def lines(self, payload: Payload) -> pa.Buffer:
+        """The same as JSON lines, each ended by a line feed, in one buffer."""
+        return text_of(self._ended(payload, b"\n"))
+
+    def _ended(self, payload: Payload, ending: bytes) -> pa.Array:
+        if self._shape is not payload.shape:
+            check_types(payload.shape)
+            self._shape = payload.shape
+        return self._writer.rows(payload, payload.shape.fields, suffix=ending)
+
+    def describe(self, shape: Shape) -> str | None:
+        """As `Encoding.describe`."""
+        check_types(shape)
+        return None
+
+
+def check_types(shape: Shape) -> None:
+    """`UnsupportedError` where JSON has no form for the type of a field."""
+    for field in shape.fields:
+        if isinstance(field.type, Shape):
+            check_types(field.type)
+            continue
+        try:
+            check_type(field.type)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error

@@ -1,0 +1,154 @@
+"""Cells of any type in Protobuf's binary encoding, as the schema that `cdfd.encode.protobuf.schema` makes has them.
+
+A field is its tag and its value. A null has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from cdfd.encode.avro.cells import decoded, floats, whole_numbers
+from cdfd.encode.binary import booleans, byte_strings, marked, sequences, varints
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, Modes
+from cdfd.encode.numbers import raw_values, without_gaps
+from cdfd.encode.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
+from cdfd.encode.protobuf.schema import Slot
+from cdfd.encode.times import microseconds
+from cdfd.encode.values import plain_text, with_items
+from cdfd.encode.writer import Places, Writer
+from cdfd.errors import DataError
+from cdfd.runtime.arrays import to_numpy
+
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+_WIRE_TYPES: Final = {"float32": _FIXED_32, "float64": _FIXED_64, "string": _BYTES, "bytes": _BYTES}
+_NULL: Final = b""
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """What precedes a value of a field."""
+    (text,) = lengths(np.array([number << 3 | wire_type]), Form.PLAIN).to_pylist()
+    found: bytes = text
+    return found
+
+
+class ProtobufWriter(Writer[Slot]):
+    """Writes messages.
+
+    Args:
+        modes: forms of values.
+    """
+
+    def __init__(self, modes: Modes) -> None:
+        self._modes = modes
+
+    def fields(self, field: Slot) -> Sequence[Slot]:
+        """Those of its message."""
+        return field.fields
+
+    def separators(self, fields: Sequence[Slot]) -> list[bytes]:
+        """Nothing stands between fields."""
+        return [b""] * (len(fields) + 1)
+
+    def struct(self, field: Slot, cells: list[Cell], places: Places) -> Cell:
+        """A message behind its length."""
+        return self._message(field, cells, *places)
+
+    def array(self, array: pa.Array, field: Slot) -> Cell:
+        """The field with its tag.
+
+        Raises:
+            DataError: a string is not UTF-8; a time in seconds or milliseconds is beyond what microseconds can represent.
+        """
+        array = decoded(array)
+        if len(array) and array.null_count == len(array):
+            return literal(_NULL)
+        if types.is_dictionary(array.type):
+            return self._dictionary(array, field)
+        match field.kind.type:
+            case "array":
+                return self._list(array, field)
+            case "map":
+                return self._map(array, field)
+            case "struct":
+                # `flatten` hides what lies beneath a null struct; it may be anything.
+                return self._message(
+                    field, self._children(array.flatten(), field.fields), len(array), None, nulls_of(array)
+                )
+        if field.kind.name == CONNECT_TIMESTAMP:
+            return self._timestamp(array, field)
+        return marked(self._scalar(array, field), tag(field.number, _WIRE_TYPES.get(field.kind.type, _VARINT)), _NULL)
+
+    def _children(self, columns: Sequence[pa.Array], fields: Sequence[Slot]) -> list[Cell]:
+        return [self.array(column, field) for column, field in zip(columns, fields, strict=True)]
+
+    def _message(
+        self, field: Slot, cells: list[Cell], count: int, index: np.ndarray | None, nulls: np.ndarray | None
+    ) -> Cell:
+        separators = [b""] * (len(cells) + 1)
+        return Nested(separators, cells, count, index, nulls, _NULL, tag(field.number, _BYTES), Form.PLAIN)
+
+    def _dictionary(self, array: pa.Array, field: Slot) -> Cell:
+        nulls = nulls_of(array)
+        codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
+        texts = join([b"", b""], [self.array(array.dictionary, field)], len(array.dictionary))
+        same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
+        return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls, null=_NULL)
+
+    def _scalar(self, array: pa.Array, field: Slot) -> Cell:
+        kind = field.kind
+        match kind.type:
+            case "boolean":
+                return booleans(array)
+            case "float32" | "float64":
+                return floats(array, kind)
+            case "string":
+                return byte_strings(plain_text(array, self._modes.binary), Form.PLAIN)
+            case "bytes":
+                return byte_strings(array, Form.PLAIN)
+        return varints(whole_numbers(array, kind), Form.PLAIN, nulls_of(array))
+
+    def _timestamp(self, array: pa.Array, field: Slot) -> Cell:
+        """Seconds and nanoseconds, as they are, whatever the year is."""
+        seconds, fraction = np.divmod(microseconds(array), 1_000_000)
+        nulls = nulls_of(array)
+        parts = (
+            marked(varints(each, Form.PLAIN), tag(number, _VARINT), _NULL)
+            for number, each in ((1, seconds), (2, fraction * 1_000))
+        )
+        return self._message(field, list(parts), len(array), None, nulls)
+
+    def _list(self, array: pa.Array, field: Slot) -> Cell:
+        assert field.element is not None
+        items = pc.list_flatten(array)
+        cells = [self.array(items, field.element)]
+        return self._repeated(
+            array, join([b"", b""], [self._message(field, cells, len(items), None, None)], len(items))
+        )
+
+    def _map(self, array: pa.Array, field: Slot) -> Cell:
+        assert field.element is not None
+        assert field.key is not None
+        key_lists = with_items(array, array.keys)
+        keys, items = pc.list_flatten(key_lists), pc.list_flatten(with_items(array, array.items))
+        if keys.null_count:
+            raise DataError("a map has a null key", hint="Protobuf cannot name it, and Delta's maps do not allow it")
+        cells = [self.array(keys, field.key)]
+        if field.is_entry:
+            cells.append(self.array(items, field.element))
+        else:
+            value = Slot(field.name, 2, field.kind)
+            cells.append(self._message(value, [self.array(items, field.element)], len(items), None, None))
+        return self._repeated(
+            key_lists, join([b"", b""], [self._message(field, cells, len(items), None, None)], len(items))
+        )
+
+    def _repeated(self, lists: pa.Array, items: pa.Array) -> Cell:
+        """The items of each list, which have their tags."""
+        counts = to_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
+        return Column(sequences(items, counts), (np.arange(len(lists)),), nulls_of(lists), null=_NULL)

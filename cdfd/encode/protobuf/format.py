@@ -1,0 +1,42 @@
+"""Rows in Protobuf."""
+
+from typing import Literal
+
+import pyarrow as pa
+
+from cdfd.encode.kinds import Modes, kind_of_shape
+from cdfd.encode.payload import Payload, Shape
+from cdfd.encode.protobuf.cells import ProtobufWriter
+from cdfd.encode.protobuf.schema import ProtobufSchema
+
+MODES = Modes("string", "connect", "bytes")
+"""Forms of values that Protobuf has types for."""
+
+
+class ProtobufFormat:
+    """Encodes records of one shape. Holds no state of the records: threads may share it.
+
+    Args:
+        shape: of the records.
+        modes: forms of values.
+        newest: the schema of the subject, of which fields keep their numbers; None for none.
+
+    Attributes:
+        schema: of the records.
+
+    Raises:
+        UnsupportedError: a column is of a type that Protobuf has no form for.
+        DataError: `newest` is not a schema that cdfd has written.
+    """
+
+    kind: Literal["PROTOBUF"] = "PROTOBUF"
+
+    def __init__(self, shape: Shape, modes: Modes = MODES, newest: str | None = None) -> None:
+        schema = ProtobufSchema(kind_of_shape(shape, modes), newest)
+        self._writer = ProtobufWriter(modes)
+        self._fields = schema.fields
+        self.schema = schema.text
+
+    def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
+        """The records as `large_binary`, each behind `prefix`. `DataError` as `ProtobufWriter` says."""
+        return self._writer.rows(payload, self._fields, prefix)

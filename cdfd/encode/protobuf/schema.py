@@ -1,0 +1,277 @@
+"""Schemas of Protobuf 3, of the types of records.
+
+| type (`cdfd.encode.kinds`)   | Protobuf                                                                              |
+|------------------------------|---------------------------------------------------------------------------------------|
+| boolean                      | `bool`                                                                                |
+| int8, int16, int32; int64    | `int32`; `int64`                                                                      |
+| float32; float64             | `float`; `double`                                                                     |
+| string; bytes                | `string`; `bytes`                                                                     |
+| Date                         | `int32`, days since 1970                                                              |
+| Timestamp                    | `google.protobuf.Timestamp`                                                           |
+| MicroTimestamp               | `int64`, microseconds since 1970                                                      |
+| struct                       | a message                                                                             |
+| array                        | `repeated` of a message whose `value` is the element, because elements can be null     |
+| map                          | `map` of such messages; if its keys are none that Protobuf has, `repeated` of entries  |
+
+Every field of a scalar type is `optional`: a field that is not there is null. Protobuf does not tell an array or a map that is null from
+an empty one.
+
+A field keeps its number as long as the registry knows it: numbers are those of the subject's newest schema, by name, and new
+fields get the next ones. Without a newer schema, fields are numbered in their order.
+
+Names that Protobuf does not allow get `_` for what is not a
+letter, digit or `_`;
+`json_name` has the name as it is, also for names that would be `camelCase` in Protobuf's JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyarrow import types
+
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.trevni.avro_names import legal, unique
+
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+
+_SCALARS: Final = {
+    "boolean": "bool",
+    **dict.fromkeys(("int8", "int16", "int32"), "int32"),
+    "int64": "int64",
+    "float32": "float",
+    "float64": "double",
+    "string": "string",
+    "bytes": "bytes",
+}
+_KEYS: Final = frozenset(("bool", "int32", "int64", "string"))
+_RESERVED_NUMBERS: Final = range(19_000, 20_000)
+_LARGEST_NUMBER: Final = 2**29 - 1
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A field of a message.
+
+    Attributes:
+        name: of the column or field in the table.
+        number: of the field.
+        kind: of its values.
+        element: the field `value` of the message around each element of an array, or around each value of a map.
+        key: of an entry of a map.
+        is_entry: whether entries of a map are messages of ours, because Protobuf has no such keys.
+        fields: of its message.
+    """
+
+    name: str
+    number: int
+    kind: Kind
+    element: Slot | None = None
+    key: Slot | None = None
+    is_entry: bool = False
+    fields: tuple[Slot, ...] = ()
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message of the text: lines of its fields, and the messages in it."""
+
+    name: str
+    lines: list[str] = field(default_factory=list)
+    messages: list[_Message] = field(default_factory=list)
+
+    def text(self, indent: str = "") -> Iterator[str]:
+        yield f"{indent}message {self.name} {{"
+        for message in self.messages:
+            yield from message.text(indent + "  ")
+        yield from (f"{indent}  {line}" for line in self.lines)
+        yield f"{indent}}}"
+
+
+class ProtobufSchema:
+    """The schema of records.
+
+    Args:
+        kind: of records; a struct with a name.
+        newest: the schema that the subject has, of which fields keep their numbers; None for none.
+
+    Attributes:
+        text: the file.
+        fields: of the record.
+
+    Raises:
+        UnsupportedError: a column is of a type that Protobuf has no form for.
+        DataError: `newest` is not a schema that cdfd has written.
+    """
+
+    def __init__(self, kind: Kind, newest: str | None = None) -> None:
+        self._numbers = {} if newest is None else numbers_of(newest)
+        self._imports: set[str] = set()
+        self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
+        self._top: list[_Message] = []
+        package, _, name = (kind.name or "Value").rpartition(".")
+        # The first message of a file is that of the record, and shared ones stand behind it.
+        record = _Message(legal(name))
+        self._top.append(record)
+        self.fields = self._fill(record, kind, record.name)
+        lines = ['syntax = "proto3";']
+        lines += [f"package {'.'.join(legal(part) for part in package.split('.'))};"] if package else []
+        lines += [f'import "{name}";' for name in sorted(self._imports)]
+        lines += [line for message in self._top for line in message.text()]
+        self.text = "\n".join(lines) + "\n"
+
+    def _fill(self, message: _Message, kind: Kind, path: str) -> tuple[Slot, ...]:
+        """Write the fields of a struct into its message."""
+        taken: set[str] = set()
+        slots = []
+        numbers = self._numbers.get(path, {})
+        names = [unique(legal(each.name), taken) for each in kind.fields]
+        following = _following(numbers)
+        # Names of messages and of fields share a space.
+        messages = set(taken)
+        for each, name in zip(kind.fields, names, strict=True):
+            number = numbers[name] if name in numbers else next(following)
+            try:
+                slots.append(self._field(message, each, name, number, path, messages))
+            except UnsupportedError as error:
+                if not error.what.startswith("column "):
+                    error.what = f"column {each.name}: {error.what}"
+                raise
+        return tuple(slots)
+
+    def _field(self, message: _Message, each: KindField, name: str, number: int, path: str, messages: set[str]) -> Slot:
+        options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
+        label, type, slot = self._type(message, each.kind, name, number, path, messages)
+        if not label and not (each.kind.type == "struct" or type in (TIMESTAMP,) or type.startswith("map<")):
+            label = "optional " if each.nullable else ""
+        comment = _comment(each.kind, type)
+        message.lines.append(f"{label}{type} {name} = {number}{options};{comment}")
+        return slot
+
+    def _type(
+        self, message: _Message, kind: Kind, name: str, number: int, path: str, messages: set[str]
+    ) -> tuple[str, str, Slot]:
+        """The label and type of a field, and its slot."""
+        match kind.type:
+            case "struct":
+                type, fields = self._struct(message, kind, name, path, messages)
+                return "", type, Slot(name, number, kind, fields=fields)
+            case "array":
+                assert kind.items is not None
+                below = _Message(unique(f"{_title(name)}Element", messages))
+                element = self._wrapped(below, kind.items, f"{path}.{below.name}")
+                message.messages.append(below)
+                return "repeated ", below.name, Slot(name, number, kind, element=element)
+            case "map":
+                return self._map(message, kind, name, number, path, messages)
+            case "null":
+                raise UnsupportedError(
+                    "a column of type void has no type in Protobuf", hint="Leave the column out with `columns`"
+                )
+        if kind.is_decimal:
+            raise UnsupportedError(
+                "Protobuf has no decimals", hint="Set `decimal: string` or `decimal: double` in `sink.format`"
+            )
+        if kind.name == CONNECT_TIMESTAMP:
+            self._imports.add("google/protobuf/timestamp.proto")
+            return "", TIMESTAMP, Slot(name, number, kind)
+        return "", _SCALARS[kind.type], Slot(name, number, kind)
+
+    def _struct(
+        self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]
+    ) -> tuple[str, tuple[Slot, ...]]:
+        if kind.name is None:
+            below = _Message(unique(_title(name), messages))
+            message.messages.append(below)
+            return below.name, self._fill(below, kind, f"{path}.{below.name}")
+        if id(kind) not in self._done:
+            # Several fields have it: it stands beside the record.
+            shared = _Message(unique(_title(legal(kind.name.rpartition(".")[2])), {each.name for each in self._top}))
+            self._top.append(shared)
+            self._done[id(kind)] = shared.name, self._fill(shared, kind, shared.name)
+        return self._done[id(kind)]
+
+    def _map(
+        self, message: _Message, kind: Kind, name: str, number: int, path: str, messages: set[str]
+    ) -> tuple[str, str, Slot]:
+        assert kind.keys is not None
+        assert kind.items is not None
+        key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
+        if key in _KEYS:
+            below = _Message(unique(f"{_title(name)}Item", messages))
+            element = self._wrapped(below, kind.items, f"{path}.{below.name}")
+            message.messages.append(below)
+            slot = Slot(name, number, kind, element=element, key=Slot(name, 1, kind.keys))
+            return "", f"map<{key}, {below.name}>", slot
+        below = _Message(unique(f"{_title(name)}Item", messages))
+        fields = KindField("key", kind.keys), KindField("value", kind.items)
+        pair = Kind("struct", fields=fields)
+        key_slot, element = self._fill(below, pair, f"{path}.{below.name}")
+        message.messages.append(below)
+        return "repeated ", below.name, Slot(name, number, kind, element=element, key=key_slot, is_entry=True)
+
+    def _wrapped(self, message: _Message, kind: Kind, path: str) -> Slot:
+        (slot,) = self._fill(message, Kind("struct", fields=(KindField("value", kind),)), path)
+        return slot
+
+
+def _comment(kind: Kind, type: str) -> str:
+    if kind.arrow is None or type == TIMESTAMP:
+        return ""
+    if types.is_date(kind.arrow) and kind.type == "int32":
+        return " // days since 1970-01-01"
+    return " // microseconds since 1970-01-01" if types.is_timestamp(kind.arrow) and kind.type == "int64" else ""
+
+
+def _title(name: str) -> str:
+    """A message's name: that of a field in upper camel case."""
+    words = [word for word in name.split("_") if word]
+    return legal("".join(word[:1].upper() + word[1:] for word in words) or "Field")
+
+
+def _json_name(name: str) -> str:
+    """The name that a field has in JSON by default."""
+    return re.sub("_(.?)", lambda match: match[1].upper(), name)
+
+
+def _following(numbers: Mapping[str, int]) -> Iterator[int]:
+    """Numbers that no field has."""
+    number = max(numbers.values(), default=0)
+    while number < _LARGEST_NUMBER:
+        number += 1
+        if number not in _RESERVED_NUMBERS:
+            yield number
+    raise UnsupportedError("a message has too many fields", hint="Choose columns with `columns`")
+
+
+_MESSAGE: Final = re.compile(r"\s*message\s+(\w+)\s*\{\s*$")
+_FIELD: Final = re.compile(r"\s*(?:optional\s+|repeated\s+)?[\w.]+(?:<[\w., ]+>)?\s+(\w+)\s*=\s*(\d+)\s*(?:\[.*\])?;")
+_END: Final = re.compile(r"\s*\}\s*$")
+
+
+def numbers_of(text: str) -> dict[str, dict[str, int]]:
+    """The numbers of fields by name, of each message by its path, in a schema that cdfd has written, or a registry in the same form.
+
+    Raises:
+        DataError: there is no message in it.
+    """
+    path: list[str] = []
+    found: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        if match := _MESSAGE.match(line):
+            path.append(match[1])
+            found[".".join(path)] = {}
+        elif path and (match := _FIELD.match(line)):
+            found[".".join(path)][match[1]] = int(match[2])
+        elif path and _END.match(line):
+            path.pop()
+    if not found:
+        raise DataError(
+            f"the registry has a schema that has no message: {text:.200}", hint="Is the subject another topic's?"
+        )
+    return found

@@ -1,0 +1,144 @@
+"""Records whose schema is in a registry, in Confluent's frame or with Apicurio's headers.
+
+| framing    | key and value                                                          | headers                                      |
+|------------|------------------------------------------------------------------------|----------------------------------------------|
+| confluent  | a zero byte, the schema's id in four bytes, and the record             | none                                         |
+|            | in Protobuf a zero byte more, which stands for the schema's first message |                                           |
+| apicurio   | the record; in Protobuf behind its message's name                      | `apicurio.value.contentId`, eight bytes, and |
+|            |                                                                        | those of the kind of schema                  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import pyarrow as pa
+
+from cdfd.encode.payload import Payload, Shape
+from cdfd.encode.records import Headers
+
+Kind = Literal["AVRO", "JSON", "PROTOBUF"]
+Strategy = Literal["topic", "record", "topic_record"]
+Framing = Literal["confluent", "apicurio"]
+
+KINDS: Final[tuple[Kind, ...]] = ("AVRO", "JSON", "PROTOBUF")
+
+
+class Schemas(Protocol):
+    """A schema registry: `cdfd.sinks.kafka.registry.SchemaRegistry`. Calls block."""
+
+    def register(self, subject: str, schema: str, kind: Kind) -> int:
+        """The id of a schema, which is registered under that subject unless it is already.
+
+        Raises:
+            SchemaChangedError: it is not compatible with the versions that the subject has.
+            SinkError: the registry cannot be reached, or does not do it for another reason.
+        """
+
+    def check(self, kind: Kind) -> None:
+        """`SinkError` where there is no registry that we may use and that has schemas of this kind; registers nothing."""
+
+    def latest(self, subject: str) -> str | None:
+        """The newest schema of a subject; None if it has none. `SinkError` as `register` says."""
+
+
+class SchemaFormat(Protocol):
+    """Encodes records of one shape, which have a schema."""
+
+    @property
+    def kind(self) -> Kind:
+        """Avro, JSON Schema or Protobuf, as registries name them."""
+
+    @property
+    def schema(self) -> str:
+        """Of the records, as text."""
+
+    def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
+        """The records as `large_binary`, each behind `prefix`."""
+
+
+MakeFormat = Callable[[Shape, str | None], SchemaFormat]
+"""Takes the shape of records, and the newest schema of their subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """How schemas are registered, and how records name them.
+
+    Attributes:
+        schemas: the registry.
+        strategy: which subject a schema has: `<topic>-value`, the record's full name, or `<topic>-` and that name.
+        framing: where the id is.
+    """
+
+    schemas: Schemas
+    strategy: Strategy = "topic"
+    framing: Framing = "confluent"
+
+    def subject(self, topic: str, part: str, record: str) -> str:
+        """The subject of keys or values."""
+        match self.strategy:
+            case "record":
+                return record
+            case "topic_record":
+                return f"{topic}-{record}"
+        return f"{topic}-{part}"
+
+
+class RegisteredEncoding:
+    """Registers the schema of each shape before its first record is encoded, which blocks.
+
+    Args:
+        make: an encoder of records of one shape.
+        registration: of schemas.
+        topic: of the records.
+        part: `value` or `key`.
+    """
+
+    def __init__(self, make: MakeFormat, registration: Registration, topic: str, part: str) -> None:
+        self._make = make
+        self._registration = registration
+        self._topic, self._part = topic, part
+        self._shape: Shape | None = None
+        self._format: SchemaFormat | None = None
+        self._prefix = b""
+        self.headers: Headers = ()
+
+    def values(self, payload: Payload) -> pa.Array:
+        """As `Encoding.values`."""
+        if self._format is None or self._shape is not payload.shape:
+            self._register(payload.shape)
+        assert self._format is not None
+        return self._format.rows(payload, self._prefix)
+
+    def describe(self, shape: Shape) -> str:
+        """As `Encoding.describe`."""
+        return self._make(shape, None).schema
+
+    def _register(self, shape: Shape) -> None:
+        registration = self._registration
+        subject = registration.subject(self._topic, self._part, shape.name)
+        made = self._make(shape, None)
+        if made.kind == "PROTOBUF":
+            # Fields keep the numbers that they have in the registry.
+            made = self._make(shape, registration.schemas.latest(subject))
+        number = registration.schemas.register(subject, made.schema, made.kind)
+        if registration.framing == "confluent":
+            self._prefix = b"\0" + number.to_bytes(4, "big") + (b"\0" if made.kind == "PROTOBUF" else b"")
+        else:
+            self._prefix, self.headers = self._apicurio(number, made.kind, shape.name.rpartition(".")[2])
+        self._format, self._shape = made, shape
+
+    def _apicurio(self, number: int, kind: Kind, message: str) -> tuple[bytes, Headers]:
+        headers: Headers = ((f"apicurio.{self._part}.contentId", number.to_bytes(8, "big")),)
+        if kind == "AVRO":
+            return b"", (*headers, (f"apicurio.{self._part}.encoding", b"BINARY"))
+        if kind == "PROTOBUF":
+            name = message.encode()
+            suffix = ".key" if self._part == "key" else ""
+            # A message with the name as its first field, behind its length.
+            reference = bytes([len(name) + 2, 0x0A, len(name)]) + name
+            return reference, (*headers, (f"apicurio.protobuf.type{suffix}", name))
+        return b"", headers

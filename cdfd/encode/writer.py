@@ -1,0 +1,98 @@
+"""The walk through a payload that all encodings share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+
+from cdfd.encode.payload import Constant, Group, Images, Payload, Value
+from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join
+from cdfd.errors import CdfdError
+
+
+class Named(Protocol):
+    """A field of a struct."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table."""
+
+
+FieldT = TypeVar("FieldT", bound=Named)
+
+
+class Places(NamedTuple):
+    """Where the structs of records are.
+
+    Attributes:
+        total: how many there are.
+        rows: of each record its; None: each is the next one.
+        nulls: which records have none, or None if all have one.
+    """
+
+    total: int
+    rows: Integers | None = None
+    nulls: Booleans | None = None
+
+
+@dataclass(slots=True)
+class _Records:
+    """How many records there are, and the cells of batches, of which several fields have rows."""
+
+    count: int
+    batches: dict[int, list[Cell]] = field(default_factory=dict)
+
+
+class Writer(Generic[FieldT]):
+    """Makes cells of values. Holds no state of the values: threads may share it."""
+
+    def rows(self, payload: Payload, fields: Sequence[FieldT], prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
+        """One text per record, between the prefix and the suffix.
+
+        Raises:
+            DataError: a value that the encoding cannot represent.
+        """
+        separators = self.separators(fields)
+        separators = [prefix + separators[0], *separators[1:]]
+        separators[-1] += suffix
+        return join(separators, self._cells(payload.values, fields, _Records(payload.count)), payload.count)
+
+    def _cells(self, values: Sequence[Value], fields: Sequence[FieldT], records: _Records) -> list[Cell]:
+        return [self._cell(value, field, records) for value, field in zip(values, fields, strict=True)]
+
+    def _cell(self, value: Value, field: FieldT, records: _Records) -> Cell:
+        if isinstance(value, Constant):
+            return constant(self._cell(value.value, field, records))
+        if isinstance(value, Group):
+            cells = self._cells(value.values, self.fields(field), records)
+            return self.struct(field, cells, Places(records.count))
+        if isinstance(value, Images):
+            known = records.batches
+            if id(value.batch) not in known:
+                known[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
+            return self.struct(field, known[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
+        try:
+            return self.array(value, field)
+        except CdfdError as error:
+            error.what = f"column {field.name}: {error.what}"
+            raise
+
+    @abstractmethod
+    def fields(self, field: FieldT) -> Sequence[FieldT]:
+        """The fields of a field that is a struct."""
+
+    @abstractmethod
+    def separators(self, fields: Sequence[FieldT]) -> list[bytes]:
+        """The text before, between and after the cells of a struct."""
+
+    @abstractmethod
+    def array(self, array: pa.Array, field: FieldT) -> Cell:
+        """The cells of a column. `DataError` where a value cannot be represented."""
+
+    @abstractmethod
+    def struct(self, field: FieldT, cells: list[Cell], places: Places) -> Cell:
+        """The cells of a struct, out of those of its fields."""

@@ -1,0 +1,86 @@
+"""Schemas of records without a registry's server: those that were registered, and the records of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.payload import Payload, Shape
+from cdfd.encode.registered import Kind, Registration, SchemaFormat
+
+
+class Catalog:
+    """The schemas that were registered: each gets the next number.
+
+    Attributes:
+        subjects: subject and schema of each, in order.
+        first: the number of the first one.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.subjects: list[tuple[str, str]] = []
+        self.kinds: list[Kind] = []
+        self.first = first
+
+    def register(self, subject: str, schema: str, kind: Kind) -> int:
+        if (subject, schema) not in self.subjects:
+            self.subjects.append((subject, schema))
+            self.kinds.append(kind)
+        return self.first + self.subjects.index((subject, schema))
+
+    def latest(self, subject: str) -> str | None:
+        return next((schema for name, schema in reversed(self.subjects) if name == subject), None)
+
+    def check(self, kind: Kind) -> None:
+        """It has every kind."""
+
+    def schema(self, number: int) -> str:
+        return self.subjects[number - self.first][1]
+
+    @property
+    def registration(self) -> Registration:
+        return Registration(self)
+
+
+class NoEncoding:
+    """Keeps the payload of rows."""
+
+    headers = ()
+
+    def values(self, payload: Payload) -> pa.Array:
+        self.payload = payload
+        return pa.nulls(payload.count, pa.large_binary())
+
+    def describe(self, shape: Shape) -> None:
+        return None
+
+
+def payload_of(batch: pa.RecordBatch, name: str = "shop.orders.Value") -> Payload:
+    """The rows of a batch as the flat envelope has them."""
+    encoding = NoEncoding()
+    EncodedRows(encoding, name)(batch)
+    return encoding.payload
+
+
+class BatchEncoder:
+    """Encodes batches of one schema, without a registry.
+
+    Args:
+        make: of a shape, such as `AvroFormat`.
+        schema: of the batches.
+        name: of records.
+    """
+
+    def __init__(
+        self, make: Callable[[Shape], SchemaFormat], schema: pa.Schema, name: str = "shop.orders.Value"
+    ) -> None:
+        self._rows = EncodedRows(NoEncoding(), name)
+        self.format = make(self._rows.shape(schema))
+        self.schema = self.format.schema
+
+    def rows(self, batch: pa.RecordBatch) -> Any:
+        shape = self._rows.shape(batch.schema)
+        return self.format.rows(Payload(shape, batch.columns, batch.num_rows))
