@@ -183,7 +183,7 @@ def _format_of(encoding: EncodingName, modes: Modes, names: bool) -> MakeFormat 
 
 
 def keys_of(choice: FormatChoice, options: EncoderOptions) -> EncodedRows | None:
-    """What makes keys of rows; None without a key."""
+    """The maker of keys of rows; None without a key."""
     if not options.key:
         return None
     return EncodedRows(encoding_of(choice, options, "key"), f"{options.origin.topic}.Key", KeyColumns(options.key))

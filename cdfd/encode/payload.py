@@ -1,4 +1,4 @@
-"""What an envelope says and an encoding writes: the fields of records, and their values in columns.
+"""The port between envelopes and encodings: the fields of records, and their values in columns.
 
 An envelope (`cdfd.encode.envelopes`) makes a `Payload` of change rows. An encoding makes bytes of it: one text a record.
 Neither knows the other.

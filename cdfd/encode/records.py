@@ -55,7 +55,7 @@ class SnapshotPart(Enum):
     """Which rows of a snapshot they are."""
 
     MIDDLE = "middle"
-    """Others follow, as far as anybody knows."""
+    """Others may follow."""
 
     END = "end"
     """The last of them is the last of the snapshot."""

@@ -71,7 +71,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Put bytes in the place of the byte at `start`, which is written already. The bytes after it move.
+    /// Put bytes in the place of the byte at `start`, which is written already. The bytes behind it move.
     #[inline]
     pub fn replace_byte(&mut self, start: usize, bytes: &[u8]) -> Result<(), Stop> {
         let end = self.end + bytes.len() - 1;

@@ -31,7 +31,7 @@ _NULL: Final = b""
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """What precedes a value of a field."""
+    """The bytes before a value of a field."""
     (text,) = lengths(np.array([number << 3 | wire_type]), Form.PLAIN).to_pylist()
     found: bytes = text
     return found

@@ -61,7 +61,7 @@ class Format(Section):
     """
 
     envelope: Literal["flat", "debezium", "cloudevents"] = "flat"
-    """What a record says: the row, an event with both images of an update, or the row with headers of CloudEvents."""
+    """Content of a record: the row, an event with both images of an update, or the row with headers of CloudEvents."""
 
     encoding: Literal["json", "json_schema", "connect_json", "avro", "protobuf", "arrow"] = "json"
     """How a record is written. `json_schema`, `avro` and `protobuf` need a schema registry."""
@@ -111,7 +111,7 @@ class Format(Section):
 
     @property
     def record_format(self) -> RecordFormat:
-        """What makes encoders."""
+        """The maker of encoders."""
         return record_format(self.choice)
 
     def __str__(self) -> str:

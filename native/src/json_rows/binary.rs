@@ -2,7 +2,7 @@
 
 use crate::room::{Room, Stop, Text};
 
-/// The prefix of bytes: none, or their count as a varint, in zigzag form for Avro or plain.
+/// The bytes before others: none, or how many they are, as a varint, of Avro's zigzag form or plain.
 #[derive(Clone, Copy)]
 pub enum Length {
     Absent,

@@ -222,7 +222,7 @@ def basic(username: str, password: str) -> str:
 
 
 def login_of(settings: Settings) -> Callable[[], str | None]:
-    """What gives the header `Authorization` as it is now: of a token, of user name and password, or of nothing.
+    """The header `Authorization` as it is now: of a token, of user name and password, or of nothing.
 
     The call raises `SinkError` where there is no token.
     """
