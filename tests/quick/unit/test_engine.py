@@ -22,7 +22,7 @@ from cdfd.model.version import Version
 from cdfd.scan.splits import Split, digest, plan_splits, stages
 from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
-from cdfd.sinks.kafka.transactions.jobs import job_of
+from cdfd.sinks.kafka.transactions.sink import job_of
 
 SCHEMA = TableSchema(parse(json.dumps({"type": "struct", "fields": []})), ())
 JOB = Job("a" * 32, 7, "stream", 12, 1 << 27, "0123456789abcdef", 99)

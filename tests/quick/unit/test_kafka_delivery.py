@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator, SideRecord
+from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
@@ -226,8 +226,8 @@ class TestChunks:
     def test_many_side_records_fill_a_chunk(self) -> None:
         accumulator = Accumulator()
         while not accumulator.full:
-            accumulator.add_side_record(SideRecord("t", None))  # type: ignore[arg-type]
-            assert len(accumulator._chunk.side_records) <= CHUNK_ROWS
+            accumulator.add_side_records([("t", None)])  # type: ignore[list-item]
+            assert len(accumulator._chunk.side_records["t"]) <= CHUNK_ROWS
         assert accumulator.take().side_records
 
 

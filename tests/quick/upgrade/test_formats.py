@@ -14,7 +14,7 @@ import pytest
 from cdfd.errors import SinkError
 from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import progress_of
-from cdfd.sinks.kafka.transactions.jobs import job_of
+from cdfd.sinks.kafka.transactions.sink import job_of
 from cdfd.trevni import read_table
 from tests.support.upgrade import plans
 from tests.support.upgrade.copies import GOLDEN, lines

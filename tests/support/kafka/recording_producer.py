@@ -16,7 +16,7 @@ from cdfd.sinks.kafka.progress.records import Progress, progress_of
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, each
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
-from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
+from cdfd.sinks.kafka.transactions.writer import RecordWriter
 
 LIMIT = 1000
 """Bytes of the largest value that a topic takes."""
@@ -161,8 +161,7 @@ class Recorded:
         make = encoders(self.kind, ["id"] if destination.keyed else [])
         context = DeliveryContext(
             destination,
-            EncodeStage(make, destination, facts, self.stage),
-            SendStage(self.producer, destination, facts, self.stage),
+            RecordWriter(make, self.producer, destination, facts, self.stage),
             self._encoder,
             self._sender,
             Cursor(None if self.progress is None else self.progress.position),

@@ -1,5 +1,6 @@
 """Accumulates the rows of a delivery into chunks, so that many small versions cost no more than one large version."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -42,25 +43,12 @@ class RowGroup:
             return self.batches
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SideRecord:
-    """A record for a side topic.
-
-    Attributes:
-        topic: a topic with one partition.
-        record: the record.
-    """
-
-    topic: str
-    record: Records
-
-
 @dataclass(slots=True)
 class Chunk:
-    """Rows, and the side records about their versions."""
+    """Rows, and records for side topics about their versions, by topic. Side topics have one partition."""
 
     groups: list[RowGroup] = field(default_factory=list)
-    side_records: list[SideRecord] = field(default_factory=list)
+    side_records: dict[str, list[Records]] = field(default_factory=dict)
 
     @property
     def version(self) -> int | None:
@@ -87,7 +75,7 @@ class Accumulator:
         return (
             self._bytes >= self._limit
             or self._rows >= CHUNK_ROWS
-            or len(self._chunk.side_records) >= _CHUNK_SIDE_RECORDS
+            or sum(map(len, self._chunk.side_records.values())) >= _CHUNK_SIDE_RECORDS
         )
 
     def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
@@ -103,9 +91,10 @@ class Accumulator:
         self._bytes += size
         self._rows += batch.num_rows
 
-    def add_side_record(self, record: SideRecord) -> None:
-        """Append a record for a side topic. It may be sent after rows that are added later."""
-        self._chunk.side_records.append(record)
+    def add_side_records(self, records: Iterable[tuple[str, Records]]) -> None:
+        """Append records for side topics, each with its topic. They may be sent after rows that are added later."""
+        for topic, record in records:
+            self._chunk.side_records.setdefault(topic, []).append(record)
 
     def take(self) -> Chunk:
         """The current chunk. A new, empty chunk replaces it."""

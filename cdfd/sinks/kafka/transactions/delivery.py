@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from cdfd.encode.records import Records
 from cdfd.errors import CdfdError, SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
@@ -19,9 +20,9 @@ from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk, SideRecord
+from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk
 from cdfd.sinks.kafka.transactions.markers import Markers
-from cdfd.sinks.kafka.transactions.stages import EncodedRecords, EncodeStage, SendStage
+from cdfd.sinks.kafka.transactions.writer import Encoded, RecordWriter
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -35,8 +36,7 @@ class DeliveryContext:
 
     Attributes:
         destination: of the table.
-        encode_stage: used by `encoder`, or by `sender` while `encoder` is idle.
-        send_stage: used by `sender`.
+        writer: encodes in `encoder`, or in `sender` while `encoder` is idle, and sends in `sender`.
         encoder: the thread that encodes.
         sender: the thread that sends.
         cursor: the position of the sink.
@@ -46,8 +46,7 @@ class DeliveryContext:
     """
 
     destination: Destination
-    encode_stage: EncodeStage
-    send_stage: SendStage
+    writer: RecordWriter
     encoder: Worker
     sender: Worker
     cursor: Cursor
@@ -100,8 +99,7 @@ class KafkaDelivery(Delivery):
         """See the port."""
         require_open(self._state, self._position)
         self._state = "failed"
-        for record in self._markers.start(version):
-            self._accumulator.add_side_record(record)
+        self._accumulator.add_side_records(self._markers.start(version))
         self._version = version
         if self._accumulator.full:
             await self._submit()
@@ -143,15 +141,13 @@ class KafkaDelivery(Delivery):
         require_open(self._state, self._position)
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
-        for record in self._markers.finish(following):
-            self._accumulator.add_side_record(record)
+        self._accumulator.add_side_records(self._markers.finish(following))
         await self._complete(self._markers.progress(following, job, counts))
 
     def hold_version(self, version: Version) -> None:
         """The next rows belong to a version that is delivered already, and is not begun or ended again."""
         require_open(self._state, self._position)
-        for record in self._markers.announce(version):
-            self._accumulator.add_side_record(record)
+        self._accumulator.add_side_records(self._markers.announce(version))
         self._version = version
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
@@ -212,29 +208,29 @@ class KafkaDelivery(Delivery):
         """Encode a chunk and pass it to the thread that sends. `sent` gets the end of both, or the error."""
         try:
             with self._guarded(chunk.version):
-                encoded = self._context.encode_stage.encode(chunk, self._position.table_id)
+                encoded = self._context.writer.encode(chunk, self._position.table_id)
             # The rows themselves are not kept until they are sent.
             self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version), sent)
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
             sent.set_exception(error)
 
-    def _send(self, encoded: list[EncodedRecords], side_records: list[SideRecord], version: int | None) -> None:
+    def _send(self, encoded: Encoded, side_records: Mapping[str, Sequence[Records]], version: int | None) -> None:
         with self._guarded(version):
-            self._context.send_stage.send(encoded, side_records)
+            self._context.writer.send(encoded, side_records)
 
     def _finish(self, chunk: Chunk, progress: Progress) -> None:
         context = self._context
         with self._guarded(chunk.version):
-            encoded = context.encode_stage.encode(chunk, self._position.table_id)
-            context.send_stage.send(encoded, chunk.side_records, last=True)
+            encoded = context.writer.encode(chunk, self._position.table_id)
+            context.writer.send(encoded, chunk.side_records, last=True)
             context.cursor.mark_uncertain()
-            context.send_stage.commit(progress)
+            context.writer.commit(progress)
             context.cursor.advance(progress.position)
             context.progress = progress
 
     def _abort_in_thread(self) -> None:
         """Changes nothing after a commit that succeeded although its call was cancelled."""
-        self._context.send_stage.abort()
+        self._context.writer.abort()
         self._context.cursor.abandon()
 
     @contextmanager

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from cdfd.encode.records import Records
 from cdfd.encode.side import RowCounts, begin_record, end_record, schema_record
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.accumulator import SideRecord
+
+SideRecord = tuple[str, Records]
+"""A record, and its topic."""
 
 
 class Markers:
@@ -54,10 +57,10 @@ class Markers:
         self._version, self._counts = version, RowCounts()
         if self._schema_topic is not None and (not self._announced or (version.schema_change and not continued)):
             change = version.schema_change if self._announced else None
-            yield SideRecord(self._schema_topic, schema_record(self._origin, plan, change))
+            yield self._schema_topic, schema_record(self._origin, plan, change)
             self._announced = True
         if self._transactions_topic is not None and not continued:
-            yield SideRecord(self._transactions_topic, begin_record(self._origin, plan))
+            yield self._transactions_topic, begin_record(self._origin, plan)
 
     def resume(self, version: Version, counts: Mapping[str, int]) -> None:
         """Continue a version that an earlier delivery started. `counts` are its rows from other producers, by change type."""
@@ -99,7 +102,7 @@ class Markers:
     def announce(self, version: Version) -> Iterator[SideRecord]:
         """The record of the schema before the first rows, if they are rows of a re-snapshot. BEGIN and END are not repeated for those."""
         if self._schema_topic is not None and not self._announced:
-            yield SideRecord(self._schema_topic, schema_record(self._origin, version.plan, None))
+            yield self._schema_topic, schema_record(self._origin, version.plan, None)
             self._announced = True
 
     def controlled(self, known: Progress | None, control: Control, to: Position | None) -> Progress:
@@ -119,7 +122,7 @@ class Markers:
             return
         plan = self._version.plan
         if self._transactions_topic is not None:
-            yield SideRecord(self._transactions_topic, end_record(self._origin, plan, self._total()))
+            yield self._transactions_topic, end_record(self._origin, plan, self._total())
         self._version, self._counts_before = None, {}
 
     def _total(self) -> dict[str, int]:

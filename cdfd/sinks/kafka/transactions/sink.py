@@ -27,13 +27,14 @@ from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
-from cdfd.sinks.kafka.transactions.jobs import job_of
-from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
+from cdfd.sinks.kafka.transactions.writer import RecordWriter
 
 log = logging.getLogger("cdfd.kafka")
 
 # A row of a small batch must not become an oversized record, because the version of such a record would be unknown.
 _GROWTH = 16
+
+_JOB_FIELDS = {"id": str, "version": int, "phase": str, "parts": int, "bytes": int, "digest": str, "since": int}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +93,7 @@ class KafkaSink(Sink):
         facts, progress = opened.facts, opened.progress
         context = DeliveryContext(
             destination,
-            EncodeStage(make_encoder, destination, facts, stage),
-            SendStage(opened.producer, destination, facts, stage),
+            RecordWriter(make_encoder, opened.producer, destination, facts, stage),
             Worker(f"cdfd-encode-{destination.table}"),
             sender,
             Cursor(None if progress is None else progress.position),
@@ -106,7 +106,7 @@ class KafkaSink(Sink):
     @property
     def oversized(self) -> int:
         """Number of oversized records, which were not delivered."""
-        return self._context.send_stage.oversized.count
+        return self._context.writer.oversized.count
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -211,10 +211,30 @@ class KafkaSink(Sink):
             await self._delivery.abort()
         context.cursor.close()
         if self._closing is None:
-            self._closing = context.sender.submit(context.send_stage.close)
+            self._closing = context.sender.submit(context.writer.close)
             context.encoder.close()
             context.sender.close()
         await context.wait_for_end(self._closing)
+
+
+def job_of(progress: Progress | None) -> Job | None:
+    """The job in a table's progress record; None if there is none.
+
+    Raises:
+        SinkError: the job in the record is invalid.
+    """
+    if progress is None or not progress.job:
+        return None
+    found, position = dict(progress.job), progress.position
+    known = all(type(found.get(name)) is kind for name, kind in _JOB_FIELDS.items())
+    if known and (found["version"], found["phase"]) == (position.version, position.phase):
+        parts, size, since = (int(found[name]) for name in ("parts", "bytes", "since"))
+        return Job(str(found["id"]), position.version, position.phase, parts, size, str(found["digest"]), since)
+    raise SinkError(
+        "the table's position is part of a job that this version of cdfd does not know",
+        version=position.version,
+        hint="A newer version of cdfd may have written it: continue with that version",
+    )
 
 
 class _Takeover:

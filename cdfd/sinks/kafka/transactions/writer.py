@@ -1,13 +1,9 @@
-"""The two stages of a delivery, encoding and sending: from change rows to a committed transaction. They run in worker threads.
-
-Only one thread at a time may use a stage, because the encoder buffers rows and the producer keeps an order.
-"""
+"""From change rows to a committed transaction: encodes rows, and sends their records."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -21,90 +17,76 @@ from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
 from cdfd.sinks.kafka.records.batches import Partitions
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.records.oversized import OversizedRecords
-from cdfd.sinks.kafka.transactions.accumulator import Chunk, SideRecord
+from cdfd.sinks.kafka.transactions.accumulator import Chunk
+
+Encoded = Sequence[tuple[Records, int]]
+"""Records, and the newest version among them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedRecords:
-    """Records, and the newest version among them."""
-
-    records: Records
-    version: int
-
-
-class EncodeStage:
-    """Encodes rows as records.
+class RecordWriter:
+    """Encodes rows, and sends records with the producer. One thread at a time may encode, and one may do the rest.
 
     Args:
         make: creates the encoder.
+        producer: a producer that can begin a transaction.
         destination: of the table.
         facts: of its topic.
-        stage: receives the duration of `encode`.
+        stage: receives the durations of `encode` and `send`.
     """
 
-    def __init__(self, make: MakeEncoder, destination: Destination, facts: TopicFacts, stage: StageTimer) -> None:
+    def __init__(
+        self, make: MakeEncoder, producer: Producer, destination: Destination, facts: TopicFacts, stage: StageTimer
+    ) -> None:
         self._make = make
+        self._producer = producer
         self._destination = destination
         self._facts = facts
         self._stage = stage
         self._encoder: RecordEncoder | None = None
-
-    def encode(self, chunk: Chunk, table_id: str) -> list[EncodedRecords]:
-        """The records of a chunk's rows, in order."""
-        if not chunk.groups:
-            return []
-        if self._encoder is None:
-            self._encoder = self._make(self._destination.origin(table_id), self._facts)
-        with _timed(self._stage, "encode"):
-            return [
-                EncodedRecords(records, group.version)
-                for group in chunk.groups
-                for batch in group.rows()
-                for records in self._encoder.encode(batch, snapshot=group.snapshot)
-            ]
-
-
-class SendStage:
-    """Sends records with the producer.
-
-    Args:
-        producer: a producer that can begin a transaction.
-        destination: of the table.
-        facts: of its topic.
-        stage: receives the duration of `send`.
-    """
-
-    def __init__(self, producer: Producer, destination: Destination, facts: TopicFacts, stage: StageTimer) -> None:
-        self._producer = producer
-        self._destination = destination
-        self._partitions = facts.partitions
-        self._stage = stage
-        self._topic_id = facts.id
         self._key = key_of(destination.pipeline, destination.delivery_name)
         self._in_transaction = False
         self._last_partition = 0
         self.oversized = OversizedRecords(destination, facts.limit)
 
-    def send(
-        self, encoded: Iterable[EncodedRecords], side_records: Iterable[SideRecord], *, last: bool = False
-    ) -> None:
-        """Send records, then side records. After the last ones, `commit` has to follow at once.
+    def encode(self, chunk: Chunk, table_id: str) -> Encoded:
+        """The records of a chunk's rows, in order."""
+        if not chunk.groups:
+            return ()
+        if self._encoder is None:
+            self._encoder = self._make(self._destination.origin(table_id), self._facts)
+        with _timed(self._stage, "encode"):
+            return [
+                (records, group.version)
+                for group in chunk.groups
+                for batch in group.rows()
+                for records in self._encoder.encode(batch, snapshot=group.snapshot)
+            ]
+
+    def send(self, encoded: Encoded, side_records: Mapping[str, Sequence[Records]], *, last: bool = False) -> None:
+        """Send records, then those of side topics. After the last ones, `commit` has to follow at once.
 
         Their timestamp is the current time. A commit's time may be long past, so that the topic's retention would delete its records at
         once. It may also be in the future, which brokers refuse.
         """
-        now = time.time_ns() // 1_000_000
+        now, topic = time.time_ns() // 1_000_000, self._destination.topic
         # Where an error comes before `commit`, the end of a transaction also sends or drops records that wait. Without one nothing would.
         more = last and self._destination.exactly_once
         with _timed(self._stage, "send"):
-            for each in encoded:
+            if encoded or side_records:
                 self._begin()
-                topic, records = self._destination.topic, each.records
+            for records, version in encoded:
                 oversized = self._producer.send(topic, self._partitions_of(records), records, now, more=more)
                 if oversized:
-                    self.oversized.handle(self._producer, records, oversized, each.version)
-            for side in _merge(side_records):
-                self._send_side_record(side, now, more=more)
+                    self.oversized.handle(self._producer, records, oversized, version)
+            for side_topic, several in sorted(side_records.items()):
+                records = Records(
+                    pa.concat_arrays([r.keys for r in several]), pa.concat_arrays([r.values for r in several])
+                )
+                for each in self._producer.send(side_topic, 0, records, now, more=more):
+                    raise SinkError(
+                        f"a record of {each.size} bytes is too large for topic {side_topic}",
+                        hint=f"Raise max.message.bytes of it and of topic {topic}, whose limit holds for both",
+                    )
 
     def commit(self, progress: Progress) -> None:
         """Send the progress record, if delivery is exactly once, and commit.
@@ -113,7 +95,7 @@ class SendStage:
             ReopenSinkError: the topic is not the one that the sink was opened for, and its partitions or settings may be others.
         """
         self._begin()
-        name, id = self._destination.topic, self._topic_id
+        name, id = self._destination.topic, self._facts.id
         if id is not None and self._producer.topic_id(name) not in (id, None):
             raise ReopenSinkError(f"topic {name} was deleted and created again", retriable=True)
         if self._destination.exactly_once:
@@ -134,14 +116,6 @@ class SendStage:
         """Close the producer."""
         self._producer.close()
 
-    def _send_side_record(self, side: SideRecord, timestamp: int, *, more: bool) -> None:
-        self._begin()
-        for oversized in self._producer.send(side.topic, 0, side.record, timestamp, more=more):
-            raise SinkError(
-                f"a record of {oversized.size} bytes is too large for topic {side.topic}",
-                hint=f"Raise max.message.bytes of it and of topic {self._destination.topic}, whose limit holds for both",
-            )
-
     def _begin(self) -> None:
         if not self._in_transaction:
             self._producer.begin()
@@ -152,20 +126,9 @@ class SendStage:
         if records.partition is not None:
             return records.partition
         if records.keys is None:
-            self._last_partition = (self._last_partition + 1) % self._partitions
+            self._last_partition = (self._last_partition + 1) % self._facts.partitions
             return self._last_partition
-        return 0 if self._partitions == 1 else partitions(records.keys, self._partitions)
-
-
-def _merge(side_records: Iterable[SideRecord]) -> Iterator[SideRecord]:
-    """Merge the side records of each topic."""
-    for topic, records_of_topic in groupby(
-        sorted(side_records, key=lambda side: side.topic), key=lambda side: side.topic
-    ):
-        same = list(records_of_topic)
-        keys = pa.concat_arrays([side.record.keys for side in same])
-        values = pa.concat_arrays([side.record.values for side in same])
-        yield SideRecord(topic, Records(keys, values))
+        return 0 if self._facts.partitions == 1 else partitions(records.keys, self._facts.partitions)
 
 
 @contextmanager
