@@ -126,15 +126,17 @@ def read_range(
     def all_changes() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
-            for found in execution.batches(_plans(loop, table, stream, first, last)):
-                if found.rows.num_rows:
-                    yield reconciler.reconcile(found)
+            for changes in execution.batches(_plans(loop, table, stream, first, last)):
+                if changes.rows.num_rows:
+                    yield reconciler.reconcile(changes)
 
     def net_changes() -> Iterator[pa.RecordBatch]:
-        found = NetChanges(reconciler.target.arrow, reconciler.target.select(rows.published_key).names, execution.space)
+        changes = NetChanges(
+            reconciler.target.arrow, reconciler.target.select(rows.published_key).names, execution.space
+        )
         for batch in all_changes():
-            found.add(batch)
-        yield from found.batches()
+            changes.add(batch)
+        yield from changes.batches()
 
     return reconciler.schema, net_changes() if net else all_changes()
 
@@ -257,10 +259,10 @@ def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch], string_views: 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if columns is None or isinstance(columns, str):
         return None if columns is None else (columns,)
-    found = tuple(columns) if isinstance(columns, Iterable) else (columns,)
-    if not all(isinstance(name, str) for name in found):
+    names = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    if not all(isinstance(name, str) for name in names):
         raise ConfigError(f"columns is {columns!r:.100}", hint='Give names, such as ["id", "amount"]')
-    return found
+    return names
 
 
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int, Header]:

@@ -298,14 +298,14 @@ def _shape(where: str | None, columns: str | None, masks: list[str] | None, excl
     from cdfd.config.shapes import shape_of
     from cdfd.plan.shape.chosen import Chosen
 
-    given = dict[str, object]()
+    options = dict[str, object]()
     for mask in masks or ():
         column, separator, method = mask.partition("=")
-        if not separator or column in given:
+        if not separator or column in options:
             raise ConfigError(f"--mask {mask!r:.100}", hint="Give each column once, such as --mask email=truncate:2")
-        given[column.strip()] = method
+        options[column.strip()] = method
     chosen = None if columns is None else [Chosen.parse(each) for each in columns.split(",")]
-    return shape_of(where, chosen, given, column_names(excluded) or ())
+    return shape_of(where, chosen, options, column_names(excluded) or ())
 
 
 @app.command()

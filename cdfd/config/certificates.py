@@ -51,8 +51,8 @@ def _received(certificate: str, key: str, password: str, *, at_server: bool) -> 
         for end in ends:
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-    found = ends[1 if at_server else 0].getpeercert()
-    return None if found is None else dict(found)
+    peer_certificate = ends[1 if at_server else 0].getpeercert()
+    return None if peer_certificate is None else dict(peer_certificate)
 
 
 def has_expired(certificate: str, key: str, password: str = "") -> bool:

@@ -217,11 +217,11 @@ class Discovery(TableOptions, TablePattern):
         return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
     def _given(self, steps: Sequence[str]) -> dict[str, Any]:
-        given: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for override in self.overrides:
             if _matches_any(override.tables, steps):
-                given |= {name: getattr(override, name) for name in override.model_fields_set}
-        return {name: value for name, value in given.items() if name != "tables" and value is not None}
+                settings |= {name: getattr(override, name) for name in override.model_fields_set}
+        return {name: value for name, value in settings.items() if name != "tables" and value is not None}
 
     def _filled(self, template: str, steps: Sequence[str]) -> str:
         root = values.last_segment(self.pattern.root)
@@ -250,18 +250,18 @@ class Found:
         Raises:
             ConfigError: the property does not fit the settings.
         """
-        given = None if self.key_property is None else properties.get(self.key_property)
-        if given is None and not self.needs_key:
+        key_text = None if self.key_property is None else properties.get(self.key_property)
+        if key_text is None and not self.needs_key:
             return self.table
-        key = [column for name in (given or "").split(",") if (column := name.strip())]
+        key = [column for name in (key_text or "").split(",") if (column := name.strip())]
         fields = {name: getattr(self.table, name) for name in type(self.table).model_fields} | {"key": key}
         try:
             return Table.model_validate(fields | ({"refine": "key"} if self.needs_key else {})).below(
                 self.table.found_below
             )
         except ValidationError as error:
-            found = "not set" if given is None else quoted(given)
-            what = f"the table property {self.key_property} is {found}: {_said(error)}"
+            shown = "not set" if key_text is None else quoted(key_text)
+            what = f"the table property {self.key_property} is {shown}: {_said(error)}"
             raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None
 
 

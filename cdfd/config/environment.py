@@ -137,10 +137,10 @@ class _Resolver:
         # `${NAME:-}` alone means that the setting is not given.
         return None if not expanded and whole is not None and whole["default"] == "" else expanded
 
-    def _referred(self, found: re.Match[str], path: Path) -> str:
-        if found[0] == "$${":
+    def _referred(self, reference: re.Match[str], path: Path) -> str:
+        if reference[0] == "$${":
             return "${"
-        name, default = found["name"], found["default"]
+        name, default = reference["name"], reference["default"]
         if name is None:
             self.resolved.report(path, "expected ${NAME} or ${NAME:-default}; write $${ for a literal ${")
             return ""
@@ -164,11 +164,11 @@ def add_aws(resolved: Resolved, environ: Mapping[str, str]) -> None:
     s3 = _section(storage, "s3") if storage is not None else None
     if s3 is None:
         return
-    found = {key: name for key, names in _AWS.items() for name in names[::-1] if environ.get(name)}
-    given = any(s3.get(key) is not None for key in _AWS_CREDENTIALS)
-    paired = "access_key_id" in found and "secret_access_key" in found
-    for key, name in found.items():
-        if key in _AWS_CREDENTIALS and (given or not paired):
+    variables = {key: name for key, names in _AWS.items() for name in names[::-1] if environ.get(name)}
+    has_credentials = any(s3.get(key) is not None for key in _AWS_CREDENTIALS)
+    paired = "access_key_id" in variables and "secret_access_key" in variables
+    for key, name in variables.items():
+        if key in _AWS_CREDENTIALS and (has_credentials or not paired):
             continue
         if s3.get(key) is None:
             s3[key] = environ[name]

@@ -20,10 +20,10 @@ FileState: TypeAlias = "tuple[int, int, int, int] | None"
 def state_of(path: str) -> FileState:
     """The state of a file, links followed."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except (OSError, ValueError):  # ValueError: a name that no file has, such as one with a null character
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def states_of(paths: Iterable[str | None]) -> tuple[FileState, ...]:

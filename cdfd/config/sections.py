@@ -272,10 +272,10 @@ class S3(Section):
 
     def options(self) -> dict[str, object]:
         """The options for `open_storage`, with revealed secrets. Never show them."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
+        options = {name: getattr(self, name) for name in type(self).model_fields}
         return {
             name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in given.items()
+            for name, value in options.items()
             if value is not None
         }
 

@@ -148,27 +148,27 @@ class SinkSettings(Section):
         return CONNECTORS.load(self.kind)(config, self)
 
 
-def _sink(given: Any, info: ValidationInfo) -> Any:
+def _sink(entry: Any, info: ValidationInfo) -> Any:
     """The section of a sink, by its kind."""
-    if not isinstance(given, dict):
-        return given
-    kind = given.get("kind")
+    if not isinstance(entry, dict):
+        return entry
+    kind = entry.get("kind")
     if kind is None:
         raise Conflicts((("kind",), f"required: {either(SINKS.names())}"))
     if kind not in SINKS:
         near = difflib.get_close_matches(str(kind), SINKS.names(), n=1)
         suggestion = f" (did you mean {near[0]}?)" if near else ""
         raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}{suggestion}"))
-    return SINKS.load(kind).model_validate(given, context=info.context)
+    return SINKS.load(kind).model_validate(entry, context=info.context)
 
 
-def _entry(given: Any, info: ValidationInfo) -> Any:
+def _entry(entry: Any, info: ValidationInfo) -> Any:
     """An entry of `tables`: one table, or a pattern of folders."""
-    if not isinstance(given, dict):
-        if isinstance(given, Table | Discovery):
-            return given
+    if not isinstance(entry, dict):
+        if isinstance(entry, Table | Discovery):
+            return entry
         raise ValueError("expected a mapping")
-    return (Discovery if "discover" in given else Table).model_validate(given, context=info.context)
+    return (Discovery if "discover" in entry else Table).model_validate(entry, context=info.context)
 
 
 class Settings(Section):
@@ -294,8 +294,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _check_topics(self) -> Settings:
-        if found := list(self.own_topics.conflicts(self.tables)):
-            raise Conflicts(*found)
+        if conflicts := list(self.own_topics.conflicts(self.tables)):
+            raise Conflicts(*conflicts)
         return self
 
     @property

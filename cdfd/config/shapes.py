@@ -37,43 +37,43 @@ def shape_of(
     return Shape(
         chosen_columns(columns),
         None if where is None else parse_filter(where),
-        tuple((name, mask_of(name, given)) for name, given in (mask or {}).items()),
+        tuple((name, mask_of(name, text)) for name, text in (mask or {}).items()),
         excluded,
     )
 
 
-def chosen_columns(given: object) -> tuple[Chosen, ...] | None:
+def chosen_columns(entries: object) -> tuple[Chosen, ...] | None:
     """The columns of `columns`: names, or mappings such as `{"name": "amount", "as": "value"}`.
 
     Raises:
         ConfigError: it has another form.
     """
-    if given is None:
+    if entries is None:
         return None
-    listed = [given] if isinstance(given, str | Mapping) or not isinstance(given, Iterable) else list(given)
+    listed = [entries] if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable) else list(entries)
     if not listed:
         raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
     return tuple(map(_chosen, listed))
 
 
-def _chosen(given: object) -> Chosen:
-    if chosen := Chosen.of(given):
+def _chosen(entry: object) -> Chosen:
+    if chosen := Chosen.of(entry):
         return chosen
     raise ConfigError(
-        f"columns has {given!r:.100}", hint='Give names, such as ["id", {"name": "amount", "as": "value"}]'
+        f"columns has {entry!r:.100}", hint='Give names, such as ["id", {"name": "amount", "as": "value"}]'
     )
 
 
-def mask_of(column: str, given: object) -> Mask:
+def mask_of(column: str, entry: object) -> Mask:
     """A mask: a `Mask`, a mapping with `method`, the same as JSON, or text such as `truncate:2`.
 
     Raises:
         ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
     """
     try:
-        if isinstance(given, Mask):
-            return given
-        return _of_mapping(mask_settings(given) if isinstance(given, str) else given)
+        if isinstance(entry, Mask):
+            return entry
+        return _of_mapping(mask_settings(entry) if isinstance(entry, str) else entry)
     except ConfigError as error:
         raise ConfigError(f"mask of column {column!r:.100}: {error.what}", hint=error.hint) from None
 
@@ -81,8 +81,8 @@ def mask_of(column: str, given: object) -> Mask:
 def mask_as_json(mask: Mask) -> str:
     """The mask as `mask_of` takes it, with its key. Never show it."""
     key = None if mask.key is None else mask.key.decode()
-    given = {"method": mask.method, "value": mask.value, "length": mask.length, "hmac_key": key}
-    return json.dumps({name: value for name, value in given.items() if value is not None})
+    fields = {"method": mask.method, "value": mask.value, "length": mask.length, "hmac_key": key}
+    return json.dumps({name: value for name, value in fields.items() if value is not None})
 
 
 def mask_settings(text: str) -> Any:
@@ -109,17 +109,17 @@ def mask_settings(text: str) -> Any:
     return {"method": method, "length": int(argument)}
 
 
-def _of_mapping(given: object) -> Mask:
+def _of_mapping(entry: object) -> Mask:
     known = {"method", "value", "length", "hmac_key", "hmac_key_file"}
     if (
-        not isinstance(given, Mapping)
-        or not {"method"} <= given.keys() <= known
-        or {"hmac_key", "hmac_key_file"} <= given.keys()
+        not isinstance(entry, Mapping)
+        or not {"method"} <= entry.keys() <= known
+        or {"hmac_key", "hmac_key_file"} <= entry.keys()
     ):
         raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
-    value, length, key = given.get("value"), given.get("length"), given.get("hmac_key")
-    if "hmac_key_file" in given:
-        key = _key_in(str(given["hmac_key_file"]))
+    value, length, key = entry.get("value"), entry.get("length"), entry.get("hmac_key")
+    if "hmac_key_file" in entry:
+        key = _key_in(str(entry["hmac_key_file"]))
     key = key.reveal() if isinstance(key, Secret) else key
     key = key.encode() if isinstance(key, str) else key
     right: list[bool] = [
@@ -130,7 +130,7 @@ def _of_mapping(given: object) -> Mask:
     if not all(right):
         raise ConfigError("the constant is a text, the length a number, the key text or bytes", hint=_MASK_HINT)
     parts: Any = (value, length, key)
-    return Mask(_method(str(given["method"])), *parts)
+    return Mask(_method(str(entry["method"])), *parts)
 
 
 def _method(name: str) -> Method:

@@ -95,8 +95,8 @@ class ColumnMask(Section):
         """The mask. Its key is read from its file."""
         from cdfd.config.shapes import mask_of
 
-        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
-        return mask_of(column, given)
+        fields = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        return mask_of(column, fields)
 
 
 class RateLimits(Section):

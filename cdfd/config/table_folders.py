@@ -48,8 +48,8 @@ def canonical(address: str) -> str:
     matched = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", address)
     if matched is None or (matched[1].lower() != "file" and not matched[2]):
         return os.path.abspath(address).rstrip("/")
-    scheme, rest = matched[1].lower(), address[matched.end() :]
+    scheme, address_path = matched[1].lower(), address[matched.end() :]
     if scheme == "file":
-        path = unquote(rest.removeprefix("localhost") if matched[2] else rest)
+        path = unquote(address_path.removeprefix("localhost") if matched[2] else address_path)
         return os.path.abspath(path).rstrip("/")
-    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+    return f"{'s3' if scheme == 's3a' else scheme}://{address_path.rstrip('/')}"

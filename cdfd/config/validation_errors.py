@@ -47,15 +47,15 @@ def file_settings() -> frozenset[str]:
 def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section] = Settings) -> list[Problem]:
     """All validation errors as problems, except for values that could not be resolved."""
     known = {problem.path for problem in resolved.problems}
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for detail in error.errors(include_url=False, include_input=False):
         place = _Place(detail["loc"], resolved, root)
         if detail["type"] == "extra_forbidden":
-            found.append(place.unknown_key())
+            problems.append(place.unknown_key())
             continue
         for below, what in _said(detail):
-            found.append(place.problem(below, what))
-    return [problem for problem in found if problem.path not in known]
+            problems.append(place.problem(below, what))
+    return [problem for problem in problems if problem.path not in known]
 
 
 def _said(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:

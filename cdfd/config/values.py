@@ -198,10 +198,10 @@ class Listen:
         """`host:port`; port 0 takes a free one."""
         if isinstance(value, Listen):
             return value
-        found = re.fullmatch(_SERVER, value) if isinstance(value, str) else None
-        if found is None or int(found["port"]) > 65535:
+        match = re.fullmatch(_SERVER, value) if isinstance(value, str) else None
+        if match is None or int(match["port"]) > 65535:
             raise ValueError("expected an address such as 127.0.0.1:9464, or null for no server")
-        return cls(found["host"].strip("[]"), int(found["port"]))
+        return cls(match["host"].strip("[]"), int(match["port"]))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -216,20 +216,20 @@ def seconds(value: object) -> float:
     """`500ms`, `1s`, `5m`, `1h`, `1d` -> seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError("expected a duration such as 500ms, 1s or 5m")
-    return float(found[1]) * _UNIT_SECONDS[found[2]]
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def size(value: object) -> int:
     """`256MiB`, `1.5GB`, `4096` -> bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([KMGT]i?B|B|)", value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([KMGT]i?B|B|)", value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError("expected a size such as 256MiB")
-    return int(float(found[1]) * _UNIT_BYTES[found[2]])
+    return int(float(match[1]) * _UNIT_BYTES[match[2]])
 
 
 def whole(value: object) -> int:

@@ -91,7 +91,7 @@ async def shared(
     none = config.progress.ledger.kind == "none"
     admission = Admission(LARGE_AT_A_TIME, rest=allocator.release)
     async with (
-        engine_of(config).jobs(admission) as found,
+        engine_of(config).jobs(admission) as jobs,
         ledgers(config, clock) as ledger_of,
         notified(config, clock) as notifications,
     ):
@@ -104,7 +104,7 @@ async def shared(
                 admission,
                 file_events,
                 notifications,
-                found,
+                jobs,
                 mailboxes=mailboxes,
                 rates=rate_limits(config.limits, clock),
             )

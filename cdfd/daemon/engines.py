@@ -100,8 +100,8 @@ class OnSpark(Auto):
 
 def engine_of(config: Settings) -> Embedded:
     """The engine that is configured."""
-    found: Embedded = ENGINES.load(config.engine.kind)(config)
-    return found
+    engine: Embedded = ENGINES.load(config.engine.kind)(config)
+    return engine
 
 
 def require_spark() -> None:
@@ -160,10 +160,10 @@ class EmbeddedEngine:
         """See the port."""
         return await measured_here(assignment, splits)
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+    async def deliver(self, assignment: Assignment, parts: Sequence[Part]) -> list[Delivered]:
         """See the port."""
         delivered = list[Delivered]()
-        for number, part in some:
+        for number, part in parts:
             async with self._admission.admit(part.size):
                 delivered += await assignment.deliver(number, part)
         return delivered

@@ -79,10 +79,10 @@ class Assignment:
         storage = open_table(self.config, self._table).log.storage
         bounds = sampled_bounds(live, storage)
         try:
-            found = counted_ranges(live, bounds, storage, _refuse)
+            ranges = counted_ranges(live, bounds, storage, _refuse)
         except _NotInLogError:
-            found = counted_ranges(live, bounds, storage, None)
-        return list(range_splits(found, plan, max(limit, _READ_BYTES * int(found.files.sum()))))
+            ranges = counted_ranges(live, bounds, storage, None)
+        return list(range_splits(ranges, plan, max(limit, _READ_BYTES * int(ranges.files.sum()))))
 
     def measured(self, part: Split, workers: int | None = None) -> Measured:
         """The contents of a split; see `list_and_measure`. Blocks."""
@@ -108,9 +108,9 @@ class Assignment:
         for number, piece in pieces:
             # The last one ends where the next range begins, or is refused.
             following = part.following if number == pieces[-1][0] else None
-            found = await self._deliver(number, replace(piece, ordinal=ordinal, following=following), workers)
-            ordinal += sum(found.counts.values())
-            delivered.append(found)
+            delivery = await self._deliver(number, replace(piece, ordinal=ordinal, following=following), workers)
+            ordinal += sum(delivery.counts.values())
+            delivered.append(delivery)
         return delivered
 
     def _file_splits(self, part: RangeSplit) -> list[Part]:
@@ -154,9 +154,9 @@ class Assignment:
 
     @property
     def _table(self) -> settings.Table:
-        found = self.config.table(self.table)
-        assert found is not None
-        return found
+        table = self.config.table(self.table)
+        assert table is not None
+        return table
 
 
 class _NotInLogError(Exception):
@@ -177,7 +177,7 @@ class Engine(Protocol):
             CdfdError: as `measure` says.
         """
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+    async def deliver(self, assignment: Assignment, parts: Sequence[Part]) -> list[Delivered]:
         """Deliver parts, in any order; all of them. A range of paths is several deliveries.
 
         Raises:
@@ -193,9 +193,9 @@ async def measured_here(assignment: Assignment, splits: Sequence[Split]) -> list
     """
     execution = assignment.execution()
     measured = map_in_order(partial(list_and_measure, execution=execution), splits, workers=_AT_A_TIME)
-    found = []
+    contents = []
     each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
     async with aclosing(each):
         async for one in each:
-            found.append(one)
-    return found
+            contents.append(one)
+    return contents

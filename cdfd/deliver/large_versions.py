@@ -100,9 +100,9 @@ class LargeVersions:
         # A filter needs the statistics of each file.
         if stream.rows.shape.where is None and self._ranges_at(position):
             least = 0 if self.sink.job is not None else least_bytes(self.planning)
-            found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
-            if found is not None:
-                version, live = found
+            listed = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
+            if listed is not None:
+                version, live = listed
                 return ListedVersion(version.plan, version.table_id, digest=version.digest, live=live)
         return await stream.snapshot(position.version, tailer)
 
@@ -136,11 +136,11 @@ class LargeVersions:
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
         assignment = replace(assignment, job=job)
         delivered: list[Delivered] = []
-        for some in stages(splits):
-            found = await self._watched(self.engine.deliver(assignment, some), position, job)
-            if found is None:
+        for stage in stages(splits):
+            stage_delivered = await self._watched(self.engine.deliver(assignment, stage), position, job)
+            if stage_delivered is None:
                 return None
-            delivered += found
+            delivered += stage_delivered
         await self.sink.finish_job(version, position, job, delivered)
         return counts_of(delivered), sum(part.size for part in splits)
 

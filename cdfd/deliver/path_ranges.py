@@ -86,8 +86,8 @@ class PathRange:
         """
         changed = array_of(self.changed, TEXT)
         listed = self.listing.batches(storage, with_stats=True)
-        found = (_between(batch, self.lower, self.upper) for batch in listed)
-        kept = self.listing.kept(without(counted(batch), changed) for batch in found)
+        between = (_between(batch, self.lower, self.upper) for batch in listed)
+        kept = self.listing.kept(without(counted(batch), changed) for batch in between)
         files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
         if len(files) != self.count:
             raise LogError(
@@ -192,12 +192,12 @@ def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_
     others = live.state.live().table
     listed = (live.unchanged(batch) for batch in live.listing.sizes(storage, with_stats=count_rows is not None))
     for batch in chain(listed, others.to_batches()):
-        found = PackedFiles(Add, pa.Table.from_batches([batch], FILES))
+        batch_files = PackedFiles(Add, pa.Table.from_batches([batch], FILES))
         numbers = range_numbers(bounds, batch.column("path"))
         np.add.at(files, numbers, 1)
-        np.add.at(sizes, numbers, shares(LiveScans(found)))
+        np.add.at(sizes, numbers, shares(LiveScans(batch_files)))
         if count_rows is not None:
-            np.add.at(rows, numbers, _rows(found, batch, count_rows))
+            np.add.at(rows, numbers, _rows(batch_files, batch, count_rows))
     return PathRanges(live, others, bounds, files, sizes, None if count_rows is None else rows)
 
 
@@ -215,12 +215,12 @@ def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter
     hidden = pc.fill_null(pc.struct_field(batch.column("deletion_vector"), "cardinality"), 0)
     counts = pc.subtract(record_counts(batch.column("stats")), hidden)
     known = to_numpy(pc.fill_null(pc.greater_equal(counts, 0), False))
-    found: Counts = to_numpy(pc.fill_null(counts, 0)).astype(np.int64)
+    rows: Counts = to_numpy(pc.fill_null(counts, 0)).astype(np.int64)
     unknown = np.flatnonzero(~known)
     if len(unknown):
         scans = LiveScans(PackedFiles(Add, files.table.take(array_of(unknown))))
-        found[unknown] = list(count_rows(scans))
-    return found
+        rows[unknown] = list(count_rows(scans))
+    return rows
 
 
 def _between(rows: Rows, lower: str | None, upper: str | None) -> Rows:

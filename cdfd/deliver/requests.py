@@ -151,12 +151,12 @@ def document_of(data: bytes) -> dict[str, Any]:
     if not data.strip():
         return {}
     try:
-        found = orjson.loads(data)
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise Refused("malformed", f"the request is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Refused("malformed", "the request is not a JSON object")
-    return found
+    return document
 
 
 def parse_id(document: Mapping[str, Any]) -> str:
@@ -165,12 +165,12 @@ def parse_id(document: Mapping[str, Any]) -> str:
     Raises:
         Refused: the id is not text of printable ASCII characters, or is too long.
     """
-    found = document.get("id")
-    if found is None:
+    id = document.get("id")
+    if id is None:
         return uuid4().hex
-    if not isinstance(found, str) or len(found) > MOST_ID or not _ID.fullmatch(found):
+    if not isinstance(id, str) or len(id) > MOST_ID or not _ID.fullmatch(id):
         raise Refused("malformed", f"`id` must be text of 1 to {MOST_ID} printable ASCII characters without spaces")
-    return found
+    return id
 
 
 def parse_request(action: str, table: str | None, id: str, document: Mapping[str, Any], source: Source) -> Request:

@@ -150,7 +150,7 @@ class Resnapshotter:
         """All files of the re-snapshot, which of them are selected, and the version whose files they are."""
         version = reached if state.version < 0 else state.version
         try:
-            found = await self._live(version, state.where)
+            snapshot = await self._live(version, state.where)
         except (GapError, LogError):
             if version == reached:
                 raise
@@ -161,8 +161,8 @@ class Resnapshotter:
                 reached,
                 extra={"table": self._table.uri, "request": state.id},
             )
-            version, found = reached, await self._live(reached, state.where)
-        plan = plan_snapshot(found, 0)
+            version, snapshot = reached, await self._live(reached, state.where)
+        plan = plan_snapshot(snapshot, 0)
         assert isinstance(plan.scans, LiveScans)
         chosen = np.ones(len(plan.scans), np.bool_)
         if state.where:
@@ -172,9 +172,9 @@ class Resnapshotter:
     async def _live(self, version: int, where: str) -> Snapshot:
         """The state at a version, with statistics if there is a condition."""
         while True:
-            found = await self._table.log.snapshot(version, with_stats=bool(where), with_counts=True)
+            snapshot = await self._table.log.snapshot(version, with_stats=bool(where), with_counts=True)
             if await self._table.log.history.confirm():
-                return found
+                return snapshot
 
     async def _before(self, touched: Touched, position: Position) -> bool:
         """Publish what must be published before a version is delivered; whether that is done."""
@@ -228,8 +228,8 @@ class Resnapshotter:
             try:
                 counts, ordinal = RowCounts(), state.ordinal
                 batches = iterate_in_thread(self._execution.batches([plan], start))
-                async with contextlib.aclosing(batches) as found:
-                    async for batch in found:
+                async with contextlib.aclosing(batches) as open_batches:
+                    async for batch in open_batches:
                         if batch.rows.num_rows:
                             await delivery.write(batch.rows)
                             counts.add(batch.rows)

@@ -187,9 +187,9 @@ def check_key_names(change: SchemaChange, rows: RowOptions) -> None:
 
 def _check_headers(headers: Sequence[str], header: Header) -> None:
     for name in headers if header.schema.names else ():
-        found = header.schema.find((name,))
-        if found is None or not isinstance(found.type, Primitive | Decimal):
-            what = "there is no column" if found is None else "there can be no header from column"
+        column = header.schema.find((name,))
+        if column is None or not isinstance(column.type, Primitive | Decimal):
+            what = "there is no column" if column is None else "there can be no header from column"
             raise ConfigError(f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested")
 
 

@@ -164,6 +164,6 @@ def digest(splits: Sequence[Split]) -> str:
     summed = hashlib.sha256()
     for part in ranges:
         plan, files = part.plan, part.files
-        held = (plan.version, plan.timestamp_ms, part.part, files.count, part.bytes, part.ordinal, part.following)
-        summed.update(repr((held, files.lower, files.upper)).encode())
+        identity = (plan.version, plan.timestamp_ms, part.part, files.count, part.bytes, part.ordinal, part.following)
+        summed.update(repr((identity, files.lower, files.upper)).encode())
     return MARK + summed.hexdigest()[:16]

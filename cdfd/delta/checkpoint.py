@@ -129,8 +129,8 @@ def check_schema(schema: pa.Schema) -> None:
             raise LogError(f"not a checkpoint: it has several columns {name}")
         if not pa.types.is_struct(schema.field(name).type):
             kind = schema.field(name).type
-            found = "has nulls alone, and no type" if pa.types.is_null(kind) else f"is {kind}"
-            raise LogError(f"not a checkpoint: column {name} {found}, not a struct")
+            actual = "has nulls alone, and no type" if pa.types.is_null(kind) else f"is {kind}"
+            raise LogError(f"not a checkpoint: column {name} {actual}, not a struct")
 
 
 def read_state(batch: pa.RecordBatch, state: State) -> None:

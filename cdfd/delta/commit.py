@@ -98,22 +98,22 @@ def lines(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> Itera
         yield from data.split(b"\n")
         return
     pending: list[bytes] = []
-    number, held, skipped = 1, 0, False
+    number, held_bytes, skipped = 1, 0, False
     for piece in _pieces((data,) if isinstance(data, bytes) else data):
-        first, *rest = piece.split(b"\n")
+        first, *ending = piece.split(b"\n")
         if not skipped:
             pending.append(first)
-            held += len(first)
-        if held > most:
+            held_bytes += len(first)
+        if held_bytes > most:
             if not _is_ignored(pending[0]):
                 what = f"line {number} is longer than {most >> 20} MiB" if most >> 20 else f"line {number} is too long"
                 raise LogError(what, hint=LONG)
-            pending, held, skipped = [], 0, True
-        if rest:
+            pending, held_bytes, skipped = [], 0, True
+        if ending:
             yield b"".join(pending)
-            yield from rest[:-1]
-            number += len(rest)
-            pending, held, skipped = [rest[-1]], len(rest[-1]), False
+            yield from ending[:-1]
+            number += len(ending)
+            pending, held_bytes, skipped = [ending[-1]], len(ending[-1]), False
     yield b"".join(pending)
 
 

@@ -72,8 +72,8 @@ def _removed(add: Add, path: str, now_ms: int) -> dict[str, Any]:
 
 
 def _row_ids(add: Add) -> dict[str, Any]:
-    found = {"baseRowId": add.base_row_id, "defaultRowCommitVersion": add.default_row_commit_version}
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {"baseRowId": add.base_row_id, "defaultRowCommitVersion": add.default_row_commit_version}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _vector(vector: DeletionVectorDescriptor) -> dict[str, Any]:

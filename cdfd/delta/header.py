@@ -71,8 +71,8 @@ class PartialHeader:
         """With what an older log entry or a checkpoint holds, the file at `path`."""
         if protocol is None and metadata is None:
             return self
-        found = replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
-        return found if found == self or not path else replace(found, sources=self.sources | {path})
+        merged = replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
+        return merged if merged == self or not path else replace(merged, sources=self.sources | {path})
 
     def finish(self) -> Header:
         """The header.
@@ -112,10 +112,10 @@ _WORDS = (b'"metaData"', b'"protocol"', b"\\u")
 """One of them is in every line that matters: JSON can spell a name with escapes. Other lines that have one are parsed, and add nothing."""
 
 
-def newest(version: int, found: Iterable[PartialHeader]) -> PartialHeader:
-    """The first of each kind in `found`, which goes from the newest entry to the oldest."""
+def newest(version: int, headers: Iterable[PartialHeader]) -> PartialHeader:
+    """The first of each kind in `headers`, which goes from the newest entry to the oldest."""
     header = PartialHeader(version)
-    for part in found:
+    for part in headers:
         header = header.before(part.protocol, part.metadata)
         if header.complete:
             break

@@ -199,8 +199,8 @@ def _straighten(column: pa.Array[Any]) -> pa.Array[Any]:
     winding: Any = pc.match_substring_regex(column, _WINDING)
     if not pc.any(winding).as_py():
         return column
-    found = array_of(map(_straight, column.filter(winding).to_pylist()), column.type)
-    return pc.replace_with_mask(column, winding.fill_null(False), found)
+    straight = array_of(map(_straight, column.filter(winding).to_pylist()), column.type)
+    return pc.replace_with_mask(column, winding.fill_null(False), straight)
 
 
 def encode_column(column: pa.Array[Any]) -> pa.Array[Any]:

@@ -42,15 +42,15 @@ def high_water_mark(domains: Mapping[str, DomainMetadata]) -> int:
     Raises:
         LogError: the domain's configuration has no such number.
     """
-    found = domains.get(DOMAIN)
-    if found is None:
+    domain = domains.get(DOMAIN)
+    if domain is None:
         return -1
     try:
-        mark = orjson.loads(found.configuration)[_MARK]
+        mark = orjson.loads(domain.configuration)[_MARK]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         mark = None
     if isinstance(mark, bool) or not isinstance(mark, int):
-        raise LogError(f"the domain {DOMAIN} has no {_MARK}: {found.configuration!r:.200}")
+        raise LogError(f"the domain {DOMAIN} has no {_MARK}: {domain.configuration!r:.200}")
     return mark
 
 

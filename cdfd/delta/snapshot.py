@@ -56,11 +56,11 @@ class Base:
             self._order = pc.take(paths, order), to_numpy(order)
         paths, order = self._order
         start = bisect_left(range(len(paths)), path, key=lambda row: str(paths[row].as_py()))
-        found = []
+        adds = []
         while start < len(paths) and paths[start].as_py() == path:
-            found.append(PackedFiles(Add, self.adds)[int(order[start])])
+            adds.append(PackedFiles(Add, self.adds)[int(order[start])])
             start += 1
-        return found
+        return adds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,11 +139,11 @@ class Snapshot:
             return
         live = {path: added for (path, _), added in self.overlay.items() if isinstance(added, Add)}
         for action in others:
-            found = live.get(action.path) or next(
+            add = live.get(action.path) or next(
                 (added for added in self.base.find(action.path) if added.key not in self.overlay), None
             )
-            if found is not None:
-                yield replace(action, deletion_vector=found.deletion_vector)
+            if add is not None:
+                yield replace(action, deletion_vector=add.deletion_vector)
 
     @property
     def _empty(self) -> bool:

@@ -81,14 +81,14 @@ def record_counts(stats: pa.Array) -> pa.Array:
     # Of two counts, the last one would hold.
     is_only = pc.equal(pc.count_substring(texts, _COUNT), 1)
     counts = pc.if_else(pc.and_(pc.less_equal(counts, MOST_ROWS), is_only), counts, None)
-    rest = pc.and_(pc.is_valid(texts), pc.is_null(counts))
-    if not pc.any(rest).as_py():
+    unknown = pc.and_(pc.is_valid(texts), pc.is_null(counts))
+    if not pc.any(unknown).as_py():
         return counts
     # A hundred thousand documents at a time, for the memory that Python's objects take.
-    documents = texts.filter(rest).cast(pa.large_binary())
+    documents = texts.filter(unknown).cast(pa.large_binary())
     parts = (documents.slice(start, _DOCUMENTS) for start in range(0, len(documents), _DOCUMENTS))
-    found = array_of((_record_count(document) for part in parts for document in part.to_pylist()), pa.int64())
-    return pc.replace_with_mask(counts, rest, found)
+    parsed = array_of((_record_count(document) for part in parts for document in part.to_pylist()), pa.int64())
+    return pc.replace_with_mask(counts, unknown, parsed)
 
 
 def counts_only(stats: pa.Array) -> pa.Array:

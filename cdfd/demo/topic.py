@@ -96,8 +96,8 @@ async def _changes(table: Table, version: int) -> list[None]:
     """One entry for each change row of a version."""
     from cdfd.api import changes
 
-    found = await asyncio.to_thread(lambda: changes(table.uri, version, version).read_all())
-    return [None] * found.num_rows
+    rows = await asyncio.to_thread(lambda: changes(table.uri, version, version).read_all())
+    return [None] * rows.num_rows
 
 
 @contextmanager

@@ -42,7 +42,7 @@ _LENGTHS = {name: length for length, names in _UNITS.items() for name in names}
 _LONGEST = timedelta(days=36_525)
 
 
-def parse_bound(given: Start | Bound) -> Bound:
+def parse_bound(bound: Start | Bound) -> Bound:
     """Parse a bound. A duration and `After` are parsed already.
 
     `now` is `latest`. Times without a zone are UTC, and a date is its midnight.
@@ -50,27 +50,27 @@ def parse_bound(given: Start | Bound) -> Bound:
     Raises:
         ConfigError: it is not a bound.
     """
-    if isinstance(given, timedelta | After):
-        return given
-    if isinstance(given, Mapping):
-        if list(given) != ["after"] or isinstance(given["after"], Mapping):
-            raise _invalid(given)
-        return _after(given["after"])
-    if isinstance(given, str):
-        return _of_text(given)
-    if isinstance(given, datetime) and given == given:  # excludes pandas' NaT
-        return _utc(given, given)
-    if isinstance(given, date) and not isinstance(given, datetime):
-        return datetime.combine(given, time.min, UTC)
-    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
-        return _of_number(operator.index(given))
-    raise _invalid(given)
+    if isinstance(bound, timedelta | After):
+        return bound
+    if isinstance(bound, Mapping):
+        if list(bound) != ["after"] or isinstance(bound["after"], Mapping):
+            raise _invalid(bound)
+        return _after(bound["after"])
+    if isinstance(bound, str):
+        return _of_text(bound)
+    if isinstance(bound, datetime) and bound == bound:  # excludes pandas' NaT
+        return _utc(bound, bound)
+    if isinstance(bound, date) and not isinstance(bound, datetime):
+        return datetime.combine(bound, time.min, UTC)
+    if isinstance(bound, SupportsIndex) and not isinstance(bound, bool):
+        return _of_number(operator.index(bound))
+    raise _invalid(bound)
 
 
-def _after(given: SupportsIndex | str | date) -> After:
-    bound = parse_bound(given)
+def _after(inner: SupportsIndex | str | date) -> After:
+    bound = parse_bound(inner)
     if isinstance(bound, str | After):
-        raise ConfigError(f"nothing comes after {given!r:.100}", hint="Give a version or a time, such as `after 41`")
+        raise ConfigError(f"nothing comes after {inner!r:.100}", hint="Give a version or a time, such as `after 41`")
     return After(bound)
 
 
@@ -108,9 +108,9 @@ def _utc(moment: datetime, given: object) -> datetime:
         raise _invalid(given) from None
 
 
-def _invalid(given: object) -> ConfigError:
+def _invalid(bound: object) -> ConfigError:
     return ConfigError(
-        f"{given!r:.200} is neither a version, nor a timestamp, nor a known word",
+        f"{bound!r:.200} is neither a version, nor a timestamp, nor a known word",
         hint="Known: earliest, latest, now; versions such as 12, or -1 for the newest; times such as 2026-01-31T12:00:00Z, "
         "`1 hour ago`, or milliseconds since the Unix epoch (13 digits); `after 12` for the versions after a version or a time",
     )

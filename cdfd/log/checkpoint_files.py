@@ -182,8 +182,8 @@ def _read_action(file: AnyReader, name: str, state: State, budget: _MemoryBudget
     if not state.has(name):
         for group in _groups_with(file, name):
             for batch in file.batches([name], [group], rows=STATE_ROWS):
-                found = len(batch) - batch.column(0).null_count
-                budget.reserve(found * ROW_BYTES + (batch.nbytes if found else 0))
+                actions = len(batch) - batch.column(0).null_count
+                budget.reserve(actions * ROW_BYTES + (batch.nbytes if actions else 0))
                 checkpoints.read_state(batch, state)
                 if state.has(name):
                     return
@@ -282,8 +282,8 @@ def _groups_with(file: AnyReader, name: str) -> Iterator[int]:
     key = checkpoints.key(file.schema_arrow, name)
     if key is not None:
         for group in range(file.metadata.num_row_groups):
-            found = file.batches([key], [group], rows=STATE_ROWS)
-            if any(batch.column(0).field(0).null_count < len(batch) for batch in found):
+            batches = file.batches([key], [group], rows=STATE_ROWS)
+            if any(batch.column(0).field(0).null_count < len(batch) for batch in batches):
                 yield group
 
 

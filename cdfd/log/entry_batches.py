@@ -58,8 +58,8 @@ class EntryBatches:
             return
         wanted = range(version, version + count)
         names = [f"{paths.LOG}/{paths.commit_name(each)}" for each in wanted]
-        found = await self._storage.fetch_many(names, MAX_BYTES)
-        followed = found if len(found) == count else found[:-1]
+        objects = await self._storage.fetch_many(names, MAX_BYTES)
+        followed = objects if len(objects) == count else objects[:-1]
         self._buffered = dict(zip(wanted, followed, strict=False))
 
 
@@ -82,8 +82,8 @@ class ListedEntries:
         if number not in self._buffered:
             paths = self._fitting(number)
             self._count = min(2 * self._count, MAX_ENTRIES)
-            found = await self._storage.fetch_many(paths, MAX_BYTES) if len(paths) > 1 else ()
-            self._buffered = {at: data for at, (data, _) in enumerate(found, number)}
+            objects = await self._storage.fetch_many(paths, MAX_BYTES) if len(paths) > 1 else ()
+            self._buffered = {at: data for at, (data, _) in enumerate(objects, number)}
         return self._buffered.pop(number, None)
 
     def _fitting(self, number: int) -> list[str]:

@@ -123,21 +123,21 @@ class History:
     async def _anchors_hold(self, table_id: str | None) -> bool:
         """Whether all anchors are as they were read; see `confirm`."""
         for anchor in sorted(self._anchors.values(), key=lambda seen: seen.version):
-            found = await self._recheck(anchor)
-            if found is None:
+            fingerprint = await self._recheck(anchor)
+            if fingerprint is None:
                 await self._check_missing_anchor(anchor, table_id)
                 return False
-            if found.digest != anchor.digest:
+            if fingerprint.digest != anchor.digest:
                 await self._check_changed_anchor(anchor, table_id)
-            if found.stat.identity != anchor.stat.identity:
+            if fingerprint.stat.identity != anchor.stat.identity:
                 if not self._rewritten:
                     self._rewritten = True
-                    self._restart(found)
+                    self._restart(fingerprint)
                     return False
                 # In some mounted stores a file has a new inode number at every stat, so only the bytes can be compared.
             else:
                 self._rewritten = False
-            self._anchors[anchor.version] = found
+            self._anchors[anchor.version] = fingerprint
         return True
 
     async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
@@ -164,7 +164,7 @@ class History:
             StorageError: the entry is listed, but cannot be read yet.
         """
         try:
-            found = await self._log.fingerprint(version)
+            fingerprint = await self._log.fingerprint(version)
         except NotFoundError as error:
             versions = await self.versions()
             if version in versions:
@@ -176,7 +176,7 @@ class History:
                 await self._check_id(table_id, None)
                 raise truncated_error(newest, version, self._table) from None
             return False
-        if found.digest != digest:
+        if fingerprint.digest != digest:
             await self._check_id(table_id, version)
             raise replaced_error(version, self._table)
         return True
@@ -198,10 +198,10 @@ class History:
                 stat = await self._log.stat(anchor.version)
                 if stat.identity == anchor.stat.identity:
                     return anchor
-            found = await self._log.fingerprint_now(anchor.version)
+            fingerprint = await self._log.fingerprint_now(anchor.version)
         except NotFoundError:
             return await self._recheck_empty(anchor)
-        return replace(anchor, stat=found.stat, digest=found.digest)
+        return replace(anchor, stat=fingerprint.stat, digest=fingerprint.digest)
 
     async def _recheck_empty(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
         """An anchor without bytes that is still empty, which is a version without actions; else None."""
@@ -219,9 +219,9 @@ class History:
 
     async def _check_changed_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor's bytes changed: an error, unless the entry only grew before its actions were applied."""
-        begun, rest = await self._log.digest_prefix(anchor.version, anchor.stat.size)
+        begun, prefix = await self._log.digest_prefix(anchor.version, anchor.stat.size)
         grown = begun == anchor.digest
-        if grown and (not anchor.applied or not rest.strip()):
+        if grown and (not anchor.applied or not prefix.strip()):
             return
         await self._check_id(table_id, anchor.version)
         if grown:

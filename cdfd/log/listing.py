@@ -167,8 +167,8 @@ def _named_paths(commits: list[Commit]) -> pa.Array:
     """The paths that commits name, ascending."""
     paths = {added.path for commit in commits for added in commit.adds}
     paths |= {removed.path for commit in commits for removed in commit.removes}
-    found = array_of(paths, TEXT)
-    return found.take(pc.sort_indices(found))
+    names = array_of(paths, TEXT)
+    return names.take(pc.sort_indices(names))
 
 
 def _found(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:

@@ -108,11 +108,11 @@ class LogFiles:
             try:
                 await self.stat(newest)  # a listing may miss files that are created meanwhile
             except NotFoundError:
-                found = (
+                state_of_log = (
                     "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
                 )
                 raise GapError(
-                    f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
+                    f"the log has a checkpoint of version {newest}, but {state_of_log}: the changes up to version {newest} cannot be read",
                     table=self.storage.uri,
                     version=newest,
                     hint="Restore the missing log entries. `cdfd.snapshot` can still read the rows of the checkpoint",
@@ -207,12 +207,12 @@ class LogFiles:
 
 async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:
     """The first names, as many as `most`; those after them are left in the iterator."""
-    found = list[LogFile]()
+    files = list[LogFile]()
     async for each in names:
-        found.append(each)
-        if len(found) == most:
+        files.append(each)
+        if len(files) == most:
             break
-    return found
+    return files
 
 
 async def _chained(

@@ -115,10 +115,10 @@ class Notifications:
         """Wake the watches concerned. Returns the receipts of the messages that are S3 events."""
         used = []
         for message in messages:
-            found = s3_events.parse(message.body)
-            if found is not None:
+            objects = s3_events.parse(message.body)
+            if objects is not None:
                 used.append(message.receipt)
-                for bucket, key in found:
+                for bucket, key in objects:
                     folder, _, name = key.rpartition("/")
                     if is_log_entry(name):
                         for watch in self._watches.get(Created(bucket, folder), ()):

@@ -24,17 +24,17 @@ def parse(body: str) -> list[Created] | None:
     """
     for _ in range(_WRAPS + 1):
         try:
-            found = orjson.loads(body)
+            document = orjson.loads(body)
         except orjson.JSONDecodeError:
             return None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             return None
-        if found.get("source") == "aws.s3":
-            return list(_from_event_bridge(found))
-        if found.get("Event") == "s3:TestEvent":
+        if document.get("source") == "aws.s3":
+            return list(_from_event_bridge(document))
+        if document.get("Event") == "s3:TestEvent":
             return []
-        if isinstance(found.get("Records"), list):
-            records = found["Records"]
+        if isinstance(document.get("Records"), list):
+            records = document["Records"]
             created = []
             for record in records:
                 if not isinstance(record, dict) or record.get("eventSource") not in ("aws:s3", "minio:s3"):
@@ -44,7 +44,7 @@ def parse(body: str) -> list[Created] | None:
                     # Keys in these events are URL-encoded, with + for a space.
                     created.append(Created(bucket, unquote_plus(key)))
             return created
-        wrapped = found.get("Message")
+        wrapped = document.get("Message")
         if not isinstance(wrapped, str):
             return None
         body = wrapped
@@ -58,8 +58,8 @@ def _from_event_bridge(event: dict[str, Any]) -> Iterator[Created]:
 
 def _names(place: Any) -> tuple[str, str]:
     """Bucket and key; empty if they are missing."""
-    found = place if isinstance(place, dict) else {}
-    bucket, object_ = found.get("bucket"), found.get("object")
+    fields = place if isinstance(place, dict) else {}
+    bucket, object_ = fields.get("bucket"), fields.get("object")
     return _text(bucket, "name"), _text(object_, "key")
 
 

@@ -167,14 +167,14 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
         LogError: no version as old as that time can be read any more.
     """
     wanted = None if version is None else parse_bound(version)
-    found = await until_version(log, wanted)
-    if found is not None and isinstance(wanted, datetime | timedelta) and found < (oldest := await _earliest(log)):
+    until = await until_version(log, wanted)
+    if until is not None and isinstance(wanted, datetime | timedelta) and until < (oldest := await _earliest(log)):
         raise LogError(
             f"there is no version as old as {version!s:.100}; {await _described(log, oldest, 'oldest')}",
             table=log.storage.uri,
             hint=f"Ask for version {oldest}, or a later time",
         )
-    return found
+    return until
 
 
 async def check_range(log: DeltaLog, first: int, last: int) -> None:
@@ -228,8 +228,8 @@ async def _resolve(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str
     return newest + 1 + bound
 
 
-def _now_ms(given: int | None) -> int:
-    return SystemClock().now_ms() if given is None else given
+def _now_ms(now_ms: int | None) -> int:
+    return SystemClock().now_ms() if now_ms is None else now_ms
 
 
 async def _described(log: DeltaLog, version: int, which: str) -> str:

@@ -135,20 +135,20 @@ class Table:
                 watch.close()
 
 
-def _prefixes(given: object) -> Prefixes:
-    if not isinstance(given, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in given):
+def _prefixes(prefixes: object) -> Prefixes:
+    if not isinstance(prefixes, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in prefixes):
         raise ConfigError(
-            f"path_prefixes is {given!r:.100}", hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}'
+            f"path_prefixes is {prefixes!r:.100}", hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}'
         )
-    places = [(prefix, _text(place)) for prefix, place in given.items()]
+    places = [(prefix, _text(place)) for prefix, place in prefixes.items()]
     return tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in places)
 
 
 def _text(uri: object) -> str:
-    found = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
-    if not isinstance(found, str):
-        raise ConfigError(f"the location of a table is {found!r:.100}", hint="Give a path, or a URI as text")
-    return found
+    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(text, str):
+        raise ConfigError(f"the location of a table is {text!r:.100}", hint="Give a path, or a URI as text")
+    return text
 
 
 async def versions(

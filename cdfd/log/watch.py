@@ -120,18 +120,18 @@ class DirectoryWatch:
         """Stop watching."""
         self._unsubscribe()
 
-    def _watch(self, found: _Nearest) -> None:
+    def _watch(self, nearest: _Nearest) -> None:
         """Watch the folder, or the nearest one above it, unless it is watched already."""
-        if found.identity == self._watched and self._subscription is not None and self._subscription.alive:
+        if nearest.identity == self._watched and self._subscription is not None and self._subscription.alive:
             return
         self._unsubscribe()
-        accepts = self._accepts if found.missing is None else found.missing.__eq__
+        accepts = self._accepts if nearest.missing is None else nearest.missing.__eq__
         try:
-            self._subscription = self._arrivals.subscribe(found.folder, accepts, self._changed)
+            self._subscription = self._arrivals.subscribe(nearest.folder, accepts, self._changed)
         except OSError as error:
             self._refuse(error)
             return
-        self._watched = found.identity
+        self._watched = nearest.identity
         self._refusal = None
         # A file may have appeared between the reader's last poll and now.
         self._changed.set()
@@ -178,7 +178,7 @@ def _nearest(folder: str) -> _Nearest:
 
 def _identify(folder: str) -> _Identity | None:
     try:
-        found = os.stat(folder)
+        stat = os.stat(folder)
     except OSError:
         return None  # missing or not accessible: the folder above it is watched instead
-    return folder, found.st_dev, found.st_ino
+    return folder, stat.st_dev, stat.st_ino

@@ -110,34 +110,34 @@ EMPTY = Control()
 
 
 def _pause(document: Mapping[str, Any]) -> Pause | None:
-    found = _object(document, "paused")
-    return None if found is None else Pause(_text(found, "id"), _number(found, "at_ms"))
+    fields = _object(document, "paused")
+    return None if fields is None else Pause(_text(fields, "id"), _number(fields, "at_ms"))
 
 
 def _resnapshot(document: Mapping[str, Any]) -> Resnapshot | None:
-    found = _object(document, "snapshot")
-    if found is None:
+    fields = _object(document, "snapshot")
+    if fields is None:
         return None
-    numbers = {name: _number(found, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")}
-    return Resnapshot(_text(found, "id"), where=_text(found, "where"), **numbers)
+    numbers = {name: _number(fields, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")}
+    return Resnapshot(_text(fields, "id"), where=_text(fields, "where"), **numbers)
 
 
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    found = document.get(name)
-    if found is not None and not isinstance(found, dict):
+    value = document.get(name)
+    if value is not None and not isinstance(value, dict):
         raise ValueError(f"{name} is not an object")
-    return found
+    return value
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
-    found = document.get(name)
-    if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
+    value = document.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         raise ValueError(f"{name} is not a text")
-    return found
+    return value
 
 
 def _number(document: Mapping[str, Any], name: str) -> int:
-    found = document.get(name)
-    if type(found) is not int or found < -1:
+    value = document.get(name)
+    if type(value) is not int or value < -1:
         raise ValueError(f"{name} is not a number")
-    return found
+    return value

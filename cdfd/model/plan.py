@@ -109,14 +109,14 @@ class LiveScans(Sequence[FileScan]):
 
     def counts(self) -> pa.ChunkedArray | None:
         """Rows of each file, from their statistics; None if any of them has no row count."""
-        found = []
+        row_counts = []
         for batch in self.files.table.to_batches():
             counts = record_counts(batch.column("stats"))
             hidden = pc.fill_null(pc.struct_field(batch.column("deletion_vector"), "cardinality"), 0)
             if counts.null_count or pc.any(pc.greater(hidden, counts)).as_py():
                 return None
-            found.append(pc.subtract(counts, hidden))
-        return pa.chunked_array(found, pa.int64())
+            row_counts.append(pc.subtract(counts, hidden))
+        return pa.chunked_array(row_counts, pa.int64())
 
     def rows(self) -> int | None:
         """Rows of all files together, from their statistics; None if any of them has no row count."""

@@ -163,11 +163,11 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
 
 
 def _by_path(actions: Iterable[F]) -> dict[str, F]:
-    found: dict[str, F] = {}
+    files: dict[str, F] = {}
     for action in actions:
-        if found.setdefault(action.path, action) is not action:
+        if files.setdefault(action.path, action) is not action:
             raise LogError("two actions of one kind for one data file in one version", path=action.path)
-    return found
+    return files
 
 
 def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:

@@ -120,16 +120,16 @@ def _with_ids(scans: Sequence[FileScan], commit: Commit) -> Iterator[FileScan]:
         remove, add = removes.get(scan.path), adds.get(scan.path)
         # A file that only has another deletion vector is in both, and some writers leave the ids out of the remove.
         actions = (remove, add) if scan.change_type == "delete" else (add, remove)
-        found = next((ids for action in actions if action is not None and (ids := _ids(action)) is not None), None)
-        if found is None and add is None:
+        row_ids = next((ids for action in actions if action is not None and (ids := _ids(action)) is not None), None)
+        if row_ids is None and add is None:
             raise _Fallback("it removes a file whose row ids the log does not repeat")
-        if found is None:
+        if row_ids is None:
             raise LogError(
                 "a file without row ids, although row tracking is enabled",
                 path=scan.path,
                 hint="Its writer does not support row tracking: set `refine: key` or `refine: off`",
             )
-        yield replace(scan, row_ids=found)
+        yield replace(scan, row_ids=row_ids)
 
 
 def _ids(action: Add | Remove) -> RowIds | None:
@@ -169,11 +169,11 @@ def _buckets(sources: Sequence[FileScan], *, phases: bool) -> tuple[FileScan, ..
             FileScan(path, None, {}, pieces[number], bucket=Bucket(number, count, number * ORDINAL_SPAN))
             for number in range(count)
         )
-    found = []
+    buckets = []
     phase_names: tuple[ImagePhase, ...] = ("early", "late")
     for place, phase in enumerate(phase_names):
         for number in range(count):
             ordinal = (place * count + number) * ORDINAL_SPAN
             bucket = Bucket(number, count, ordinal)
-            found.append(FileScan(path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
-    return tuple(found)
+            buckets.append(FileScan(path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
+    return tuple(buckets)

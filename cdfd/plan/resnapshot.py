@@ -57,13 +57,13 @@ class NumberedFiles:
 
     def live_in(self, files: PackedFiles[Add]) -> npt.NDArray[np.bool_]:
         """For each file, whether it is among the live files of another version, as it was."""
-        found = np.zeros(len(self), np.bool_)
+        live = np.zeros(len(self), np.bool_)
         same = pc.is_in(files.table.column("path"), value_set=self._paths)
         for add in PackedFiles(Add, files.table.filter(same)):
             number = self._number(add)
             if number is not None:
-                found[number] = True
-        return found
+                live[number] = True
+        return live
 
     def _number(self, action: Add | Remove) -> int | None:
         """The number of a file with the same path and deletion vector; None if there is none."""
@@ -136,11 +136,11 @@ class PendingFiles:
 
     def chunks(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """Files in chunks."""
-        rest = list(numbers)
-        while rest:
-            chunk = self._chunk(rest[:CHUNK_FILES])
+        remaining = list(numbers)
+        while remaining:
+            chunk = self._chunk(remaining[:CHUNK_FILES])
             yield chunk
-            rest = rest[len(chunk) :]
+            remaining = remaining[len(chunk) :]
 
     def published(self, numbers: Sequence[int]) -> None:
         """These files are published."""
@@ -168,5 +168,5 @@ def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else found.chunk(0)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else combined.chunk(0)

@@ -124,14 +124,14 @@ class FileEvents:
         `path` is an existing folder without symbolic links on the way. `OSError` where the system refuses: ENOSPC
         and EMFILE are inotify's limits.
         """
-        found = os.stat(path)
+        stat = os.stat(path)
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             # watchdog 7 takes this refusal for success.
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         with self._lock:
             folder = self._folders.get(path)
-            if folder is None or folder.removed or folder.identity != (found.st_dev, found.st_ino):
-                folder = self._open(path, (found.st_dev, found.st_ino))
+            if folder is None or folder.removed or folder.identity != (stat.st_dev, stat.st_ino):
+                folder = self._open(path, (stat.st_dev, stat.st_ino))
             subscription = Subscription(folder, accepts, changed)
             folder.listeners |= {subscription}
             return subscription

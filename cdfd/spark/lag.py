@@ -78,15 +78,15 @@ def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mappi
 
 def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
     """The end of each source of cdfd."""
-    found = []
+    offsets = []
     for source in progress.sources:
         try:
             fields = _parse(source.endOffset)
             if isinstance(fields, dict):
-                found.append(Offset.from_json(fields))
+                offsets.append(Offset.from_json(fields))
         except (ValueError, SyntaxError, ConfigError):
             continue  # another source's
-    return found
+    return offsets
 
 
 def _parse(text: str) -> object:

@@ -111,17 +111,17 @@ def read_changes(
     source = SchemaSource(schema, table, storage_options, schema_topic, registry)
     source.check(format)
     reading = _options(bootstrap_servers, options or {})
-    found, versions = source.find(spark, topic, reading)
-    found = found if columns is None else chosen(found, columns)
-    check_columns(found)
+    table_rows, versions = source.find(spark, topic, reading)
+    table_rows = table_rows if columns is None else chosen(table_rows, columns)
+    check_columns(table_rows)
     reading |= {"subscribe": topic, **_place("starting", starting, topic)}
     if format == "arrow" and not any(name.lower() in _SPLITS for name in reading):
         reading["maxRecordsPerPartition"] = str(_RECORDS_OF_MANY_ROWS)
     if not streaming:
         reading |= _place("ending", ending, topic)
-    rows = _decoder(format, found, versions, strict).rows(_records(spark, reading, streaming))
+    rows = _decoder(format, table_rows, versions, strict).rows(_records(spark, reading, streaming))
     row = sql.col(ROW)
-    names = (*found.names, *CHANGE_NAMES)
+    names = (*table_rows.names, *CHANGE_NAMES)
     return rows.select(*(row.getField(name).alias(name) for name in names), *(KAFKA_NAMES if kafka_columns else ()))
 
 

@@ -38,5 +38,5 @@ def check_versions(spark: SparkSession) -> None:
 
 
 def _is_old(version: str) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) < OLDEST
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and (int(match[1]), int(match[2])) < OLDEST

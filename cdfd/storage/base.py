@@ -190,7 +190,7 @@ def root_of(storage: Storage) -> str:
 
 async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
     """`fetch_many` with one `fetch` per object."""
-    found = []
+    objects = []
     for path in paths:
         try:
             data, stat = await storage.fetch(path, length + 1)
@@ -199,15 +199,15 @@ async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Seq
         if stat.size > length or len(data) != stat.size:
             break
         length -= stat.size
-        found.append((data, stat))
-    for number, (_, stat) in enumerate(found):
+        objects.append((data, stat))
+    for number, (_, stat) in enumerate(objects):
         try:
             same = is_same(stat, await storage.stat(stat.path))
         except StorageError:
             same = False
         if not same:
-            return found[:number]
-    return found
+            return objects[:number]
+    return objects
 
 
 def is_same(before: Stat, now: Stat) -> bool:

@@ -86,18 +86,18 @@ class ConfinedRoot:
 
     def stat_in(self, folder: int, path: str) -> os.stat_result:
         """The stat of `path`, of a link's target if it is a link; its folder is open as `folder`."""
-        found = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISLNK(found.st_mode):
-            return found
+        result = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISLNK(result.st_mode):
+            return result
         root, inside = self._resolve_link(path)
         below = _descend(root, os.path.dirname(inside))
         try:
-            found = os.stat(os.path.basename(inside), dir_fd=below, follow_symlinks=False)
+            result = os.stat(os.path.basename(inside), dir_fd=below, follow_symlinks=False)
         finally:
             os.close(below)
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(result.st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return found
+        return result
 
     def make(self, path: str, *, mode: int, sync: bool) -> None:
         """Create the folder at `path` and missing folders above it. `NotADirectoryError` if a file has one of these names."""

@@ -85,10 +85,10 @@ class FsspecStorage:
         """Objects of a folder. All are requested at once, because fsspec has no pages; see the port."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
-        found = await self._run("list", prefix, lambda: self._listed(folder), checked=True)
-        for path in sorted(found):
+        stats = await self._run("list", prefix, lambda: self._listed(folder), checked=True)
+        for path in sorted(stats):
             if path.startswith(prefix) and path > start_after and not path.endswith("/"):
-                yield found[path]
+                yield stats[path]
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders; see `FolderListing`."""
@@ -179,12 +179,12 @@ class FsspecStorage:
             entries = self._system.ls(key, detail=True)
         except _ABSENT:
             return {}
-        found = {}
+        stats = {}
         for info in entries:
             name = info["name"].rstrip("/").rpartition("/")[2]
             if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
-                found[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
-        return found
+                stats[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
+        return stats
 
     def _folders(self, folder: str) -> Sequence[str]:
         try:

@@ -153,22 +153,22 @@ class LocalStorage:
         process that reads it (SIGBUS).
         """
         if size is not None and size <= _SMALL:
-            data, found = self._read(path, 0, _SMALL + 1)
-            if found.size <= _SMALL:
+            data, content = self._read(path, 0, _SMALL + 1)
+            if content.size <= _SMALL:
                 return pa.BufferReader(data)
         with _translate_errors("open", path):
             return columns(self._open(path))
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of files, each folder opened once; see `WholeFiles`."""
-        found: list[bytes] = []
+        contents: list[bytes] = []
         for folder, group in groupby(zip(paths, sizes, strict=True), lambda wanted: wanted[0].rpartition("/")[0]):
             wanted = list(group)
             with _translate_errors("read", wanted[0][0]), self._confined.folder(folder, wanted[0][0]) as descriptor:
                 for path, size in wanted:
                     check_path(path)
-                    found.append(self._read_in(descriptor, path, size))
-        return found
+                    contents.append(self._read_in(descriptor, path, size))
+        return contents
 
     def _read_in(self, folder: int, path: str, size: int) -> bytes:
         with _translate_errors("read", path):
@@ -192,18 +192,18 @@ class LocalStorage:
     def _read_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         for path in paths:
             check_path(path)
-        found: list[tuple[bytes, Stat]] = []
+        contents: list[tuple[bytes, Stat]] = []
         for folder, group in groupby(paths, os.path.dirname):
             wanted = list(group)
             read = self._read_folder(folder, wanted, length)
-            found += read
+            contents += read
             length -= sum(stat.size for _, stat in read)
             if len(read) < len(wanted):
                 break
-        return found
+        return contents
 
     def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        found: list[tuple[bytes, Stat]] = []
+        contents: list[tuple[bytes, Stat]] = []
         with (
             suppress(StorageError),
             _translate_errors("read", folder),
@@ -217,14 +217,14 @@ class LocalStorage:
                     if stat.size > length or len(data) != stat.size:
                         break
                     length -= stat.size
-                    found.append((data, stat))
-            for number, (_, stat) in enumerate(found):
+                    contents.append((data, stat))
+            for number, (_, stat) in enumerate(contents):
                 with suppress(StorageError):
                     # Checked after all of them were read, so that a file that is being written had time to grow.
                     if is_same(stat, self._stat_in(descriptor, stat.path)):
                         continue
-                return found[:number]
-        return found
+                return contents[:number]
+        return contents
 
     def _matching_names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
         beginning = prefix[len(folder) :]
@@ -274,7 +274,7 @@ class LocalStorage:
                 path = folder + name
                 with _translate_errors("list", path), suppress(FileNotFoundError):
                     try:
-                        found = self._confined.stat_in(below, path)
+                        stated = self._confined.stat_in(below, path)
                     except (FileNotFoundError, NotADirectoryError):
                         continue  # removed since, or a link to nothing
                     except (PathError, OSError):
@@ -282,8 +282,8 @@ class LocalStorage:
                         # Listing it does not, because it may never be read.
                         page.append(as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
                         continue
-                    if stat.S_ISREG(found.st_mode):
-                        page.append(as_stat(path, found))
+                    if stat.S_ISREG(stated.st_mode):
+                        page.append(as_stat(path, stated))
         return page
 
     def _stat(self, path: str) -> Stat:
@@ -292,9 +292,9 @@ class LocalStorage:
 
     def _stat_in(self, folder: int, path: str) -> Stat:
         with _translate_errors("stat", path):
-            found = self._confined.stat_in(folder, path)
-            require_file(found, path)
-            return as_stat(path, found)
+            stat = self._confined.stat_in(folder, path)
+            require_file(stat, path)
+            return as_stat(path, stat)
 
     def _delete(self, path: str) -> None:
         check_path(path)

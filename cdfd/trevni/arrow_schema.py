@@ -52,10 +52,10 @@ def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
 
 
 def _fields(fields: Iterable[Any], names: RecordNames) -> list[dict[str, Any]]:
-    given: set[str] = set()
-    found = []
+    taken: set[str] = set()
+    avro_fields = []
     for field in fields:
-        name = unique(legal(field.name), given)
+        name = unique(legal(field.name), taken)
         try:
             each: dict[str, Any] = {"name": name, "type": _nullable(field, names.under(field.name))}
         except UnsupportedError as error:
@@ -65,8 +65,8 @@ def _fields(fields: Iterable[Any], names: RecordNames) -> list[dict[str, Any]]:
         id = (field.metadata or {}).get(b"PARQUET:field_id", b"")
         if re.fullmatch(rb"-?[0-9]{1,9}", id):
             each[FIELD_ID] = int(id)
-        found.append(each)
-    return found
+        avro_fields.append(each)
+    return avro_fields
 
 
 def _nullable(field: Any, names: RecordNames) -> Any:

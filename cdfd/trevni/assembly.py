@@ -35,9 +35,9 @@ def assemble(shape: Shape, columns: Mapping[int, Slice], rows: int) -> Any:
 
 
 def _lengths(columns: Mapping[int, Slice], column: int) -> Numbers:
-    found = columns[column].lengths
-    assert found is not None
-    return found
+    lengths = columns[column].lengths
+    assert lengths is not None
+    return lengths
 
 
 def _offsets(lengths: Numbers) -> Any:
@@ -212,6 +212,6 @@ def _decimals(kind: Any, values: Any) -> Any:
         sign = np.where(data[last - lengths + 1] >= 0x80, 0xFF, 0)
         for place in range(16):
             table[:, place] = np.where(place < lengths, data[last - np.minimum(place, lengths - 1)], sign)
-    found = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table)])
-    found.validate(full=True)
-    return found
+    decimals = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table)])
+    decimals.validate(full=True)
+    return decimals

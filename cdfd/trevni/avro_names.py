@@ -13,9 +13,9 @@ class RecordNames:
         given: the names that are taken, shared by all records of a schema.
     """
 
-    def __init__(self, path: str, given: set[str] | None = None) -> None:
+    def __init__(self, path: str, taken: set[str] | None = None) -> None:
         self._path = path
-        self._given = set() if given is None else given
+        self._given = set() if taken is None else taken
 
     def under(self, name: str) -> RecordNames:
         """The names below a field."""
@@ -26,16 +26,16 @@ class RecordNames:
         return unique(legal(self._path), self._given)
 
 
-def unique(name: str, given: set[str]) -> str:
+def unique(name: str, taken: set[str]) -> str:
     """The name, with a number behind it where it is taken. It is taken from now on."""
-    found, number = name, 2
-    while found in given:
-        found, number = f"{name}_{number}", number + 1
-    given.add(found)
-    return found
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    taken.add(candidate)
+    return candidate
 
 
 def legal(name: str) -> str:
     """The name, with `_` for every character that Avro does not allow there."""
-    found = re.sub("[^A-Za-z0-9_]", "_", name)
-    return found if re.match("[A-Za-z_]", found) else f"_{found}"
+    letters = re.sub("[^A-Za-z0-9_]", "_", name)
+    return letters if re.match("[A-Za-z_]", letters) else f"_{letters}"

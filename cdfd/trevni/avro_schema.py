@@ -126,15 +126,17 @@ class _Columnator:
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise TrevniError("a record of the Avro schema has no fields")
-        found = []
+        own_fields = []
         for field in fields:
             if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
                 raise TrevniError("a field of the Avro schema has no name or no type")
             name = field["name"]
             shape = self.shape(name if path is None else f"{path}#{name}", field["type"], parent, namespace)
             shown, id = field.get(NAME, name), field.get(FIELD_ID)
-            found.append(Field(shown if isinstance(shown, str) else name, shape, id if isinstance(id, int) else None))
-        return Record(tuple(found))
+            own_fields.append(
+                Field(shown if isinstance(shown, str) else name, shape, id if isinstance(id, int) else None)
+            )
+        return Record(tuple(own_fields))
 
     def _array(self, path: str, schema: Any, parent: str | None, namespace: str) -> Array:
         if "items" not in schema:
@@ -185,10 +187,10 @@ class _Columnator:
             schema = schema["type"]
         if isinstance(schema, str) and schema not in _SIMPLE:
             name = schema if "." in schema else f"{namespace}.{schema}".lstrip(".")
-            found = self._named.get(name) or self._named.get(schema)
-            if found is None:
+            named = self._named.get(name) or self._named.get(schema)
+            if named is None:
                 raise TrevniError(f"the Avro schema has an unknown type: {schema!r:.100}")
-            return found
+            return named
         if not isinstance(schema, str | dict | list):
             raise TrevniError("the Avro schema has a type that is neither text, nor an object or a list")
         if isinstance(schema, dict) and _type(schema) in ("record", "enum", "fixed"):

@@ -108,32 +108,32 @@ def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Bloc
     if column.values:
         cursor = Cursor(source, start + 4)
         values = []
-        found = np.empty((count, 3), np.int64)
+        descriptors = np.empty((count, 3), np.int64)
         for number in range(count):
-            found[number] = np.frombuffer(cursor.take(DESCRIPTOR_BYTES), "<i4")
+            descriptors[number] = np.frombuffer(cursor.take(DESCRIPTOR_BYTES), "<i4")
             values.append(_first_value(cursor, column.type))
     else:
-        found = np.frombuffer(cursor.take(count * DESCRIPTOR_BYTES), "<i4").reshape(count, 3).astype(np.int64)
-    if (negative := np.flatnonzero((found < 0).any(axis=1))).size:
+        descriptors = np.frombuffer(cursor.take(count * DESCRIPTOR_BYTES), "<i4").reshape(count, 3).astype(np.int64)
+    if (negative := np.flatnonzero((descriptors < 0).any(axis=1))).size:
         raise TrevniError("a descriptor has a negative number").at(block=int(negative[0]), offset=start)
-    lengths = found[:, 2] + column.checksum.size
+    lengths = descriptors[:, 2] + column.checksum.size
     starts = cursor.position + _sums(lengths)
     if (late := np.flatnonzero(starts[1:] > source.size)).size:
         block = int(late[0])
         what = f"the block ends at byte {starts[block + 1]}, and the file at byte {source.size}"
         raise TrevniError(what).at(block=block, offset=int(starts[block]))
-    first_rows = _sums(found[:, 0])
+    first_rows = _sums(descriptors[:, 0])
     if first_rows[-1] != rows:
         raise TrevniError(f"the blocks have {first_rows[-1]} rows, and the file has {rows}").at(offset=start)
-    counts, sizes, stored = np.ascontiguousarray(found.T)
+    counts, sizes, stored = np.ascontiguousarray(descriptors.T)
     return BlockTable(column, counts, first_rows, sizes, stored, starts[:-1], values)
 
 
 def _sums(numbers: Numbers) -> Numbers:
     """0, the first, the first two, ..."""
-    found = np.zeros(len(numbers) + 1, np.int64)
-    np.cumsum(numbers, out=found[1:])
-    return found
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return sums
 
 
 def _first_value(cursor: Cursor, kind: ValueType) -> Value:

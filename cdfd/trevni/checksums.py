@@ -41,10 +41,10 @@ class Checksum(StrEnum):
         """
         if self is Checksum.NULL:
             return
-        found = zlib.crc32(data)
-        if found in (int.from_bytes(stored, "big"), int.from_bytes(stored, "little")):
+        actual = zlib.crc32(data)
+        if actual in (int.from_bytes(stored, "big"), int.from_bytes(stored, "little")):
             return
         # With the codec `null`, the reference computes the checksum after it has consumed the bytes: that of nothing.
         if codec is Codec.NULL and not any(stored):
             return
-        raise TrevniError(f"the checksum is {bytes(stored).hex()}, and that of the block is {found:08x}")
+        raise TrevniError(f"the checksum is {bytes(stored).hex()}, and that of the block is {actual:08x}")

@@ -57,17 +57,17 @@ class Codec(StrEnum):
         """
         match self:
             case Codec.DEFLATE:
-                found: bytes | memoryview = _deflated(data, size)
+                plain: bytes | memoryview = _deflated(data, size)
             case Codec.SNAPPY:
-                found = _snapped(data, size)
+                plain = _snapped(data, size)
             case Codec.BZIP2:
-                found = _bzipped(data, size)
+                plain = _bzipped(data, size)
             case _:
-                found = data
-        if len(found) != size:
-            more = "at least " if len(found) > size else ""
-            raise TrevniError(f"the block has {more}{len(found)} bytes, and its descriptor says {size}")
-        return found
+                plain = data
+        if len(plain) != size:
+            more = "at least " if len(plain) > size else ""
+            raise TrevniError(f"the block has {more}{len(plain)} bytes, and its descriptor says {size}")
+        return plain
 
 
 _SNAPPY = pa.Codec("snappy")
@@ -79,14 +79,14 @@ def _deflated(data: bytes | memoryview, size: int) -> bytes:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         # One byte more than expected shows a block that is too long; 0 would mean no limit.
-        found = inflate.decompress(data, size + 1)
+        plain = inflate.decompress(data, size + 1)
     except zlib.error:
         raise TrevniError("the deflated block is damaged") from None
-    if len(found) <= size and not inflate.eof:
+    if len(plain) <= size and not inflate.eof:
         raise TrevniError("the deflated block is truncated")
     if inflate.unused_data:
         raise TrevniError("the deflated block ends before its stored size")
-    return found
+    return plain
 
 
 def _snapped(data: bytes | memoryview, size: int) -> memoryview:
@@ -103,11 +103,11 @@ def _snapped(data: bytes | memoryview, size: int) -> memoryview:
 
 def _snappy_size(data: bytes | memoryview) -> int:
     """The size that a Snappy block begins with, seven bits a byte."""
-    found = 0
+    size = 0
     for place in range(min(5, len(data))):
-        found |= (data[place] & 0x7F) << (7 * place)
+        size |= (data[place] & 0x7F) << (7 * place)
         if data[place] < 0x80:
-            return found
+            return size
     raise TrevniError("the Snappy block is truncated")
 
 
@@ -116,9 +116,9 @@ def _bzipped(data: bytes | memoryview, size: int) -> bytes:
     expand = bz2.BZ2Decompressor()
     try:
         # 0 would mean no limit.
-        found = expand.decompress(data, max(size, 1))[:size]
+        plain = expand.decompress(data, max(size, 1))[:size]
     except (OSError, ValueError):
         raise TrevniError("the bzip2 block is damaged") from None
-    if len(found) < size:
+    if len(plain) < size:
         raise TrevniError("the bzip2 block is truncated")
-    return found
+    return plain

@@ -172,15 +172,15 @@ class ColumnReader:
         piece = self._pieces[0]
         first, piece.entry = piece.entry, piece.entry + entries
         if piece.decoded.lengths is not None:
-            found = self._take_arrays(piece, piece.decoded.lengths, first)
+            column_slice = self._take_arrays(piece, piece.decoded.lengths, first)
         elif self.column.type is ValueType.NULL:
-            found = Slice(None, pa.nulls(entries))
+            column_slice = Slice(None, pa.nulls(entries))
         else:
-            found = Slice(None, piece.decoded.values.slice(first, entries))
+            column_slice = Slice(None, piece.decoded.values.slice(first, entries))
         self._row = row
         if row == piece.end:
             self._finish(piece)
-        return found
+        return column_slice
 
     def _take_arrays(self, piece: _Piece, lengths: Lengths, first: int) -> Slice:
         entries = piece.entry - first

@@ -139,11 +139,11 @@ def _properties(cursor: Cursor) -> dict[str, bytes]:
     # A property has at least two bytes, which are the lengths of its key and value.
     if not 0 <= count <= cursor.remaining // 2:
         raise TrevniError(f"metadata announces {count} properties, which the file has no room for").at(offset=at)
-    found: dict[str, bytes] = {}
+    properties: dict[str, bytes] = {}
     for _ in range(count):
         key = cursor.text()
-        found[key] = cursor.sized()
-    return found
+        properties[key] = cursor.sized()
+    return properties
 
 
 def _column(
@@ -159,7 +159,7 @@ def _column(
     try:
         kind = _type(properties)
         parent = _text(properties, _PARENT)
-        found = ColumnMetadata(
+        column = ColumnMetadata(
             name,
             kind,
             _ARRAY in properties,
@@ -169,10 +169,10 @@ def _column(
             _checksum(properties, checksum),
             properties,
         )
-        check_column(found, before)
+        check_column(column, before)
     except TrevniError as error:
         raise error.at(column=name, offset=at) from None
-    return found
+    return column
 
 
 def check_column(column: ColumnMetadata, before: Mapping[str, ColumnMetadata]) -> None:
@@ -197,10 +197,10 @@ def _type(properties: Mapping[str, bytes]) -> ValueType:
     name = _text(properties, _TYPE)
     if name is None:
         raise TrevniError("the column has no type")
-    found = parse(name)
-    if found is None:
+    kind = parse(name)
+    if kind is None:
         raise TrevniError(f"the type {name!r:.100} is unknown")
-    return found
+    return kind
 
 
 def _codec(properties: Mapping[str, bytes], default: Codec) -> Codec:
@@ -213,10 +213,10 @@ def _codec(properties: Mapping[str, bytes], default: Codec) -> Codec:
 
 def _checksum(properties: Mapping[str, bytes], default: Checksum) -> Checksum:
     name = _text(properties, _CHECKSUM)
-    found = default if name is None else Checksum.named(name)
-    if found is None:
+    checksum = default if name is None else Checksum.named(name)
+    if checksum is None:
         raise TrevniError(f"the checksum {name!r:.100} is unknown")
-    return found
+    return checksum
 
 
 def _text(properties: Mapping[str, bytes], key: str) -> str | None:
@@ -248,18 +248,18 @@ def _properties_bytes(properties: Mapping[str, bytes]) -> bytes:
 
 def column_properties(column: ColumnMetadata, file: FileMetadata) -> dict[str, bytes]:
     """The properties of a column to write. Codec and checksum are those that differ from the file's."""
-    found = {_NAME: column.name.encode(), _TYPE: str(column.type).encode()}
+    properties = {_NAME: column.name.encode(), _TYPE: str(column.type).encode()}
     if column.parent is not None:
-        found[_PARENT] = column.parent.encode()
+        properties[_PARENT] = column.parent.encode()
     if column.array:
-        found[_ARRAY] = b""
+        properties[_ARRAY] = b""
     if column.values:
-        found[_VALUES] = b""
+        properties[_VALUES] = b""
     if column.codec is not file.codec:
-        found[_CODEC] = str(column.codec).encode()
+        properties[_CODEC] = str(column.codec).encode()
     if column.checksum is not file.checksum:
-        found[_CHECKSUM] = str(column.checksum).encode()
-    return found | {key: value for key, value in column.metadata.items() if not key.startswith(RESERVED)}
+        properties[_CHECKSUM] = str(column.checksum).encode()
+    return properties | {key: value for key, value in column.metadata.items() if not key.startswith(RESERVED)}
 
 
 def file_properties(codec: Codec, checksum: Checksum, metadata: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -91,13 +91,13 @@ class Reader:
 
     def with_parents(self, numbers: Iterable[int]) -> list[int]:
         """Columns together with those whose lengths they share, in the file's order."""
-        found = set[int]()
+        with_ancestors = set[int]()
         for number in numbers:
             each: int | None = number
-            while each is not None and each not in found:
-                found.add(each)
+            while each is not None and each not in with_ancestors:
+                with_ancestors.add(each)
                 each = self.parents[each]
-        return sorted(found)
+        return sorted(with_ancestors)
 
     def windows(
         self,
@@ -148,7 +148,7 @@ class Reader:
 
     def _readers(self, wanted: Sequence[int], start: int) -> dict[int, ColumnReader]:
         need = dict.fromkeys(wanted, start)
-        found: dict[int, ColumnReader] = {}
+        readers: dict[int, ColumnReader] = {}
         for number in reversed(wanted):
             table, parent = self.blocks(number), self.parents[number]
             block = table.block_of(need[number])
@@ -156,8 +156,8 @@ class Reader:
             if parent is not None:
                 need[parent] = min(need[parent], row)
             runs = self.metadata.runs
-            found[number] = ColumnReader(self.source, table, block, row, runs=runs)
-        return dict(sorted(found.items()))
+            readers[number] = ColumnReader(self.source, table, block, row, runs=runs)
+        return dict(sorted(readers.items()))
 
     def _rows_at_once(self, wanted: Sequence[int], load_bytes: int) -> int:
         size = sum(self.blocks(number).num_bytes for number in wanted)
@@ -173,16 +173,16 @@ class Reader:
 
     def _entries(self, active: Mapping[int, ColumnReader], row: int, end: int) -> dict[int, int]:
         """How many lengths, or values if there are none, the rows have of each column."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for number, reader in active.items():
             parent = self.parents[number]
-            found[number] = end - row if parent is None else active[parent].total(found[parent])
-            reader.available(found[number])
-            if found[number] > UNBACKED and end - row == 1:
+            counts[number] = end - row if parent is None else active[parent].total(counts[parent])
+            reader.available(counts[number])
+            if counts[number] > UNBACKED and end - row == 1:
                 # Nulls need no memory by themselves, and arrays of them do not either.
-                values = found[number]
+                values = counts[number]
                 if reader.column.array and values > UNBACKED + reader.table.num_bytes:
                     raise TrevniError(f"a row has {values} arrays, for which the file has no bytes").at(
                         column=reader.column.name
                     )
-        return found
+        return counts

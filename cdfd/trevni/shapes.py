@@ -88,8 +88,8 @@ class Union:
     @property
     def optional(self) -> Branch | None:
         """The branch beside the one of nulls, if there are these two. None otherwise."""
-        found = [branch for branch in self.branches if branch is not None]
-        return found[0] if len(found) == 1 and len(self.branches) == 2 else None
+        branches = [branch for branch in self.branches if branch is not None]
+        return branches[0] if len(branches) == 1 and len(self.branches) == 2 else None
 
 
 Shape: TypeAlias = Leaf | Record | Array | Map | Union
@@ -116,8 +116,8 @@ def arrow_type(shape: Shape) -> pa.DataType:
 def arrow_field(name: str, shape: Shape, id: int | None = None) -> Any:
     """The Arrow field of a shape. The Parquet reader's key has its id, if it has one."""
     nullable = isinstance(shape, Union) or (isinstance(shape, Leaf) and shape.kind is ValueType.NULL)
-    found = pa.field(name, arrow_type(shape), nullable=nullable)
-    return found if id is None else found.with_metadata({b"PARQUET:field_id": str(id).encode()})
+    field = pa.field(name, arrow_type(shape), nullable=nullable)
+    return field if id is None else field.with_metadata({b"PARQUET:field_id": str(id).encode()})
 
 
 def _union_type(shape: Union) -> pa.DataType:

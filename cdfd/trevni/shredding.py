@@ -110,8 +110,8 @@ def _inside(lengths: Numbers, entries: Numbers) -> Numbers:
     """How many items are before each row, given the lengths of all arrays."""
     sums = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=sums[1:])
-    found: Numbers = sums[entries]
-    return found
+    sums_inside: Numbers = sums[entries]
+    return sums_inside
 
 
 def _map_parts(values: Any) -> tuple[Numbers, Any, Any]:
@@ -150,10 +150,10 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
 
 
 def _symbols(leaf: Leaf, values: Any) -> pa.Array:
-    found = pc.index_in(values.cast(pa.string()), array_of(leaf.symbols))
-    if found.null_count:
+    places = pc.index_in(values.cast(pa.string()), array_of(leaf.symbols))
+    if places.null_count:
         raise pa.ArrowInvalid("it is not a symbol of the enum")
-    return found
+    return places
 
 
 def _decimals(kind: Any, values: Any) -> pa.Array:

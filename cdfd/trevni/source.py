@@ -92,9 +92,9 @@ class Cursor:
             length = min(max(count, self._step), self._source.size - self._start)
             self._data = self._source.bytes_at(self._start, length)
             self._step = min(self._step * 2, LARGEST_STEP)
-        found = self._data[self._at : self._at + count]
+        data = self._data[self._at : self._at + count]
         self._at += count
-        return found
+        return data
 
     def fixed32(self) -> int:
         """A signed number of 32 bits."""
@@ -153,13 +153,13 @@ class Cursor:
 
 def long_bytes(number: int) -> bytes:
     """A number of variable length: 64 -> 128 -> 80 01."""
-    rest = (number << 1) ^ (number >> 63)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
+    number_left = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while number_left > 0x7F:
+        encoded.append(number_left & 0x7F | 0x80)
+        number_left >>= 7
+    encoded.append(number_left)
+    return bytes(encoded)
 
 
 def sized_bytes(data: bytes) -> bytes:

@@ -92,16 +92,16 @@ def select(shape: Record, names: Sequence[str]) -> Record:
     known = {field.name for field in shape.fields}
     wanted: dict[str, list[str]] = {}
     for name in names:
-        first, _, rest = (name, "", "") if name in known else name.partition(".")
+        first, _, below = (name, "", "") if name in known else name.partition(".")
         if first not in known:
             raise ConfigError(f"there is no column {name!r:.100}", hint=f"Choose from {', '.join(sorted(known))[:200]}")
-        wanted.setdefault(first, []).append(rest)
-    found = []
+        wanted.setdefault(first, []).append(below)
+    fields = []
     for field in shape.fields:
         if field.name in wanted:
             inside = wanted[field.name]
-            found.append(field if "" in inside else replace(field, shape=_inside(field.shape, inside)))
-    return Record(tuple(found))
+            fields.append(field if "" in inside else replace(field, shape=_inside(field.shape, inside)))
+    return Record(tuple(fields))
 
 
 def _inside(shape: Shape, names: Sequence[str]) -> Shape:

@@ -119,7 +119,7 @@ class TableWriter:
 
 
 def _metadata(schema: pa.Schema, own: Mapping[str, str | bytes]) -> dict[str, bytes]:
-    found = {
+    metadata = {
         key.decode(errors="replace"): value
         for key, value in (schema.metadata or {}).items()
         if not key.startswith(RESERVED.encode())
@@ -127,8 +127,8 @@ def _metadata(schema: pa.Schema, own: Mapping[str, str | bytes]) -> dict[str, by
     for key, value in own.items():
         if key.startswith(RESERVED) or key == avro_schema.KEY:
             raise ConfigError(f"the metadata has {key!r:.100}, which the format uses itself", hint="Choose another key")
-        found[key] = value.encode() if isinstance(value, str) else value
-    return found
+        metadata[key] = value.encode() if isinstance(value, str) else value
+    return metadata
 
 
 def _codec(name: str) -> Codec:
@@ -140,10 +140,10 @@ def _codec(name: str) -> Codec:
 
 
 def _checksum(name: str) -> Checksum:
-    found = Checksum.named(name)
-    if found is None:
+    checksum = Checksum.named(name)
+    if checksum is None:
         raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32")
-    return found
+    return checksum
 
 
 def _check_names(columns: Iterable[ColumnMetadata], names: Collection[str], first_values: Collection[str]) -> None:

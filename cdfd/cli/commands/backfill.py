@@ -193,7 +193,7 @@ class Backfill:
         if ended and request.id is None:
             return None
         if not job.matches(request):
-            given = " ".join(
+            options = " ".join(
                 [f"--from {job.start}"] * bool(job.start)
                 + [f"--until {job.until}"] * bool(job.until)
                 + ["--snapshot"] * job.snapshot
@@ -203,7 +203,7 @@ class Backfill:
             raise ConfigError(
                 f"{name} of this table {state} {job}",
                 table=self._opened.uri,
-                hint=f"Resume it with `{given}`, or discard it with --restart; use --id for several backfills",
+                hint=f"Resume it with `{options}`, or discard it with --restart; use --id for several backfills",
             )
         self.ended = ended
         return job
@@ -290,14 +290,14 @@ class Backfill:
         planned = versions(tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for group in ready:
-                rest = group
-                while rest:
-                    whole = 0 if self._stop.is_set() else await deliverer.deliver(rest, position)
+                remaining = group
+                while remaining:
+                    whole = 0 if self._stop.is_set() else await deliverer.deliver(remaining, position)
                     if not whole:
                         return
-                    last = rest[whole - 1]
+                    last = remaining[whole - 1]
                     position = Position(last.table_id, last.plan.version + 1, digest=last.digest)
-                    rest = rest[whole:]
+                    remaining = remaining[whole:]
         self.ended = True
 
 

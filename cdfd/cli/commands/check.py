@@ -81,14 +81,14 @@ def run(path: Path, *, as_json: bool = False, shard: Shard | None = None) -> tup
     config = load(path)
     with suppress(UnsupportedError):  # reported for each table
         preflight(config, shard)
-    found, problems, shared = asyncio.run(_check(config, shard))
-    usable = all(each.usable for each in found) and not any(isinstance(each, CdfdError) for each in shared.values())
+    reports, problems, shared = asyncio.run(_check(config, shard))
+    usable = all(each.usable for each in reports) and not any(isinstance(each, CdfdError) for each in shared.values())
     code = 0 if usable and not problems else 1
     states = {name: None if state is None else str(state) for name, state in shared.items()}
     if as_json:
-        document = {"tables": [each.document() for each in found], "refused": problems, **states}
+        document = {"tables": [each.document() for each in reports], "refused": problems, **states}
         return json_of(document, indent=2) + "\n", code
-    text = aligned([COLUMNS, *(each.row() for each in found)])
+    text = aligned([COLUMNS, *(each.row() for each in reports)])
     text += "".join(f"not delivered: {one_line(problem)}\n" for problem in problems)
     lines = [f"{name.replace('_', ' ')}  {one_line(state)}\n" for name, state in states.items() if state is not None]
     return text + "\n" * bool(lines) + "".join(lines), code
@@ -111,10 +111,10 @@ async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], 
     except CdfdError as error:
         unreachable = error
     async with ledgers(config) as ledger_of:
-        found = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
+        reports = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
     topics = None if unreachable else await _state(sink.check_own_topics())
     shared = {"notifications": await _state(assembly.check_notifications(config)), "topics_of_the_daemon": topics}
-    return found, list(map(str, errors)), shared
+    return reports, list(map(str, errors)), shared
 
 
 async def _state(checking: Awaitable[str | None]) -> str | CdfdError | None:
@@ -133,20 +133,20 @@ async def _check_table(
         if unreachable is not None:
             raise unreachable
         note = await sink.check(table)
-        found = await dry_run(config, table, sink, ledger)
-        if found.error is not None:
-            raise found.error
+        report = await dry_run(config, table, sink, ledger)
+        if report.error is not None:
+            raise report.error
         state = await assembly.open_table(config, table).log.snapshot()
         with Within(table.uri):
             files = len(state.live())
-        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger, found)]
+        warnings = [*report.warnings, *_ledger_warnings(config, table, ledger, report)]
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error))
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
-    return Checked(*(table.name, table.topic, True, note, warnings, state.version, files, changes, found.reason))
+    return Checked(*(table.name, table.topic, True, note, warnings, state.version, files, changes, report.reason))
 
 
-def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: DryRun) -> list[str]:
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, report: DryRun) -> list[str]:
     """The warnings of a daemon about a ledger that it cannot write.
 
     Raises:
@@ -155,9 +155,9 @@ def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, fo
     if config.progress.ledger.kind != "table":
         return []
     error = _unwritable(ledger.uri)
-    if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
-        assert found.following is not None
-        if delivered_version(found.following) is not None:  # the daemon records this before its first delivery
+    if error is not None and report.entry is None and assembly.policies(config, table).ledger_counts:
+        assert report.following is not None
+        if delivered_version(report.following) is not None:  # the daemon records this before its first delivery
             raise error
     return [] if error is None else [str(error)]
 

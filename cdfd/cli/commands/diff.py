@@ -94,10 +94,10 @@ def run(request: Request) -> None:
         writer = Writer(request.uri, "flat", out)
         writer.begin(None, empty=request.existing == "overwrite")
         for batch in difference.batches():
-            found = counts([batch])
-            total["insert"] += found["insert"]
-            total["update"] += found["update_postimage"]
-            total["delete"] += found["delete"]
+            counted = counts([batch])
+            total["insert"] += counted["insert"]
+            total["update"] += counted["update_postimage"]
+            total["delete"] += counted["delete"]
             if not request.only_summary:
                 writer.write_rows([batch])
         if request.only_summary:
@@ -141,8 +141,8 @@ class State:
         Raises:
             CdfdError: there is no such version, or it cannot be read.
         """
-        found = await table.stream().snapshot(await state_version(table.log, version))
-        return cls(table, found.plan)
+        planned = await table.stream().snapshot(await state_version(table.log, version))
+        return cls(table, planned.plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +211,15 @@ def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, 
     return one, two
 
 
-def _chosen(files: PackedFiles[Add], found: pa.ChunkedArray) -> PackedFiles[Add]:
-    return PackedFiles(Add, files.table.filter(found))
+def _chosen(files: PackedFiles[Add], is_common: pa.ChunkedArray) -> PackedFiles[Add]:
+    return PackedFiles(Add, files.table.filter(is_common))
 
 
 def _left(
-    files: PackedFiles[Add], found: pa.ChunkedArray, common: Sequence[object] | set[tuple[str, str | None]]
+    files: PackedFiles[Add], is_common: pa.ChunkedArray, common: Sequence[object] | set[tuple[str, str | None]]
 ) -> PackedFiles[Add]:
     keep = np.ones(len(files), np.bool_)
-    places = np.flatnonzero(to_numpy(found))
-    for place, add in zip(places, _chosen(files, found), strict=True):
+    places = np.flatnonzero(to_numpy(is_common))
+    for place, add in zip(places, _chosen(files, is_common), strict=True):
         keep[place] = add.key not in common
     return PackedFiles(Add, files.table.filter(array_of(keep)))

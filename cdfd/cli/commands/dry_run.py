@@ -47,59 +47,59 @@ class DryRun:
 
 async def dry_run(config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> DryRun:
     """Predict what a daemon would do with a table. Errors are part of the result."""
-    found = DryRun()
+    report = DryRun()
     try:
         with assembly.add_reset_hint(sink):
-            await _run(found, config, table, sink, ledger)
+            await _run(report, config, table, sink, ledger)
     except NotATableError as error:
         error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"
-        found.error = error
+        report.error = error
     except CdfdError as error:
-        found.error = error
-    return found
+        report.error = error
+    return report
 
 
-async def _run(found: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
+async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
     opened = assembly.open_table(config, table)
     policies = assembly.policies(config, table)
-    found.position = await sink.position(table)
+    report.position = await sink.position(table)
     if config.progress.ledger.kind != "none":
         read = partial(ledger.position, app_id(config.pipeline, table.name))
-        found.entry, error = await read_ledger(read, ledger.uri, needed=found.position is None)
+        report.entry, error = await read_ledger(read, ledger.uri, needed=report.position is None)
         if error is not None:
-            found.warnings.append(f"the ledger cannot be read: {error}")
+            report.warnings.append(f"the ledger cannot be read: {error}")
     try:
-        found.newest = (await opened.log.header()).version
+        report.newest = (await opened.log.header()).version
     except NotATableError:
-        if found.position is None:
+        if report.position is None:
             raise
-    found.following = await _start(found, config, opened, policies, sink, ledger.uri)
-    with explain_gap() if found.position is not None else nullcontext():
-        found.warnings += await plan_first(opened, policies, found.following)
+    report.following = await _start(report, config, opened, policies, sink, ledger.uri)
+    with explain_gap() if report.position is not None else nullcontext():
+        report.warnings += await plan_first(opened, policies, report.following)
 
 
 async def _start(
-    found: DryRun, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
+    report: DryRun, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
 ) -> Position:
     """The position at which a daemon would start or resume."""
-    if found.position is None and found.entry is None:
+    if report.position is None and report.entry is None:
         begin = await start_position(table.log, policies.start, SystemClock().now_ms())
-        found.reason = f"begins at {policies.start}"
+        report.reason = f"begins at {policies.start}"
         phase: Phase = "snapshot" if begin.snapshot else "stream"
         return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
-    table_id = (await table.log.header()).metadata.id if found.position is None else found.position.table_id
+    table_id = (await table.log.header()).metadata.id if report.position is None else report.position.table_id
     start = resumed(
-        found.position,
-        found.entry,
+        report.position,
+        report.entry,
         table_id,
         recover=policies.ledger_counts,
         sink=sink.place,
         ledger=None if config.progress.ledger.kind == "none" else ledger,
     )
     assert start.position is not None
-    found.reason = start.reason
+    report.reason = start.reason
     if start.warning:
-        found.warnings.append(start.reason)
+        report.warnings.append(start.reason)
     return start.position
 
 
@@ -122,8 +122,8 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
         if position.phase == "stream":
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
-    found = []
+    plans = []
     for header in (there or newest, newest):
-        found.append(check_fit(policies.rows, header))
-        found.append(check_shape(policies.rows, policies.headers, header, newest))
-    return list(dict.fromkeys(itertools.chain(*found)))
+        plans.append(check_fit(policies.rows, header))
+        plans.append(check_shape(policies.rows, policies.headers, header, newest))
+    return list(dict.fromkeys(itertools.chain(*plans)))

@@ -34,11 +34,11 @@ def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
         ConfigError: the configuration is invalid.
     """
     config, problems = asyncio.run(discover_tables(load(path)))
-    found = asyncio.run(_show(config, connector(config)))
-    code = 0 if all(each.error is None for each in found.values()) and not problems else 1
+    rows = asyncio.run(_show(config, connector(config)))
+    code = 0 if all(each.error is None for each in rows.values()) and not problems else 1
     if as_json:
-        return json_of({"tables": [_document(name, each) for name, each in found.items()]}, indent=2) + "\n", code
-    text = aligned([COLUMNS, *(_row(name, each) for name, each in found.items())])
+        return json_of({"tables": [_document(name, each) for name, each in rows.items()]}, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(_row(name, each) for name, each in rows.items())])
     return text + "".join(f"not delivered: {one_line(str(problem))}\n" for problem in problems), code
 
 
@@ -69,25 +69,25 @@ async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
         return {table.name: await dry_run(config, table, sink, ledger_of(table)) for table in config.listed}
 
 
-def _row(name: str, found: DryRun) -> tuple[str, ...]:
+def _row(name: str, report: DryRun) -> tuple[str, ...]:
     """Cells; see `COLUMNS`. Unknown values are `-`, and the last cell has the first error."""
-    note = found.reason if found.error is None else str(found.error)
-    newest = found.newest
-    return name, _position_text(found.position), _version(found.entry), _number(newest), _number(_lag(found)), note
+    note = report.reason if report.error is None else str(report.error)
+    newest = report.newest
+    return name, _position_text(report.position), _version(report.entry), _number(newest), _number(_lag(report)), note
 
 
-def _document(name: str, found: DryRun) -> dict[str, Any]:
+def _document(name: str, report: DryRun) -> dict[str, Any]:
     return {
         "table": name,
-        "usable": found.error is None,
-        "delivered_version": None if found.position is None else delivered_version(found.position),
-        "position": None if found.position is None else asdict(found.position),
-        "ledger_version": None if found.entry is None else found.entry.version,
-        "table_version": found.newest,
-        "lag_versions": _lag(found),
-        "next": found.reason or None,
-        "error": None if found.error is None else str(found.error),
-        "warnings": found.warnings,
+        "usable": report.error is None,
+        "delivered_version": None if report.position is None else delivered_version(report.position),
+        "position": None if report.position is None else asdict(report.position),
+        "ledger_version": None if report.entry is None else report.entry.version,
+        "table_version": report.newest,
+        "lag_versions": _lag(report),
+        "next": report.reason or None,
+        "error": None if report.error is None else str(report.error),
+        "warnings": report.warnings,
     }
 
 
@@ -155,10 +155,12 @@ def _number(version: int | None) -> str:
     return "-" if version is None else str(version)
 
 
-def _lag(found: DryRun) -> int | None:
+def _lag(report: DryRun) -> int | None:
     """The number of undelivered versions; None if unknown, or if the position is beyond the newest version."""
-    if found.newest is None or (found.position is None and found.entry is None):
+    if report.newest is None or (report.position is None and report.entry is None):
         return None
-    following = found.position.version if found.position is not None else found.entry.version + 1 if found.entry else 0
-    lag = found.newest + 1 - following
+    following = (
+        report.position.version if report.position is not None else report.entry.version + 1 if report.entry else 0
+    )
+    lag = report.newest + 1 - following
     return lag if lag >= 0 else None

@@ -158,9 +158,9 @@ async def _write(request: Request, writer: Writer) -> None:
         first, last = await _range(table, tailer, request)
         schema = None
         if rows.names_columns or request.format == "trevni":
-            found = (await table.log.header()).schema
-            rows.check(found)
-            schema = change_schema(rows.shape.published(rows.shape.target(found)).arrow)
+            table_schema = (await table.log.header()).schema
+            rows.check(table_schema)
+            schema = change_schema(rows.shape.published(rows.shape.target(table_schema)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
         stream = table.stream(rows)
         snapshot = partial(stream.snapshot, first, tailer) if request.snapshot else None
@@ -260,10 +260,10 @@ class Writer:
                     output.write(found.rows)
                 self._report.count(found.plan.version, found.rows.num_rows)
 
-    def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+    def _encoded(self, batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
         if self._debezium is not None:
-            return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
-        return found, self._flat(found.rows)
+            return batch, self._debezium.lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
+        return batch, self._flat(batch.rows)
 
 
 def _debezium(table: str) -> DebeziumEncoder:
@@ -304,5 +304,5 @@ def open_output(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
 
 def _holds_something(file: BinaryIO) -> bool:
     """Whether it is a regular, non-empty file. A device or a pipe has no content."""
-    found = os.fstat(file.fileno())
-    return stat.S_ISREG(found.st_mode) and found.st_size > 0
+    status = os.fstat(file.fileno())
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0

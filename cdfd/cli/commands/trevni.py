@@ -63,19 +63,19 @@ def _join(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 def values_of(kind: ValueType, values: pa.Array) -> list[Any]:
     """Values as the physical_document has them."""
-    found = values.to_pylist()
+    items = values.to_pylist()
     match kind:
         case ValueType.BYTES:
-            return [each.hex() for each in found]
+            return [each.hex() for each in items]
         case ValueType.FLOAT | ValueType.DOUBLE:
             numbers: Any = values.to_numpy()
             digits = 8 if kind is ValueType.FLOAT else 16
             bits = numbers.view(np.uint32 if kind is ValueType.FLOAT else np.uint64).tolist()
             return [
                 f"{bit:0{digits}x}" if math.isfinite(each) else _NAMES.get(each, "NaN")
-                for each, bit in zip(found, bits, strict=True)
+                for each, bit in zip(items, bits, strict=True)
             ]
-    return list(found)
+    return list(items)
 
 
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -101,15 +101,15 @@ def schema(file: str, *, avro: bool) -> str:
     return json.dumps(orjson.loads(text), indent=1, ensure_ascii=False) + "\n"
 
 
-def rows(file: str, columns: Sequence[str] | None, some: str | None) -> Iterator[str]:
+def rows(file: str, columns: Sequence[str] | None, range_text: str | None) -> Iterator[str]:
     """Rows as JSON lines.
 
     Raises:
-        CdfdError: the file cannot be read or is damaged, a column is unknown, or `some` is no range.
+        CdfdError: the file cannot be read or is damaged, a column is unknown, or `range_text` is no range.
     """
     with TrevniFile(file) as opened_file:
         lines = line_encoder(opened_file.schema)
-        for batch in opened_file.iter_batches(BATCH_ROWS, columns, _range(some)):
+        for batch in opened_file.iter_batches(BATCH_ROWS, columns, _range(range_text)):
             yield lines(batch)
 
 
@@ -124,10 +124,10 @@ def line_encoder(schema: pa.Schema) -> Any:
 def _range(text: str | None) -> slice | None:
     if text is None:
         return None
-    found = re.fullmatch(r"(\d{0,18}):(\d{0,18})", text)
-    if found is None:
+    match = re.fullmatch(r"(\d{0,18}):(\d{0,18})", text)
+    if match is None:
         raise ConfigError(f"the rows are {text!r:.100}", hint="Give FROM:TO, such as 100:200")
-    return slice(*(int(each) if each else None for each in found.groups()))
+    return slice(*(int(each) if each else None for each in match.groups()))
 
 
 def columns(file: str) -> Iterator[str]:
@@ -149,23 +149,23 @@ def stats(file: str, *, as_json: bool) -> str:
     """
     with TrevniFile(file) as opened_file:
         metadata = opened_file.metadata
-        found = [_column(opened_file, number) for number in range(metadata.num_columns)]
+        columns = [_column(opened_file, number) for number in range(metadata.num_columns)]
     whole = {
         "rows": metadata.num_rows,
         "columns": metadata.num_columns,
         "codec": str(metadata.codec),
         "checksum": str(metadata.checksum),
-        "bytes": sum(each["bytes"] for each in found),
-        "stored_bytes": sum(each["stored_bytes"] for each in found),
+        "bytes": sum(each["bytes"] for each in columns),
+        "stored_bytes": sum(each["stored_bytes"] for each in columns),
     }
     if as_json:
-        return orjson.dumps({**whole, "physical_columns": found}, option=orjson.OPT_INDENT_2).decode() + "\n"
+        return orjson.dumps({**whole, "physical_columns": columns}, option=orjson.OPT_INDENT_2).decode() + "\n"
     title = (
         f"{whole['rows']} rows, {whole['columns']} physical columns, codec {whole['codec']}, "
         f"checksum {whole['checksum']}, {whole['stored_bytes']} bytes stored of {whole['bytes']}\n"
     )
     header = ("column", "type", "codec", "checksum", "blocks", "bytes", "stored", "ratio")
-    table = [header, *(_line(each) for each in found)]
+    table = [header, *(_line(each) for each in columns)]
     widths = [max(len(row[place]) for row in table) for place in range(len(header))]
     lines = ("  ".join(_aligned(row, widths)).rstrip() for row in table)
     return title + "".join(f"{line}\n" for line in lines)

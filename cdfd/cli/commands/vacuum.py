@@ -38,27 +38,27 @@ def run(request: Request) -> str:
     Raises:
         CdfdError: there is no table, the retention is too short, or a file cannot be removed.
     """
-    found = asyncio.run(_run(request))
+    files = asyncio.run(_run(request))
     if request.as_json:
         facts = {
             "table": request.uri,
-            "version": found.version,
-            "retention_hours": found.retention_ms / 3_600_000,
+            "version": files.version,
+            "retention_hours": files.retention_ms / 3_600_000,
             "deleted": request.delete,
-            "bytes": found.bytes,
-            "files": [file.path for file in found.files],
+            "bytes": files.bytes,
+            "files": [file.path for file in files.files],
         }
         return f"{plain.as_json(facts, indent=2)}\n"
-    lines = [plain.one_line(file.path) for file in found.files]
-    return "".join(f"{line}\n" for line in [*lines, _summary(found, request)])
+    lines = [plain.one_line(file.path) for file in files.files]
+    return "".join(f"{line}\n" for line in [*lines, _summary(files, request)])
 
 
 async def _run(request: Request) -> Removable:
     table = Table.open(request.uri)
-    found = await removable(table.log, SystemClock().now_ms(), _retention_ms(request.retention), unsafe=request.unsafe)
+    files = await removable(table.log, SystemClock().now_ms(), _retention_ms(request.retention), unsafe=request.unsafe)
     if request.delete:
-        await remove(table.log.storage, found.files)
-    return found
+        await remove(table.log.storage, files.files)
+    return files
 
 
 def _retention_ms(text: str | None) -> int | None:
@@ -70,10 +70,10 @@ def _retention_ms(text: str | None) -> int | None:
         raise ConfigError(f"--retention {text!r:.80}: {error}", hint="Such as 7d or 12h") from None
 
 
-def _summary(found: Removable, request: Request) -> str:
-    count = f"{len(found.files)} file{'' if len(found.files) == 1 else 's'} of {found.bytes} bytes"
-    hours = f"{found.retention_ms / 3_600_000:g}"
+def _summary(files: Removable, request: Request) -> str:
+    count = f"{len(files.files)} file{'' if len(files.files) == 1 else 's'} of {files.bytes} bytes"
+    hours = f"{files.retention_ms / 3_600_000:g}"
     if request.delete:
         return f"removed {count}, which no version of the last {hours} hours has"
-    hint = ". Remove them with --delete" if found.files else ""
+    hint = ". Remove them with --delete" if files.files else ""
     return f"{count}, which no version of the last {hours} hours has{hint}"

@@ -84,9 +84,9 @@ class Controller:
 
     def refuse(self, error: Refused, id: str = "", action: str = "", table: str | None = None) -> Notification:
         """Tell everyone that a request is refused; the notification."""
-        found = refusal(error, id, action, table)
-        self.notify(found)
-        return found
+        notification = refusal(error, id, action, table)
+        self.notify(notification)
+        return notification
 
     def document(self, notification: Notification) -> dict[str, Any]:
         """A notification of this moment as JSON values."""

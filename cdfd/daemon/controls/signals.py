@@ -65,12 +65,12 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
         raise Refused("unauthorised", f"signals may not {action}: `controls.signals` does not have it")
     if action == "log-level":
         return [parse_request(action, None, id, data, "topic")]
-    found = data.pop("data-collections", None)
-    if not isinstance(found, list) or not 0 < len(found) <= MOST_TABLES:
+    names = data.pop("data-collections", None)
+    if not isinstance(names, list) or not 0 < len(names) <= MOST_TABLES:
         raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
-    if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in found):
+    if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in names):
         raise Refused("malformed", "`data-collections` has something that is no name of a table")
-    tables = list(dict.fromkeys(found))
+    tables = list(dict.fromkeys(names))
     if action in ("snapshot", "stop-snapshot"):
         form = data.pop("type", "incremental")
         if not isinstance(form, str) or form.lower() != "incremental":
@@ -79,23 +79,23 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
     return [parse_request(action, table, id, data | conditions.get(table, {}), "topic") for table in tables]
 
 
-def _data(found: object) -> dict[str, Any]:
+def _data(data: object) -> dict[str, Any]:
     """`data`: an object, or as in Debezium's signal tables an object as text."""
-    if isinstance(found, str):
-        found = document_of(found.encode("utf-8", "surrogatepass"))
-    if found is None:
+    if isinstance(data, str):
+        data = document_of(data.encode("utf-8", "surrogatepass"))
+    if data is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise Refused("malformed", "`data` is not a JSON object")
-    return dict(found)
+    return dict(data)
 
 
-def _conditions(found: object, tables: Collection[str]) -> Mapping[str, dict[str, Any]]:
+def _conditions(entries: object, tables: Collection[str]) -> Mapping[str, dict[str, Any]]:
     """The condition of each table. The filter of a table replaces an earlier one."""
-    if not isinstance(found, list) or len(found) > MOST_TABLES:
+    if not isinstance(entries, list) or len(entries) > MOST_TABLES:
         raise Refused("malformed", f"`additional-conditions` must be a list of at most {MOST_TABLES} conditions")
     conditions = {}
-    for each in found:
+    for each in entries:
         if not isinstance(each, dict) or set(each) != {"data-collection", "filter"}:
             raise Refused("malformed", "a condition has `data-collection` and `filter`, and nothing else")
         if each["data-collection"] not in tables:

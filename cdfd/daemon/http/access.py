@@ -52,8 +52,8 @@ class Access:
         if self._control is not None and bearer(request, self._control):
             return None
         refusal = web.HTTPUnauthorized(text="401: the daemon wants the credentials of `http.authentication`\n")
-        for kind, given in (("basic", wanted.username), ("bearer", wanted.token)):
-            if given is not None:
+        for kind, credential in (("basic", wanted.username), ("bearer", wanted.token)):
+            if credential is not None:
                 refusal.headers.add("WWW-Authenticate", _CHALLENGES[kind])
         return refusal
 
@@ -72,8 +72,8 @@ def require(access: Access) -> Middleware:
 
 def bearer(request: web.Request, token: Secret) -> bool:
     """Whether a request has a token. Takes the same time for each wrong one."""
-    scheme, given = _authorization(request)
-    return scheme == "bearer" and _same(given, token)
+    scheme, credential = _authorization(request)
+    return scheme == "bearer" and _same(credential, token)
 
 
 def _is_known(request: web.Request, wanted: HttpAuthentication) -> bool:
@@ -85,12 +85,12 @@ def _is_known(request: web.Request, wanted: HttpAuthentication) -> bool:
 def _basic(request: web.Request, wanted: HttpAuthentication) -> bool:
     assert wanted.username is not None
     assert wanted.password is not None
-    scheme, given = _authorization(request)
+    scheme, credential = _authorization(request)
     if scheme != "basic":
         return False
     try:
         # RFC 7617: a user name has no colon. UTF-8, which the challenge asks for.
-        name, colon, password = b64decode(given, validate=True).decode().partition(":")
+        name, colon, password = b64decode(credential, validate=True).decode().partition(":")
     except ValueError:
         return False
     # Both comparisons are made, so that the time does not tell which one failed.
@@ -103,13 +103,13 @@ def _authorization(request: web.Request) -> tuple[str, str]:
     headers = request.headers.getall("Authorization", [])
     if len(headers) != 1:
         return "", ""
-    scheme, _, given = headers[0].partition(" ")
-    return scheme.lower(), given.strip()
+    scheme, _, credential = headers[0].partition(" ")
+    return scheme.lower(), credential.strip()
 
 
-def _same(given: str, wanted: Secret) -> bool:
+def _same(credential: str, wanted: Secret) -> bool:
     # Digests have one length, so that the time does not depend on the length of the secret. "surrogateescape": headers may have any bytes.
-    digests = (sha256(text.encode("utf-8", "surrogateescape")).digest() for text in (given, wanted.reveal()))
+    digests = (sha256(text.encode("utf-8", "surrogateescape")).digest() for text in (credential, wanted.reveal()))
     return hmac.compare_digest(*digests)
 
 

@@ -81,16 +81,16 @@ class ControlRoutes:
             self._check_access(request)
             if action == "?":
                 raise web.HTTPNotFound
-            found = await self._carried_out(request, action)
+            notification = await self._carried_out(request, action)
         except Refused as error:
-            found = self._refused(error, action, request.match_info.get("table"))
-        code = 202 if found.type == "ACCEPTED" else 200
+            notification = self._refused(error, action, request.match_info.get("table"))
+        code = 202 if notification.type == "ACCEPTED" else 200
         headers = {}
-        if found.refusal is not None:
-            code = _CODES[found.refusal]
+        if notification.refusal is not None:
+            code = _CODES[notification.refusal]
             if code == 401:
                 headers["WWW-Authenticate"] = 'Bearer realm="cdfd"'
-        text = as_json(self._controller.document(found), indent=2) + "\n"
+        text = as_json(self._controller.document(notification), indent=2) + "\n"
         return web.Response(text=text, status=code, headers=headers, content_type="application/json")
 
     def _check_access(self, request: web.Request) -> None:

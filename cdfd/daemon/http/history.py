@@ -69,8 +69,8 @@ class Ring:
     def series(self, name: str, newest: int = POINTS) -> list[float | None]:
         """The newest samples of a series, oldest first. The list always has `newest` values."""
         values, first = self._values[name], self._next - newest
-        found = values[first : self._next] if first >= 0 else values[first:] + values[: self._next]
-        return [None if math.isnan(value) else float(f"{value:.4g}") for value in found]
+        series = values[first : self._next] if first >= 0 else values[first:] + values[: self._next]
+        return [None if math.isnan(value) else float(f"{value:.4g}") for value in series]
 
     def document(self) -> dict[str, list[float | None]]:
         """All series, as JSON values."""

@@ -75,11 +75,13 @@ class Explanation:
 
 def explain(facts: Facts) -> Explanation:
     """The explanation of these facts. Texts of errors are not escaped yet."""
-    found = _explain(facts)
+    explanation = _explain(facts)
     if facts.resnapshot is None:
-        return found
+        return explanation
     done, files = facts.resnapshot
-    return replace(found, why=f"{found.why} Its rows are published again: {done:,} of {files:,} files are done.")
+    return replace(
+        explanation, why=f"{explanation.why} Its rows are published again: {done:,} of {files:,} files are done."
+    )
 
 
 def _explain(facts: Facts) -> Explanation:
@@ -175,7 +177,7 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
     """One table, as JSON values: its last hour, its position, its headroom and its last errors."""
     document = table.document()
     shown = ("state", "position", "ledger_version", "rows", "commits", "last_delivery", "retention")
-    found: dict[str, Any] = _printable(
+    details: dict[str, Any] = _printable(
         {
             **_row(table, history),
             **{name: document[name] for name in shown},
@@ -183,7 +185,7 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
             "errors": table.errors(),
         }
     )
-    return found
+    return details
 
 
 def _row(table: TableMonitor, history: History) -> dict[str, Any]:

@@ -249,10 +249,10 @@ def _application(
 
     async def table(request: web.Request) -> web.Response:
         name = request.query.get("name", "")
-        found = next((each for each in status.tables() if each.table.name == name), None)
-        if found is None:
+        monitor = next((each for each in status.tables() if each.table.name == name), None)
+        if monitor is None:
             raise web.HTTPNotFound(text="404: there is no such table\n")
-        return _json(overview.details(found, history), 200, indent=None)
+        return _json(overview.details(monitor, history), 200, indent=None)
 
     handlers: Mapping[str, Handler] = {
         "/": for_people,

@@ -93,10 +93,10 @@ class Reloading:
         try:
             while True:
                 await self._wait(watch)
-                found = await self._settled()
-                if found != known or self._hangup.is_set():
+                content = await self._settled()
+                if content != known or self._hangup.is_set():
                     self._hangup.clear()
-                    known = found
+                    known = content
                     await self.reload()
         finally:
             watch.close()
@@ -123,8 +123,8 @@ class Reloading:
                 f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
                 hint="Restart the daemon",
             )
-        found = await self._searching.search(config.discoveries)
-        changes = await self._members.configure(config, found)
+        folders = await self._searching.search(config.discoveries)
+        changes = await self._members.configure(config, folders)
         self._searching.refresh()
         self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
         self._searches.unapplied = others
@@ -138,13 +138,13 @@ class Reloading:
 
     async def _settled(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""
-        found = await asyncio.to_thread(_content, self._path)
+        content = await asyncio.to_thread(_content, self._path)
         for _ in range(MAX_SETTLE_STEPS):
             await self._clock.sleep(SETTLE_SECONDS)
-            before, found = found, await asyncio.to_thread(_content, self._path)
-            if before == found:
+            before, content = content, await asyncio.to_thread(_content, self._path)
+            if before == content:
                 break
-        return found
+        return content
 
 
 def _content(path: Path) -> bytes | None:

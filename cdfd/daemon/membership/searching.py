@@ -67,11 +67,11 @@ class Searching:
             except CdfdError:
                 return {}  # the pattern's own searches report it
 
-        found: dict[Discovery, Folders] = {}
+        folders: dict[Discovery, Folders] = {}
         for each in await asyncio.gather(*map(tried, discoveries)):
-            found |= each
-        if found:
-            await self._members.found(found)
+            folders |= each
+        if folders:
+            await self._members.found(folders)
 
     def refresh(self) -> None:
         """Follow the patterns of a new configuration."""
@@ -83,13 +83,13 @@ class Searching:
         Raises:
             CdfdError: a folder cannot be listed.
         """
-        found: dict[Discovery, Folders] = {}
+        folders: dict[Discovery, Folders] = {}
         for discovery in discoveries:
             if discovery not in self._running:
                 search = FolderSearch(self._members.config, discovery)
-                found[discovery] = await search.search()
-                self._searched[discovery] = search, frozenset(found[discovery].tables)
-        return found
+                folders[discovery] = await search.search()
+                self._searched[discovery] = search, frozenset(folders[discovery].tables)
+        return folders
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
         known = self._searches.by_pattern

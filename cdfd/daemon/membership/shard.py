@@ -35,10 +35,10 @@ class Shard:
         Raises:
             ConfigError: the text has another form, or there is no such shard.
         """
-        found = _FORM.fullmatch(text)
-        if found is None:
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise ConfigError(f"{text!r:.100} is not a shard", hint=_HINT)
-        index, count = int(found[1]), int(found[2])
+        index, count = int(match[1]), int(match[2])
         if not 0 < count <= MOST or index >= count:
             raise ConfigError(f"there is no shard {index} of {count}", hint=_HINT)
         return cls(index, count)

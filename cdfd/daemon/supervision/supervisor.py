@@ -236,10 +236,10 @@ class Supervisor:
                 await feed.run()
                 table.monitor.stopped()
         except FencedError as error:
-            found = error.within(table=name)
+            failure = error.within(table=name)
             if not self._policy.shares_tables:
-                raise found from None
-            return found
+                raise failure from None
+            return failure
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -261,14 +261,14 @@ class Supervisor:
         site = type(error), *place
         for each in chain:
             traceback.clear_frames(each.__traceback__)
-        found = _translate(error).within(table=name)
+        failure = _translate(error).within(table=name)
         if site not in table.logged and len(table.logged) < _MOST_TRACEBACKS:
             table.logged.add(site)
-            level = logging.ERROR if isinstance(found, InternalError) else logging.DEBUG
-            logger.log(level, "%s", found, exc_info=error, extra={"table": name, "family": found.family})
+            level = logging.ERROR if isinstance(failure, InternalError) else logging.DEBUG
+            logger.log(level, "%s", failure, exc_info=error, extra={"table": name, "family": failure.family})
         for each in chain:
             each.__traceback__ = each.__cause__ = each.__context__ = None
-        return found
+        return failure
 
     async def _pause(self, name: str, table: _Supervised, error: CdfdError, delay: float) -> None:
         """Wait before the next attempt of a table that failed. Raises if every other table has failed too."""
@@ -298,8 +298,8 @@ class Supervisor:
 def _translate(error: BaseException) -> CdfdError:
     if isinstance(error, ConfigError):
         # The configuration was valid before the loops started. With exit code 2, a supervisor would not restart the process.
-        found: CdfdError = TableConfigError(error.what, hint=error.hint, retriable=error.retriable)
-        return found.within(table=error.table, version=error.version, path=error.path)
+        translated: CdfdError = TableConfigError(error.what, hint=error.hint, retriable=error.retriable)
+        return translated.within(table=error.table, version=error.version, path=error.path)
     if isinstance(error, CdfdError):
         return error
     text = "".join(traceback.format_exception_only(error)).strip()
@@ -312,11 +312,11 @@ def _translate(error: BaseException) -> CdfdError:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error and all of its causes and contexts."""
-    found: dict[int, BaseException] = {}
+    causes: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         each = waiting.pop()
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
+        if each is not None and id(each) not in causes:
+            causes[id(each)] = each
             waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
-    yield from found.values()
+    yield from causes.values()

@@ -107,7 +107,7 @@ class Monitors(Monitor):
 
     def urgency(self) -> float | None:
         """See `Monitor`."""
-        return next((found for each in self._monitors if (found := each.urgency()) is not None), None)
+        return next((urgency for each in self._monitors if (urgency := each.urgency()) is not None), None)
 
 
 @asynccontextmanager

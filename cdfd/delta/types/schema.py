@@ -188,14 +188,14 @@ class TableSchema:
     def find(self, path: Sequence[str]) -> StructField | None:
         """The field at a path of names through structs, None where there is none."""
         struct: DataType = self.struct
-        found: StructField | None = None
+        column: StructField | None = None
         for name in path:
             children = by_name({child.name: child for child in struct}, name) if isinstance(struct, StructType) else []
             if not children:
                 return None
-            found = children[0]
-            struct = found.type
-        return found
+            column = children[0]
+            struct = column.type
+        return column
 
     def physical_name(self, child: StructField) -> str:
         """The name of a field of this table in data files, partition values and statistics."""

@@ -74,7 +74,7 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
         LogError: as `parse`, or a key that fits two spellings that differ in case.
     """
     find = ByName({key: key for key in values})
-    found = {}
+    parsed = {}
     for child in schema.partition_fields:
         keys = find(schema.physical_name(child))
         if len(keys) > 1:
@@ -82,12 +82,12 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
         if keys:
             text = values[keys[0]]
             empty = text == "" and not child.nullable and str(child.type) in ("string", "binary")
-            found[child.name] = (
+            parsed[child.name] = (
                 scalar_of("" if str(child.type) == "string" else b"", arrow_type(child.type))
                 if empty
                 else parse(text, child.type, child.name)
             )
-    return found
+    return parsed
 
 
 def serialize(scalar: pa.Scalar[Any]) -> str | None:
@@ -288,8 +288,8 @@ def format_date(days: int) -> str:
 
 def format_timestamp(microseconds: int, separator: str = " ") -> str:
     """`date time`, with six digits of a second where it is not a whole one."""
-    days, rest = divmod(microseconds, _DAY_US)
-    seconds, fraction = divmod(rest, 1_000_000)
+    days, microseconds_of_day = divmod(microseconds, _DAY_US)
+    seconds, fraction = divmod(microseconds_of_day, 1_000_000)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return format_date(days) + separator + clock + (f".{fraction:06d}" if fraction else "")
 

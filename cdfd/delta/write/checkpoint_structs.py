@@ -66,8 +66,8 @@ def parsed_partitions(files: pa.Array, schema: TableSchema) -> pa.StructArray:
 
 def documents(parsed: pa.Array) -> pa.Array:
     """The statistics that another checkpoint has as structs, as text; null where there are none."""
-    found = map(_entry, parsed)
-    return array_of([None if entry is None else orjson.dumps(entry).decode() for entry in found], TEXT)
+    entries = map(_entry, parsed)
+    return array_of([None if entry is None else orjson.dumps(entry).decode() for entry in entries], TEXT)
 
 
 def _most(configuration: Mapping[str, str]) -> int | None:
@@ -150,5 +150,5 @@ def _entry(scalar: pa.Scalar[Any]) -> Any:
         text = values.serialize(scalar) or ""
         # NaN and Infinity are text.
         return orjson.Fragment(text) if is_number and text[-1:].isdigit() else text
-    found = scalar.as_py()
-    return found if isinstance(found, str | int) else None
+    python_value = scalar.as_py()
+    return python_value if isinstance(python_value, str | int) else None

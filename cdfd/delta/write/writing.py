@@ -142,15 +142,15 @@ def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
     Raises:
         UnsupportedError: an invariant without an expression.
     """
-    found = {
+    texts = {
         f"the CHECK constraint {key.removeprefix(_CONSTRAINT)!r:.80}": text
         for key, text in metadata.configuration.items()
         if key.startswith(_CONSTRAINT)
     }
     for child in _fields(struct):
         if (text := child.metadata.get(_INVARIANTS)) is not None:
-            found[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
-    return found
+            texts[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
+    return texts
 
 
 def compression(metadata: Metadata) -> str | None:

@@ -29,14 +29,14 @@ class Chosen:
         return cls(name.strip(), alias.strip()) if separator else cls(text)
 
     @classmethod
-    def of(cls, given: object) -> Chosen | None:
+    def of(cls, entry: object) -> Chosen | None:
         """The choice that a user wrote: a name, or `{"name": "amount", "as": "value"}`. None: it has another form."""
-        if isinstance(given, Chosen):
-            return given
-        if isinstance(given, str) and given:
-            return cls(given)
-        if isinstance(given, Mapping) and given.keys() == {"name", "as"}:
-            name, alias = given["name"], given["as"]
+        if isinstance(entry, Chosen):
+            return entry
+        if isinstance(entry, str) and entry:
+            return cls(entry)
+        if isinstance(entry, Mapping) and entry.keys() == {"name", "as"}:
+            name, alias = entry["name"], entry["as"]
             if isinstance(name, str) and isinstance(alias, str) and name and alias:
                 return cls(name, alias)
         return None

@@ -91,12 +91,12 @@ def typed_value(literal: Literal, kind: DataType, predicate: Predicate) -> Value
 
 def _parse(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
     try:
-        found = values.parse(literal.text, kind)
+        value = values.parse(literal.text, kind)
     except LogError:
         raise _refusal(literal, kind, predicate) from None
-    if not found.is_valid:
+    if not value.is_valid:
         raise _refusal(literal, kind, predicate)
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,11 @@ class Mask:
     key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        given = {"constant": self.value, "truncate": self.length, "hmac_sha256": self.key}
+        arguments = {"constant": self.value, "truncate": self.length, "hmac_sha256": self.key}
         needs = {"constant": "a value", "truncate": "a length", "hmac_sha256": "a key"}
         if self.method not in METHODS:
             raise ConfigError(f"there is no mask {self.method!r:.100}", hint=f"One of: {', '.join(METHODS)}")
-        for method, value in given.items():
+        for method, value in arguments.items():
             if method == self.method and value is None:
                 raise ConfigError(f"the mask {method} needs {needs[method]}")
             if method != self.method and value is not None:
@@ -113,14 +113,14 @@ class Mask:
         if column.type == _STRING:
             return scalar_of(self.value, pa.string())
         try:
-            found = values.parse(self.value, column.type, column.name)
+            value = values.parse(self.value, column.type, column.name)
         except (LogError, KeyError):
-            found = None
-        if found is None or not found.is_valid:
+            value = None
+        if value is None or not value.is_valid:
             raise ConfigError(
                 f"the constant of a mask is not a value of column {column.name!r:.100}, which is of type {column.type!s:.100}"
             )
-        return found
+        return value
 
     def _hashed(self, array: Any) -> Any:
         assert self.key is not None

@@ -97,10 +97,10 @@ class _Parser:
         self._next = self._literals = self._depth = 0
 
     def whole(self) -> Node:
-        found = self._any()
+        node = self._any()
         if self._token.kind != "end":
             self._fail("AND, OR or the end is expected")
-        return found
+        return node
 
     @property
     def _token(self) -> _Token:
@@ -115,10 +115,10 @@ class _Parser:
         return terms[0] if len(terms) == 1 else And(terms)
 
     def _joined(self, word: str, one: Callable[[], Node]) -> tuple[Node, ...]:
-        found = [one()]
+        terms = [one()]
         while self._accept(word):
-            found.append(one())
-        return tuple(found)
+            terms.append(one())
+        return tuple(terms)
 
     def _term(self) -> Node:
         self._depth += 1
@@ -128,9 +128,9 @@ class _Parser:
             if self._accept("NOT"):
                 return Not(self._term())
             if self._accept("("):
-                found = self._any()
+                node = self._any()
                 self._expect(")")
-                return found
+                return node
             return self._test()
         finally:
             self._depth -= 1
@@ -177,11 +177,11 @@ class _Parser:
 
     def _list(self) -> tuple[Literal, ...]:
         self._expect("(")
-        found = [self._literal()]
+        items = [self._literal()]
         while self._accept(","):
-            found.append(self._literal())
+            items.append(self._literal())
         self._expect(")")
-        return tuple(found)
+        return tuple(items)
 
     def _operand(self) -> Operand:
         kind, text, _ = self._token
@@ -219,10 +219,10 @@ class _Parser:
             quoted = _unquoted(self._token.text)
             self._next += 1
             return Literal(quoted, "date" if word == "DATE" else "timestamp", at)
-        found = _literal(kind, text, word, at)
-        if found is None:
+        literal = _literal(kind, text, word, at)
+        if literal is None:
             self._fail("a literal is expected: a number, 'text', TRUE, FALSE or NULL", at)
-        return found
+        return literal
 
     def _accept(self, wanted: str) -> bool:
         # A quoted name or text has its quotes, so it is no keyword.
@@ -240,15 +240,15 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found, place, end = [], 0, len(text.rstrip())
+    tokens, place, end = [], 0, len(text.rstrip())
     while place < end:
         match = _TOKEN.match(text, place)
         if match is None or match.lastgroup is None:
             at = place + len(text[place:]) - len(text[place:].lstrip())
             raise error_at(text, "this is no name, number, text or sign", at, _HINT)
-        found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+        tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         place = match.end()
-    return [*found, _Token("end", "", len(text))]
+    return [*tokens, _Token("end", "", len(text))]
 
 
 def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:

@@ -137,13 +137,13 @@ class Shape:
         check_key_masks(dict(self.masks), key)
         find = ByName({child.name: child for child in schema.struct})
         for name, mask in self.masks:
-            found = find(name)
-            if not found:
+            columns = find(name)
+            if not columns:
                 try:
                     schema.select([name])
                 except ConfigError as error:
                     raise ConfigError(f"{error.what}, which `mask` names", hint=error.hint) from None
-            mask.applied(found[0])
+            mask.applied(columns[0])
 
     def missing(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns of the filter and of masks that a version does not have: a later one may add them."""

@@ -94,11 +94,11 @@ def columns_of(state: TxnState) -> Columns:
     check_appendable(state.protocol, struct)
     mapping = mapping_mode(metadata.configuration)
     highest = 0 if mapping is ColumnMappingMode.NONE else highest_id(metadata.configuration, struct)
-    found = tuple(sorted(conditions(metadata, struct).items()))
-    check_conditions(found, struct)
+    constraints = tuple(sorted(conditions(metadata, struct).items()))
+    check_conditions(constraints, struct)
     partition_by = tuple(metadata.partition_columns)
     materialized = "materializePartitionColumns" in writer_features(state.protocol)
-    return Columns(struct, partition_by, mapping, highest, found, materialized, compression(metadata))
+    return Columns(struct, partition_by, mapping, highest, constraints, materialized, compression(metadata))
 
 
 @lru_cache(maxsize=64)
@@ -152,23 +152,23 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
     """
     follow = on_missing_column == "follow"
     before = table.mapped() if follow else table
-    found = merge(before.struct, nullable(rows), follow=follow)
-    if found.missing and on_missing_column == "stop":
+    merged = merge(before.struct, nullable(rows), follow=follow)
+    if merged.missing and on_missing_column == "stop":
         raise SchemaChangedError(
-            f"the rows have no column {'.'.join(next(iter(found.missing)))!r:.200} any more",
+            f"the rows have no column {'.'.join(next(iter(merged.missing)))!r:.200} any more",
             hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
         )
-    for path, child in found.missing.items():
+    for path, child in merged.missing.items():
         if not child.nullable or child.metadata.get(_DEFAULT, "NULL").upper() != "NULL":
             what = "may not be null" if not child.nullable else "has a default value"
             raise SchemaChangedError(
                 f"column {'.'.join(path)!r:.200} of the target {what}, and the rows do not have it",
                 hint="Remove that from the target's column, or deliver into another target",
             )
-    partition_by = tuple(found.renamed.get(name, name) for name in before.partition_by)
-    if lost := set(partition_by) - {child.name for child in found.struct}:
+    partition_by = tuple(merged.renamed.get(name, name) for name in before.partition_by)
+    if lost := set(partition_by) - {child.name for child in merged.struct}:
         raise SchemaChangedError(
             f"the rows have no column {min(lost)!r:.200} any more, which partitions the target",
             hint="Set `sink.on_missing_column: keep`, or deliver into another target",
         )
-    return replace(before, struct=found.struct, partition_by=partition_by).completed()
+    return replace(before, struct=merged.struct, partition_by=partition_by).completed()

@@ -88,10 +88,10 @@ class Compactor:
         tags = NO_TAGS if ids is None else PRESERVED
         log = TxnLog(self._storage, self._clock, operation="OPTIMIZE", check=self._check, blind=False, tags=tags)
         try:
-            found = await log.state()
-            if found is None or found.version != state.version:
+            newest = await log.state()
+            if newest is None or newest.version != state.version:
                 return
-            columns = columns_of(found)
+            columns = columns_of(newest)
             # cdfd reads a variant as text, and would write it as such.
             if columns.mapping is ColumnMappingMode.ID or has_type(columns.struct, "variant"):
                 return
@@ -99,7 +99,7 @@ class Compactor:
             for group in groups:
                 files += await self._merged(group, columns, ids)
                 removed += removals(group, self._clock.now_ms(), data_change=False)
-            added = add_actions(found, columns, files, self._clock.now_ms(), data_change=False)
+            added = add_actions(newest, columns, files, self._clock.now_ms(), data_change=False)
             actions = [*removed, *added]
             await log.append(lambda now: actions if now.version == state.version else [])
         except (CdfdError, pa.ArrowException) as error:
@@ -218,16 +218,16 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
     chosen = table.filter(pc.and_(pc.and_(small, inside), apart))
     oldest = chosen.take(pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES])
     left = dict(zip(oldest.column("path").to_pylist(), _left(oldest).to_pylist(), strict=True))
-    found: list[Sequence[Add]] = []
+    groups: list[Sequence[Add]] = []
     budget = most_bytes
     for files in _by_partition(PackedFiles(Add, oldest)):
         for group in _cut(files, file_bytes):
             size = sum(file.size for file in group)
             deleted = size - sum(left[file.path] for file in group)
             if (len(group) >= LEAST_FILES or deleted >= file_bytes // 2) and size <= budget:
-                found.append(group)
+                groups.append(group)
                 budget -= size
-    return found
+    return groups
 
 
 def _left(files: pa.Table) -> pa.ChunkedArray:

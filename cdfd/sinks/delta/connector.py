@@ -77,8 +77,8 @@ class DeltaConnector(Connector):
         if self._sink.mode == "mirror":
             raise UnsupportedError("a mirror has the rows of its source, so it takes no backfill")
         target = self._target(table, role)
-        position, found = await target.position(), await target.range()
-        return None if position is None else Backfill(position, _without_run(found))
+        position, range = await target.position(), await target.range()
+        return None if position is None else Backfill(position, _without_run(range))
 
     @asynccontextmanager
     async def opened_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:

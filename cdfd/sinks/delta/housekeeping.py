@@ -99,9 +99,9 @@ class Housekeeper:
 
     async def _clean(self, protocol: Protocol, metadata: Metadata) -> None:
         """Remove old log entries. Checksums of versions go with them, because readers take them for entries."""
-        found: list[tuple[paths.LogName, Stat]] = [each async for each in self._log.list_names()]
-        old = removable([(name, stat.modified_ms) for name, stat in found], protocol, metadata, self._clock.now_ms())
-        places = {name: stat.path for name, stat in found}
+        names: list[tuple[paths.LogName, Stat]] = [each async for each in self._log.list_names()]
+        old = removable([(name, stat.modified_ms) for name, stat in names], protocol, metadata, self._clock.now_ms())
+        places = {name: stat.path for name, stat in names}
         for name in old:
             await self._log.storage.delete(places[name])
             if name.kind == "commit":

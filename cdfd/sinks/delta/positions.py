@@ -58,9 +58,9 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
     Raises:
         SinkError: the table is not the target of this changelog.
     """
-    found = state.metadata.configuration.get(CHANGELOG)
-    if found != app_id:
-        what = "has no changelog of cdfd" if found is None else f"has the changelog of {found!r:.200}"
+    stored_id = state.metadata.configuration.get(CHANGELOG)
+    if stored_id != app_id:
+        what = "has no changelog of cdfd" if stored_id is None else f"has the changelog of {stored_id!r:.200}"
         raise SinkError(f"the Delta table at the target {what}", hint="Choose another `sink.path` or `topic`")
     if (other := state.metadata.configuration.get(MODE, CHANGELOG_MODE.name)) != mode:
         raise SinkError(
@@ -88,12 +88,12 @@ def stored_range(state: TxnState, role: str) -> Mapping[str, str | int]:
     """The range of a backfill; empty if there is none."""
     text = state.metadata.configuration.get(f"{CHANGELOG}.{role}")
     try:
-        found = {} if text is None else orjson.loads(text)
+        document = {} if text is None else orjson.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise SinkError(f"the target's property {CHANGELOG}.{role:.100} is damaged")
-    return found
+    return document
 
 
 def with_range(state: TxnState, role: str, range: Mapping[str, str | int]) -> TxnState:

@@ -60,7 +60,7 @@ class DeltaSettings(SinkSettings):
             ("on_missing_file", table.on_missing_file == "skip", "expected one of fail, resnapshot"),
         )
         return [
-            (name, f"{text}, because a mirror has all rows of its source") for name, found, text in refused if found
+            (name, f"{text}, because a mirror has all rows of its source") for name, refusal, text in refused if refusal
         ]
 
     def places(self, topic: str) -> Mapping[str, str]:

@@ -24,10 +24,10 @@ class Sources:
         """The columns of rows of a version with this schema, each with its source. Change columns have none."""
         chosen = self.shape.columns_of(self.shape.select(source))
         # A mask replaces the values, and whatever is inside of them.
-        found = {name.lower(): (child, mask is None) for child, name, mask in chosen}
+        published = {name.lower(): (child, mask is None) for child, name, mask in chosen}
         fields = []
         for child in rows:
-            known = found.get(child.name.lower())
+            known = published.get(child.name.lower())
             fields.append(child if known is None else _tagged(child, known[0], source.mapping, inside=known[1]))
         return StructType(tuple(fields))
 

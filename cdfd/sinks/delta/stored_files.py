@@ -19,10 +19,10 @@ async def fetch_in_thread(items: Iterator[T], place: str) -> AsyncIterator[T]:
     """The items of a blocking iterator of rows to write, each fetched in a thread. Errors become those of the sink."""
     while True:
         with translate_errors("write the rows", place):
-            found = await asyncio.to_thread(next, items, None)
-        if found is None:
+            item = await asyncio.to_thread(next, items, None)
+        if item is None:
             return
-        yield found
+        yield item
 
 
 _HANDOVER_BYTES = 4 << 20

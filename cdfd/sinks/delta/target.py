@@ -278,15 +278,15 @@ class Target:
             check_deletable(state.protocol, state.metadata)
 
     def _require_owner(self, state: TxnState) -> Stored:
-        found = self._stored(state)
-        if found.owner != self._owner:
+        stored = self._stored(state)
+        if stored.owner != self._owner:
             raise FencedError(
                 "another process has taken the target over",
                 table=self.uri,
                 version=state.version,
                 hint="Run one daemon for each pipeline",
             )
-        return found
+        return stored
 
     def _stored(self, state: TxnState) -> Stored:
         return stored_position(state, self._app_id, self._layout.mode.name, self._role)
@@ -315,13 +315,13 @@ class Target:
         replaces: bool,
         control: Control | None,
     ) -> list[Action]:
-        found = self._require_owner(state)
+        stored = self._require_owner(state)
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
         known = self.control = stored_control(state)
         moved = self._moved is not None and stored_range(state, self._role) != self._moved
-        delivered = not moved and self._is_delivered(found, begun, following)
-        if delivered if control is None else control == known and found.position == following:
+        delivered = not moved and self._is_delivered(stored, begun, following)
+        if delivered if control is None else control == known and stored.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
         self._columns = columns = replace(columns, compression=table.compression)
@@ -355,13 +355,13 @@ class Target:
             retriable=True,
         )
 
-    def _is_delivered(self, found: Stored, begun: Position, following: Position) -> bool:
+    def _is_delivered(self, stored: Stored, begun: Position, following: Position) -> bool:
         """Whether this delivery is committed already, by an attempt whose outcome was unclear."""
-        if found.position == following and begun != following:
+        if stored.position == following and begun != following:
             return True
-        if found.position not in (None, begun):
+        if stored.position not in (None, begun):
             raise SinkError(
-                f"the target is at {found.position}, and not at {begun}",
+                f"the target is at {stored.position}, and not at {begun}",
                 table=self.uri,
                 hint="Open a new sink",
             )

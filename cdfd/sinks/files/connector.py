@@ -62,8 +62,8 @@ class FilesConnector(Connector):
         try:
             return await asyncio.to_thread(read_position, folder)
         except OSError as error:
-            found = explain(error)
-            raise SinkError(f"cannot read the folder: {found.reason}", path=folder, hint=found.hint) from error
+            explained = explain(error)
+            raise SinkError(f"cannot read the folder: {explained.reason}", path=folder, hint=explained.hint) from error
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Only forward; see the port. An error names the folder."""

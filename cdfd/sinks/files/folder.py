@@ -210,8 +210,8 @@ def read_position(path: str) -> Position | None:
         kept = _read_position(folder, path, _POSITION)
     finally:
         os.close(folder)
-    found = _roll_forward(path, names, kept, prepared)
-    return found.position if found.delivered else None
+    current = _roll_forward(path, names, kept, prepared)
+    return current.position if current.delivered else None
 
 
 def _open_folder(path: str) -> int:
@@ -259,9 +259,9 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
     """
     start = kept.position
     table_id = "" if start is None else start.table_id
-    found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
+    deliveries = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
     if start is None:
-        if found:
+        if deliveries:
             raise SinkError(
                 f"the folder has deliveries but no {_POSITION}",
                 path=path,
@@ -270,7 +270,7 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
         return kept
     if is_chunk_name(prepared.file) and prepared.file in names:
         kept = prepared
-    for delivery in _beyond(found, start):
+    for delivery in _beyond(deliveries, start):
         if not delivery.begins_at(start):
             raise SinkError(
                 f"the next delivery would begin at {start}, but the folder has a later one",

@@ -232,9 +232,9 @@ def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        found = explain(error)
+        explained = explain(error)
         raise SinkError(
-            f"cannot {doing}: {found.reason}", path=path, hint=found.hint, retriable=found.retriable
+            f"cannot {doing}: {explained.reason}", path=path, hint=explained.hint, retriable=explained.retriable
         ) from error
     except pa.ArrowException as error:
         raise SinkError(f"cannot {doing} the rows: {error}", path=path) from error

@@ -78,11 +78,11 @@ def check(metadata: Metadata) -> None:
 
 def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
     """The entry of an appId."""
-    found = stored_position(state, app_id)
-    if found.version < 0:
+    stored = stored_position(state, app_id)
+    if stored.version < 0:
         return None
     table_id = state.metadata.configuration.get(_key(app_id))
-    return LedgerEntry(app_id, found.version, table_id, found.last_updated, found.digest)
+    return LedgerEntry(app_id, stored.version, table_id, stored.last_updated, stored.digest)
 
 
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:

@@ -108,9 +108,9 @@ def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Sta
     return Start(sink, None if same else whole, resuming)
 
 
-def _check_table(known: str, found: str, place: str) -> None:
-    if known != found:
+def _check_table(known: str, actual: str, place: str) -> None:
+    if known != actual:
         raise TableChangedError(
-            f"the table was deleted and created again, or replaced: {place} has a position of {known}, and the table is {found}",
+            f"the table was deleted and created again, or replaced: {place} has a position of {known}, and the table is {actual}",
             hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
         )

@@ -58,16 +58,16 @@ def digest_of(halves: Sequence[int]) -> str | None:
 
 def stored_position(state: TxnState, app_id: str) -> StoredPosition:
     """The position of an appId."""
-    found = state.txns.get(app_id)
-    if found is None or found.version < 0:
-        return StoredPosition(last_updated=None if found is None else found.last_updated)
+    recorded = state.txns.get(app_id)
+    if recorded is None or recorded.version < 0:
+        return StoredPosition(last_updated=None if recorded is None else recorded.last_updated)
     halves = [state.txns.get(name) for name in _app_ids(app_id)]
     # Without a time, it is unknown whether they belong together.
-    together = found.last_updated is not None and all(
-        half is not None and half.last_updated == found.last_updated for half in halves
+    together = recorded.last_updated is not None and all(
+        half is not None and half.last_updated == recorded.last_updated for half in halves
     )
     digest = digest_of([half.version for half in halves if half is not None]) if together else None
-    return StoredPosition(found.version, digest, found.last_updated)
+    return StoredPosition(recorded.version, digest, recorded.last_updated)
 
 
 def position_actions(state: TxnState, app_id: str, version: int, digest: str | None, now_ms: int) -> list[Action]:

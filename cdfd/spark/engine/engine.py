@@ -46,9 +46,9 @@ class SparkEngine:
         results = await self._run(assignment, items, partial(parts.measure, assignment))
         return [parts.measured_of(result) for result in results]
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+    async def deliver(self, assignment: Assignment, stage: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.packed(part) for part in some]
+        items = [parts.packed(part) for part in stage]
         results = await self._run(assignment, items, partial(parts.deliver, assignment))
         return [delivery for result in results for delivery in parts.delivered_of(result)]
 

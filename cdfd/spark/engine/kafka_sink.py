@@ -329,8 +329,8 @@ def snapshot_version(location: str, storage_options: Mapping[str, object] | None
     try:
         text = asyncio.run(_newest(open_storage(location, storage_options)))
         lines = [] if text is None else text.decode().splitlines()
-        found = json.loads(lines[2]) if len(lines) == 3 else None
-        offset = Offset.from_json(found) if isinstance(found, dict) else None
+        document = json.loads(lines[2]) if len(lines) == 3 else None
+        offset = Offset.from_json(document) if isinstance(document, dict) else None
     except (CdfdError, ValueError, RecursionError):
         return None
     return offset.first_version if offset is not None and offset.first_phase == "snapshot" else None

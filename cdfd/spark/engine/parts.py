@@ -46,10 +46,10 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
 
 def measured_of(result: bytes) -> Measured:
     """The measured content of a split."""
-    found: Measured = pickle.loads(result)
-    return found
+    contents: Measured = pickle.loads(result)
+    return contents
 
 
 def _unpacked(item: bytes) -> Part:
-    found: Part = pickle.loads(zlib.decompress(item))
-    return found
+    part: Part = pickle.loads(zlib.decompress(item))
+    return part

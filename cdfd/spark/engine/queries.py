@@ -112,14 +112,14 @@ def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
         if progress is None:
             return None
         # From the JSON: the object's own offsets are the Python text of dictionaries.
-        found = json.loads(progress.json)
-        source = found["sources"][0]
+        document = json.loads(progress.json)
+        source = document["sources"][0]
         following = _position(source["endOffset"])
         newest = _position(source["latestOffset"])
         if following is None:
             return None
         seen = None if newest is None else newest.version - (0 if newest.part else 1)
-        return Batch(found["batchId"], found["numInputRows"], following, seen)
+        return Batch(document["batchId"], document["numInputRows"], following, seen)
     except FAILURES as error:
         raise failure(error, table) from error
 
@@ -152,9 +152,9 @@ def failure(error: BaseException, table: Table) -> CdfdError:
     said = list(_OURS.finditer(text))
     if not said:
         return StorageError(f"Spark: {first_line(error)}", table=table.uri, retriable=True)
-    found = said[-1]
-    what = found[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
-    kind = getattr(errors, found[1], ConfigError if found[1] == "ConfigProblems" else CdfdError)
+    message = said[-1]
+    what = message[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
+    kind = getattr(errors, message[1], ConfigError if message[1] == "ConfigProblems" else CdfdError)
     # Any error that is not known to be permanent is retriable.
     made: CdfdError = (kind if issubclass(kind, CdfdError) else CdfdError)(what)
     made.retriable = not isinstance(
@@ -164,8 +164,8 @@ def failure(error: BaseException, table: Table) -> CdfdError:
 
 
 def _position(offset: Any) -> Position | None:
-    found = json.loads(offset) if isinstance(offset, str) else offset
-    return Offset.from_json(found).position if isinstance(found, Mapping) else None
+    document = json.loads(offset) if isinstance(offset, str) else offset
+    return Offset.from_json(document).position if isinstance(document, Mapping) else None
 
 
 def _text(value: object) -> str:

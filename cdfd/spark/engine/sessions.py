@@ -217,7 +217,7 @@ def _checked(session: SparkSession) -> SparkSession:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error of Spark's that says something, and not too much of it."""
-    lines = [found for line in str(error).splitlines() if (found := line.strip(" :"))]
+    lines = [text for line in str(error).splitlines() if (text := line.strip(" :"))]
     return next((line for line in lines if not line.startswith(_CALLING)), type(error).__name__)[:500]
 
 

@@ -59,16 +59,16 @@ class SinkOptions:
             ConfigError: an option is invalid. The error never has a secret.
             UnsupportedError: the file has another kind of sink.
         """
-        given = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}
-        job, snapshot = given.pop("job", None), _version(given.pop("snapshotversion", None))
-        shaped = given.pop("shaped", "false").strip().lower()
+        named = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}
+        job, snapshot = named.pop("job", None), _version(named.pop("snapshotversion", None))
+        shaped = named.pop("shaped", "false").strip().lower()
         if shaped not in ("true", "false"):
             raise ConfigError(f"shaped is {shaped!r:.100}", hint="true or false")
-        config = _from_file(given, environ) if "config" in given else _from_options(given, environ)
+        config = _from_file(named, environ) if "config" in named else _from_options(named, environ)
         sink = config.sink
         if not isinstance(sink, KafkaSettings):
             raise UnsupportedError(f"the configuration's sink is of kind {sink.kind}", hint="Use `sink.kind: kafka`")
-        name = given.get("table", config.listed[0].name)
+        name = named.get("table", config.listed[0].name)
         table = config.table(name)
         if table is None:
             known = ", ".join(table.name for table in config.listed)
@@ -76,28 +76,28 @@ class SinkOptions:
         return cls(config, table, sink, job, snapshot, shaped == "true")
 
 
-def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
-    for name in given:
+def _from_file(named: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
+    for name in named:
         if name not in _OF_FILE:
             raise ConfigError(
                 f"option {name!r:.100} beside `config`",
                 hint="With a file, give only `table`, `job`, `snapshotVersion` and `shaped`",
             )
-    config = load(given["config"], environ, given.get("folder"))
-    if "table" not in given and len(config.listed) != 1:
+    config = load(named["config"], environ, named.get("folder"))
+    if "table" not in named and len(config.listed) != 1:
         known = ", ".join(table.name for table in config.listed)
         raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {known}")
     return config
 
 
-def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
+def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
     for name in ("pipeline", "uri"):
-        if not given.get(name):
+        if not named.get(name):
             raise ConfigError(f"option `{name}` is required", hint="Or name a configuration file: `config` and `table`")
     table: dict[str, Any] = {}
     sink: dict[str, Any] = {"kind": "kafka"}
     storage: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in named.items():
         section, _, entry = name.partition(".")
         if name == "columns":
             table[name] = [_column_as_in_a_file(each) for each in text.split(",")]
@@ -113,7 +113,7 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
         elif name != "pipeline":
             key = name.removeprefix(_KAFKA)
             _put(sink, _SPELLED.get(key, key), text)
-    document = {"pipeline": given["pipeline"], "tables": [table], "sink": sink, "progress": {"ledger": "none"}}
+    document = {"pipeline": named["pipeline"], "tables": [table], "sink": sink, "progress": {"ledger": "none"}}
     if storage:
         document["storage"] = storage
     # The environment is used for references, and for `AWS_*` variables as with a file.
@@ -128,7 +128,7 @@ def _column_as_in_a_file(text: str) -> str | dict[str, str]:
 def _put(section: dict[str, Any], name: str, text: str) -> None:
     """Add an entry to a section or a nested one. Names of topic settings may contain dots."""
     free = name.startswith(_FREE)
-    first, dot, rest = (name.removeprefix(_FREE), "", "") if free else name.partition(".")
+    first, dot, sub_name = (name.removeprefix(_FREE), "", "") if free else name.partition(".")
     for above in ("topics", "config") if free else ():
         section = section.setdefault(above, {}) if isinstance(section, dict) else section
     if not isinstance(section, dict):
@@ -137,7 +137,7 @@ def _put(section: dict[str, Any], name: str, text: str) -> None:
     if not isinstance(below, dict) or (not dot and first in section):
         raise ConfigError(f"option {name!r:.100} repeats another one", hint="Give one of them")
     if dot:
-        _put(below, rest, text)
+        _put(below, sub_name, text)
     else:
         section[first] = text
 

@@ -47,7 +47,7 @@ class Target:
         schema: TableSchema,
         version: int,
         columns: tuple[Chosen, ...] | None = None,
-        given: StructType | None = None,
+        user_schema: StructType | None = None,
         rows: RowOptions = AS_STORED,
     ) -> Target:
         """The target for all or some columns of a table.
@@ -56,7 +56,7 @@ class Target:
             schema: of the table.
             version: of the schema.
             columns: the requested columns; None: all. Without a change column among them, all change columns are added.
-            given: a schema that the user gives instead; None: none.
+            user_schema: a schema that the user gives instead; None: none.
             rows: the options of the rows, but for their columns.
 
         Raises:
@@ -67,11 +67,11 @@ class Target:
         typed = {child.name for child in without_void(schema.struct)}
         schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
         chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
-        if given is not None:
+        if user_schema is not None:
             every = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
-            names = chosen_names(every.published(every.target(schema)), given)
+            names = chosen_names(every.published(every.target(schema)), user_schema)
             chosen = tuple(_named(name, chosen) for name in names)
-            spark_names = tuple(given.names)
+            spark_names = tuple(user_schema.names)
         else:
             if not any(each.name in CHANGE_FIELDS for each in chosen):
                 chosen = (*chosen, *map(Chosen, CHANGE_FIELDS))
@@ -81,7 +81,7 @@ class Target:
             raise ConfigError(f"column {twice!r:.200} is requested twice")
         made = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
         made.check(schema)
-        whole = given is None and columns is None
+        whole = user_schema is None and columns is None
         return cls(version, made.target(schema), names, spark_names, whole, replace(rows, shape=made))
 
     @property
@@ -101,9 +101,9 @@ class Target:
     def pushable(self) -> dict[str, str]:
         """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
         masked = {name.lower() for name, _ in self.rows.shape.masks}
-        found = {each.published: each.name for each in self.rows.shape.columns or () if each.name.lower() not in masked}
-        found |= {name: name for name in CHANGE_FIELDS}
-        return {spark: found[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in found}
+        names = {each.published: each.name for each in self.rows.shape.columns or () if each.name.lower() not in masked}
+        names |= {name: name for name in CHANGE_FIELDS}
+        return {spark: names[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in names}
 
     @property
     def ordered(self) -> bool:
@@ -127,15 +127,15 @@ def _named(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
 
 def _spelled(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
     """Columns with the table's spelling of their names. They are not case-sensitive."""
-    found = []
+    names = []
     for column in columns:
         if column.name.lower() not in CHANGE_FIELDS:
-            found.append(Chosen(schema.select([column.name]).names[0], column.alias))
+            names.append(Chosen(schema.select([column.name]).names[0], column.alias))
         elif column.alias is None:
-            found.append(Chosen(column.name.lower()))
+            names.append(Chosen(column.name.lower()))
         else:
             raise ConfigError(f"the change column {column.name} cannot be renamed", hint="Rename it in Spark")
-    return tuple(found)
+    return tuple(names)
 
 
 def _paths(path: str, type: DataType) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _check_names(schema: TableSchema) -> None:
         )
 
 
-async def resolve_target(table: Table, options: SourceOptions, given: StructType | None = None) -> Target:
+async def resolve_target(table: Table, options: SourceOptions, user_schema: StructType | None = None) -> Target:
     """The columns as of the last version to read.
 
     Raises:
@@ -175,4 +175,4 @@ async def resolve_target(table: Table, options: SourceOptions, given: StructType
     header = newest if last == newest.version else await table.log.header(last)
     if options.rows.key:
         header.schema.select(options.rows.key)
-    return Target.of(header.schema, header.version, options.columns, given, options.rows)
+    return Target.of(header.schema, header.version, options.columns, user_schema, options.rows)

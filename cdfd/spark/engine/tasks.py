@@ -113,8 +113,8 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
     job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
     spark.dataSource.register(job)
     # With `toArrow`, the error of a task would become an error of the JVM.
-    found = spark.read.format(name).load().collect()
-    results = {row.item: bytes(row.result) for row in found}
+    rows = spark.read.format(name).load().collect()
+    results = {row.item: bytes(row.result) for row in rows}
     return [results[number] for number in range(len(items))]
 
 

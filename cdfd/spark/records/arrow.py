@@ -49,11 +49,11 @@ class ArrowStreams:
 
         # Its type overloads do not cover functions with type hints.
         make: Any = arrow_udf
-        found = records.select(
+        rows = records.select(
             *KAFKA_NAMES, sql.explode(make(read, ArrayType(wire))(VALUE, *KAFKA_NAMES[:3])).alias("_wire")
         )
         cells = [_decoded(field.dataType, sql.col("_wire").getField(field.name)).alias(field.name) for field in fields]
-        return found.select(*KAFKA_NAMES, sql.struct(*cells).alias(ROW))
+        return rows.select(*KAFKA_NAMES, sql.struct(*cells).alias(ROW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class StreamReader:
         Raises:
             DataError: a record is not such a stream, or its rows do not fit; with topic, partition and offset.
         """
-        found: list[pa.RecordBatch] = []
+        streams: list[pa.RecordBatch] = []
         ends = [0]
         for number in range(len(values)):
             place = f"topic {topics[number]}, partition {partitions[number]}, offset {offsets[number]}"
@@ -89,9 +89,9 @@ class StreamReader:
             except DataError as error:
                 error.what = f"{place}: {error.what}"
                 raise
-            found += batches
+            streams += batches
             ends.append(ends[-1] + sum(batch.num_rows for batch in batches))
-        rows = pa.Table.from_batches(found, self.schema).to_struct_array().combine_chunks()
+        rows = pa.Table.from_batches(streams, self.schema).to_struct_array().combine_chunks()
         # One chunk, whatever the number of batches.
         rows = rows if isinstance(rows, pa.Array) else pa.concat_arrays(rows.chunks)
         kind = pa.list_(pa.field("element", pa.struct(list(self.schema))))

@@ -100,16 +100,16 @@ class AvroFrames:
     def _row(self, number: Column) -> Column:
         kind = row_type(self.schema)
         stranger = "no frame of a schema registry, or a schema that is newer than the query; restart the query"
-        found = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
+        row = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
         for each, text in self.versions.items():
             node = record_node(text)
             unknown = _unknown(kind, _type(node)) if self.strict else None
             if unknown is not None:
-                found = found.when(number == each, known_only(sql.lit(None).cast(kind), kind, unknown))
+                row = row.when(number == each, known_only(sql.lit(None).cast(kind), kind, unknown))
                 continue
             cells = [field.alias(field_name) for field_name, field in _fields(kind, node, sql.col(f"_record_{each}"))]
-            found = found.when(number == each, sql.struct(*cells))
-        return found.otherwise(refusal(stranger).cast(kind))
+            row = row.when(number == each, sql.struct(*cells))
+        return row.otherwise(refusal(stranger).cast(kind))
 
 
 def record_node(text: str) -> dict[str, Any]:
@@ -221,14 +221,14 @@ def _unknown(kind: DataType, written: DataType) -> str | None:
 def _fields(kind: StructType, node: dict[str, Any], cell: Column) -> list[tuple[str, Column]]:
     """The fields of a table's struct, from a record with another schema."""
     written = {_name(field): field for field in node["fields"]}
-    found = []
+    fields = []
     for field in kind:
         source = written.get(field.name)
         if source is None or source["type"] == "null":
-            found.append((field.name, sql.lit(None).cast(field.dataType)))
+            fields.append((field.name, sql.lit(None).cast(field.dataType)))
         else:
-            found.append((field.name, _value(field.dataType, source["type"], cell.getField(source["name"]))))
-    return found
+            fields.append((field.name, _value(field.dataType, source["type"], cell.getField(source["name"]))))
+    return fields
 
 
 def _value(kind: DataType, node: Any, cell: Column) -> Column:

@@ -111,11 +111,11 @@ class EnvelopeRows:
         read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(fields))
         parsed = read.select(*KAFKA_NAMES, self._images(image).alias(_IMAGE))
         # Decode after `explode`, so that Spark decodes each image only once.
-        found = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
+        rows = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
         row, one = sql.col(_IMAGE).getField("row"), sql.col(_IMAGE)
         cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
         changes = [one.getField(name).alias(name) for name in CHANGE_NAMES]
-        return found.select(*KAFKA_NAMES, sql.struct(*cells, *changes).alias(ROW))
+        return rows.select(*KAFKA_NAMES, sql.struct(*cells, *changes).alias(ROW))
 
     def _images(self, image: StructType) -> Column:
         """The images of an event with their change columns, as an array."""
@@ -136,8 +136,8 @@ class EnvelopeRows:
         conditions = [source.getField(name).isNotNull() for name in _SOURCE]
         kind = ArrayType(StructType([StructField("row", image), *CHANGE_FIELDS]))
         wrong = refusal("no event in JSON with the columns of this schema").cast(kind)
-        found = when_all([event.getField(_CORRUPT).isNull(), images.isNotNull(), *conditions], images, wrong)
-        return known_only(found, kind, sql.col(_UNKNOWN)) if self.strict else found
+        valid = when_all([event.getField(_CORRUPT).isNull(), images.isNotNull(), *conditions], images, wrong)
+        return known_only(valid, kind, sql.col(_UNKNOWN)) if self.strict else valid
 
 
 def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:

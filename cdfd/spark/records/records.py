@@ -148,10 +148,10 @@ def known_only(row: Column, kind: DataType, unknown: Column | str) -> Column:
 
 def when_all(conditions: Iterable[Column], value: Column, otherwise: Column) -> Column:
     """`value` if all conditions are true; `otherwise` if one is false or null."""
-    found = sql.lit(True)
+    condition_of_all = sql.lit(True)
     for condition in conditions:
-        found = found & condition
-    return sql.when(found, value).otherwise(otherwise)
+        condition_of_all = condition_of_all & condition
+    return sql.when(condition_of_all, value).otherwise(otherwise)
 
 
 def strict_cast(cell: Column, kind: DataType) -> Column:

@@ -38,10 +38,10 @@ class SchemaSource:
             hint = "Give the URL as `registry`" if self.registry is None else "Leave `registry` out"
             raise ConfigError("Avro needs a schema registry, and no other format does", hint=hint)
         sources = {"schema": self.schema, "table": self.table, "schema_topic": self.schema_topic}
-        given = [f"`{name}`" for name, value in sources.items() if value is not None]
-        if len(given) > 1 or (not given and self.registry is None):
+        named = [f"`{name}`" for name, value in sources.items() if value is not None]
+        if len(named) > 1 or (not named and self.registry is None):
             raise ConfigError(
-                f"the schema of the rows is given {'by ' + ' and '.join(given) if given else 'nowhere'}",
+                f"the schema of the rows is given {'by ' + ' and '.join(named) if named else 'nowhere'}",
                 hint="Give one of `schema`, `table` and `schema_topic`; with Avro `registry` will do",
             )
 
@@ -129,11 +129,11 @@ def avro_versions(registry: str | Mapping[str, str], topic: str) -> dict[int, st
         raise ConfigError(f"`registry` has no setting {min(unknown)!r:.100}", hint="It has url, username and password")
     if not isinstance(settings.get("url"), str):
         raise ConfigError("`registry` has no url", hint="Such as http://registry:8081")
-    found = SchemaRegistry(settings["url"], username=settings.get("username"), password=settings.get("password"))
+    versions = SchemaRegistry(settings["url"], username=settings.get("username"), password=settings.get("password"))
     try:
-        return found.versions(f"{topic}-value")
+        return versions.versions(f"{topic}-value")
     finally:
-        found.close()
+        versions.close()
 
 
 def of_spark(schema: StructType | str) -> StructType:

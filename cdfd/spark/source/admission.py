@@ -89,14 +89,14 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     if plan.origin == "cdc":
         files = {scan.path: scan for scan in scans}
         return np.array([sum(counted(plan.version, list(files.values()), execution))], dtype=np.int64)
-    found, rows = list[int](), 0
+    counts, rows = list[int](), 0
     for first in range(0, len(scans), _AT_ONCE):
         for count in counted(plan.version, scans[first : first + _AT_ONCE], execution):
-            found.append(count)
+            counts.append(count)
             rows += count
         if rows > most:
             break
-    return np.array(found, dtype=np.int64)
+    return np.array(counts, dtype=np.int64)
 
 
 def counted(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:

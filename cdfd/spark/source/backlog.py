@@ -35,11 +35,11 @@ class Backlog:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def from_json(cls, found: object) -> Backlog | None:
+    def from_json(cls, document: object) -> Backlog | None:
         """From an offset; None if it has none, or another release's."""
-        if not isinstance(found, Mapping):
+        if not isinstance(document, Mapping):
             return None
-        counts: list[Any] = [found.get(name) for name in ("newest", "since_ms", "bytes")]
+        counts: list[Any] = [document.get(name) for name in ("newest", "since_ms", "bytes")]
         known = counts if counts[2] is not None else counts[:2]
         if any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in known):
             return None

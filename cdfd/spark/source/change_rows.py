@@ -48,8 +48,8 @@ class ChangeRows:
             ConfigError: these are not change rows.
             UnsupportedError: a column has a type that Delta does not support.
         """
-        given = _given(spark_schema)
-        places = {name: place for place, name in enumerate(given.names)}
+        user_fields = _given(spark_schema)
+        places = {name: place for place, name in enumerate(user_fields.names)}
         missing = [name for name in _CHANGES if name not in places]
         if missing:
             raise ConfigError(
@@ -59,7 +59,7 @@ class ChangeRows:
         known = {field.name.lower(): field for field in table}
         wanted = None if columns is None else {name.lower() for name in columns}
         fields, sources = [], []
-        for field in given:
+        for field in user_fields:
             if field.name not in _CHANGES and (wanted is None or field.name.lower() in wanted):
                 fields.append(_field(field, known.get(field.name.lower())))
                 sources.append(places[field.name])
@@ -96,9 +96,9 @@ def _given(spark_schema: str) -> pa.Schema:
         ) from error
 
 
-def _field(given: pa.Field[Any], known: pa.Field[Any] | None) -> pa.Field[Any]:
+def _field(field: pa.Field[Any], known: pa.Field[Any] | None) -> pa.Field[Any]:
     """The table's field, if its type matches; otherwise Spark's."""
-    return known if known is not None and _bare(given.type) == _bare(known.type) else given
+    return known if known is not None and _bare(field.type) == _bare(known.type) else field
 
 
 def _bare(kind: Any) -> pa.DataType:
@@ -116,11 +116,11 @@ def _bare(kind: Any) -> pa.DataType:
 
 def _shaped(array: Any, kind: Any) -> Any:
     """Convert an array to a type that differs only in names, zones, nullability and variants."""
-    found = array.type
-    if found == kind:
+    kind_of_array = array.type
+    if kind_of_array == kind:
         return array
     if kind == _VARIANT:
-        text = variant.to_json(array) if pa.types.is_struct(found) else array.cast(pa.string())
+        text = variant.to_json(array) if pa.types.is_struct(kind_of_array) else array.cast(pa.string())
         return pa.ExtensionArray.from_storage(kind, text)
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):

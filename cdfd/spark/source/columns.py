@@ -57,11 +57,11 @@ def spark_schema(schema: TableSchema, names: Sequence[str]) -> spark.StructType:
     fields = []
     for name in names:
         kind: spark.DataType | None = CHANGE_FIELDS.get(name)
-        found = schema.find((name,))
+        column = schema.find((name,))
         if kind is None:
-            assert found is not None
-            kind = _spark_type(found.type)
-        comment = None if found is None else found.metadata.get("comment")
+            assert column is not None
+            kind = _spark_type(column.type)
+        comment = None if column is None else column.metadata.get("comment")
         metadata = {"comment": comment} if isinstance(comment, str) else None
         fields.append(spark.StructField(name, kind, True, metadata))
     return spark.StructType(fields)
@@ -82,7 +82,7 @@ def _spark_type(kind: DataType) -> spark.DataType:
     return _PRIMITIVES[kind.name]
 
 
-def chosen_names(schema: TableSchema, given: spark.StructType) -> tuple[str, ...]:
+def chosen_names(schema: TableSchema, user_schema: spark.StructType) -> tuple[str, ...]:
     """The columns of a schema that the user gives, in the table's spelling.
 
     Raises:
@@ -90,15 +90,15 @@ def chosen_names(schema: TableSchema, given: spark.StructType) -> tuple[str, ...
     """
     known = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
     names = []
-    for field in given:
+    for field in user_schema:
         name = known.get(field.name.lower())
         if name is None:
             schema.select([field.name])  # raises an error that lists the columns
             continue
-        (found,) = spark_schema(schema, [name])
-        if _nullable(field.dataType) != _nullable(found.dataType):
+        (own_schema,) = spark_schema(schema, [name])
+        if _nullable(field.dataType) != _nullable(own_schema.dataType):
             raise ConfigError(
-                f"column {name!r:.200} is {found.dataType.simpleString():.200}, but the requested schema has "
+                f"column {name!r:.200} is {own_schema.dataType.simpleString():.200}, but the requested schema has "
                 f"{field.dataType.simpleString():.200}",
                 hint="Omit the schema, or cast the column after you read it",
             )

@@ -27,16 +27,16 @@ def packed_schema(rows: StructType) -> StructType:
     return StructType([StructField(COLUMN, BinaryType(), True, {_ROWS: rows.json()})])
 
 
-def rows_schema(given: StructType) -> StructType | None:
+def rows_schema(user_schema: StructType) -> StructType | None:
     """The schema of the rows that are packed; None: they are not.
 
     Raises:
         ConfigError: packed rows were changed.
     """
-    if COLUMN not in given.names:
+    if COLUMN not in user_schema.names:
         return None
-    known = given[COLUMN].metadata.get(_ROWS)
-    if len(given) > 1 or known is None:
+    known = user_schema[COLUMN].metadata.get(_ROWS)
+    if len(user_schema) > 1 or known is None:
         raise ConfigError("packed rows were changed", hint="Omit the option `packed` of the source")
     return StructType.fromJson(json.loads(known))
 

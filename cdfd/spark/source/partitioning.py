@@ -94,7 +94,7 @@ class Schemas:
         return known[1]
 
 
-def partition_slices(
+def partition_splits(
     plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None = None
 ) -> list[tuple[Split, ...]]:
     """Splits in order, grouped into one run per task.
@@ -138,9 +138,9 @@ def _place_splits(
     plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Split]], execution: Execution
 ) -> list[list[Split]]:
     unknown = [split for splits in cuts if not _is_placed(splits) for split in splits]
-    found = iter(measured(unknown, execution))
+    contents = iter(measured(unknown, execution))
     return [
-        splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(found) for _ in splits])
+        splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
         for plan_range, splits in zip(plan_ranges, cuts, strict=True)
     ]
 

@@ -94,15 +94,15 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     reconciler = SchemaReconciler(portion.target.published)
     convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)
     splits = [list_files(split, table.log.storage) for split in portion.splits]
-    found = read_splits(splits, execution)
-    rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
+    batches = read_splits(splits, execution)
+    rows = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
     for batch in _net(rows, portion.target, execution) if options.net else rows:
         yield convert(batch)
 
 
 def _net(rows: Iterator[pa.RecordBatch], target: Target, execution: Execution) -> Iterator[pa.RecordBatch]:
     key = target.published.select(target.rows.published_key).names
-    found = NetChanges(target.published.arrow, key, execution.space)
+    changes = NetChanges(target.published.arrow, key, execution.space)
     for batch in rows:
-        found.add(batch)
-    yield from found.batches()
+        changes.add(batch)
+    yield from changes.batches()

@@ -26,7 +26,7 @@ from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.filters import Filters
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
-from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_slices
+from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_splits
 from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream import StreamReader
@@ -101,7 +101,7 @@ class BatchReader(DataSourceReader):
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
         plan_ranges = asyncio.run(self._plan_ranges(table))
-        found = partition_slices(
+        groups = partition_splits(
             plan_ranges,
             execution_of(table, self._options),
             ordered=target.ordered,
@@ -109,12 +109,12 @@ class BatchReader(DataSourceReader):
         )
         if self._options.net:
             # One task reads all rows: a key may have changes in any split.
-            found = [tuple(split for splits in found for split in splits)]
-        return [ChangePartition(splits, target) for splits in found] or [ChangePartition((), target)]
+            groups = [tuple(split for splits in groups for split in splits)]
+        return [ChangePartition(splits, target) for splits in groups] or [ChangePartition((), target)]
 
     async def _plan_ranges(self, table: Table) -> list[PlanRange]:
         schemas = Schemas.to(self._target.schema)
-        found = []
+        ranges = []
         target = self._target
         for plan in await _plans(table, self._options, self._filters, target):
             conformed = schemas.of(plan, table.uri)
@@ -124,8 +124,8 @@ class BatchReader(DataSourceReader):
                 kept = self._filters.kept(known, conformed, stats)
             elif self._filters.predicates:
                 continue
-            found.append(PlanRange(conformed, kept=kept))
-        return found
+            ranges.append(PlanRange(conformed, kept=kept))
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""

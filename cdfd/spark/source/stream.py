@@ -17,7 +17,7 @@ from cdfd.model.position import Position
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
-from cdfd.spark.source.partitioning import partition_slices
+from cdfd.spark.source.partitioning import partition_splits
 from cdfd.spark.source.range_partitions import range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream_plan import StreamPlanner
@@ -172,10 +172,10 @@ class _Planning:
         listed = self._run(self._planner.listed(start.position, end.position))
         first = [] if listed is None else range_partitions(listed, self._table, self._target, self._options)
         execution = execution_of(self._table, self._options)
-        found = partition_slices(
+        groups = partition_splits(
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
-        return [*first, *(ChangePartition(splits, self._target) for splits in found)]
+        return [*first, *(ChangePartition(splits, self._target) for splits in groups)]
 
     def _check_key(self, offset: Offset) -> None:
         """Refuse to continue a query whose records have the key's columns by other names."""

@@ -81,11 +81,11 @@ class StreamPlanner:
         Raises:
             CdfdError: as `tail.start.start_position` says.
         """
-        found = await start_position(
+        position = await start_position(
             self.table.log, "snapshot" if self.options.start is None else self.options.start, SystemClock().now_ms()
         )
-        phase: Phase = "snapshot" if found.snapshot else "stream"
-        return Position(found.table_id, found.version, phase=phase, digest=found.digest)
+        phase: Phase = "snapshot" if position.snapshot else "stream"
+        return Position(position.table_id, position.version, phase=phase, digest=position.digest)
 
     async def latest(self, start: Position, *, limited: bool = True) -> tuple[Position, Backlog | None]:
         """The end of the micro-batch that begins at `start`, and the backlog after it.
@@ -163,13 +163,13 @@ class StreamPlanner:
 
     async def _windows_at(self, at: Position) -> SnapshotWindows | None:
         """The windows of the snapshot at a position; None if it is small, and is planned as a whole."""
-        found = await self._listing(at)
-        if found is not None and (self._windows is None or self._windows.version is not found[0]):
-            version, live = found
+        windows = await self._listing(at)
+        if windows is not None and (self._windows is None or self._windows.version is not windows[0]):
+            version, live = windows
             execution = execution_of(self.table, self.options)
             ranges = counted_paths(live, self.table, version.plan.version, execution)
             self._windows = SnapshotWindows(version, ranges, self.table.log.storage)
-        return None if found is None else self._windows
+        return None if windows is None else self._windows
 
     async def _snapshot_at(self, at: Position, *, limited: bool) -> tuple[Version, Window]:
         """The snapshot at a position, and its scans from there on: all of them, or some; none if executors list them."""
@@ -193,11 +193,11 @@ class StreamPlanner:
             return live, [PlanRange(live.plan, _checked(live.plan, start, self.table.uri), stop)]
         first = windows.at(start.part)
         _checked(first.plan, first.within(start), self.table.uri)
-        found = list[PlanRange]()
+        ranges = list[PlanRange]()
         for window in windows.from_part(start.part, stop):
-            at = start.at_part(window.first, window.ordinal) if found else start
-            found.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
-        return windows.version, found
+            at = start.at_part(window.first, window.ordinal) if ranges else start
+            ranges.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
+        return windows.version, ranges
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
         """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""

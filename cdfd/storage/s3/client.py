@@ -97,8 +97,8 @@ class S3Client:
             except ClientError as error:
                 if code_of(error) not in ("InvalidRange", "416"):
                     raise
-                found = await self._headers(client, request)
-                return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+                headers = await self._headers(client, request)
+                return GetResult(b"", headers["ContentLength"], _modified_ms(headers), headers["ETag"])
             return await _body(response, start, length)
 
         return await self._retried(request, attempt, spent)
@@ -116,8 +116,8 @@ class S3Client:
             return got
 
         async def attempt(client: Any) -> GetResult:
-            found = await self._headers(client, request)
-            return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+            response = await self._headers(client, request)
+            return GetResult(b"", response["ContentLength"], _modified_ms(response), response["ETag"])
 
         return await self._retried(request, attempt, time.monotonic() - begun)
 
@@ -137,8 +137,8 @@ class S3Client:
             except ClientError as error:
                 if absent is None or code_of(error) not in EXISTS:
                     raise
-                found = await self._headers(client, request)
-                if found.get("Metadata", {}).get(_WRITER) != absent:
+                response = await self._headers(client, request)
+                if response.get("Metadata", {}).get(_WRITER) != absent:
                     raise
 
         await self._retried(request, attempt)
@@ -170,8 +170,8 @@ class S3Client:
         del named["Key"]
 
         async def attempt(client: Any) -> dict[str, Any]:
-            found: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
-            return found
+            response: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
+            return response
 
         return await self._retried(request, attempt, spent)
 
@@ -182,13 +182,13 @@ class S3Client:
         """
         named = self._object_parameters(request)
         try:
-            found: dict[str, Any] = await client.head_object(**named)
+            headers: dict[str, Any] = await client.head_object(**named)
         except ClientError as error:
             if code_of(error) in _NAMELESS:
                 response = await client.get_object(**named, Range="bytes=0-0")
                 response["Body"].close()
             raise
-        return found
+        return headers
 
     def _object_parameters(self, request: Request) -> dict[str, Any]:
         named: dict[str, Any] = {"Bucket": request.bucket, "Key": request.key}
@@ -328,8 +328,8 @@ def _time(text: Any) -> datetime:
     if isinstance(text, str):
         with contextlib.suppress(ValueError):
             return datetime.fromisoformat(text) if text[4:5] == "-" else parsedate_to_datetime(text)
-    found: datetime = parse_timestamp(text)
-    return found
+    moment: datetime = parse_timestamp(text)
+    return moment
 
 
 def _config(options: S3Options) -> AioConfig:

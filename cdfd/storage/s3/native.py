@@ -88,8 +88,8 @@ class NativeReader:
         async with self._room:
             try:
                 store = await self._store(request.bucket)
-                found = await obstore.get_async(store, request.key, options=options)
-                data = await found.bytes_async()
+                result = await obstore.get_async(store, request.key, options=options)
+                data = await result.bytes_async()
             except FileNotFoundError as error:
                 # There may be no bucket, or another server.
                 if "<Code>NoSuchKey</Code>" in str(error):
@@ -102,7 +102,7 @@ class NativeReader:
                 if "status code: 416" not in str(error):
                     self.pause()
                 return None
-        return GetResult(pa.py_buffer(data), *_facts(found.meta))
+        return GetResult(pa.py_buffer(data), *_facts(result.meta))
 
     async def head(self, request: Request) -> GetResult | None:
         """Size, modification time and ETag; None if aiobotocore has to ask: a HEAD that fails does not say why."""
@@ -202,14 +202,14 @@ class NativeListing:
     async def page(self) -> tuple[Sequence[Listed], bool | None]:
         """The next objects; and whether others follow them, None if aiobotocore has to list those."""
         try:
-            found = await anext(self._pages, None)
+            page = await anext(self._pages, None)
         except (BaseError, ValueError, *FAILURES):
             self._reader.pause()
             return (), None
-        if found is None:
+        if page is None:
             return (), False
         listed: list[Listed] = []
-        for each in found:
+        for each in page:
             key = each["path"]
             if not each["size"] or not key.startswith(self._folder) or "/" in key[len(self._folder) :]:
                 return listed, None

@@ -75,14 +75,14 @@ class Prefetcher:
             before = self._of_path.get(request.path)
             if before and not again:
                 return
-            found = _Announced(request, self._announced_bytes, ranges)
+            announcement = _Announced(request, self._announced_bytes, ranges)
             known = before[-1] if before else None
             if known is not None and len(ranges) == 1 and known.ranges == ranges and known.started:
-                self._keep(found, known.started[0])  # one response is enough for several readers
+                self._keep(announcement, known.started[0])  # one response is enough for several readers
             else:
-                self._waiting.append(found)
-            self._announced[found] = None
-            self._of_path.setdefault(request.path, deque()).append(found)
+                self._waiting.append(announcement)
+            self._announced[announcement] = None
+            self._of_path.setdefault(request.path, deque()).append(announcement)
             self._announced_bytes += sum(requested.weight for requested in ranges)
             if len(self._announced) > MAX_OBJECTS:
                 self._drop()
@@ -94,13 +94,13 @@ class Prefetcher:
             announced = self._of_path.get(path)
             if not announced:
                 return ()
-            found = announced[0]
-            self._remove(found)
+            announcement = announced[0]
+            self._remove(announcement)
             # Objects are read in the order in which they were announced. Those that are far behind will not be read any more.
-            while self._announced and next(iter(self._announced)).before < found.before - MAX_BYTES:
+            while self._announced and next(iter(self._announced)).before < announcement.before - MAX_BYTES:
                 self._drop()
             self._start_waiting()
-            return found.started
+            return announcement.started
 
     def _drop(self) -> None:
         """Give up the oldest object."""
@@ -109,18 +109,18 @@ class Prefetcher:
         for _, future in oldest.started:
             future.cancel()
 
-    def _remove(self, found: _Announced) -> None:
+    def _remove(self, announcement: _Announced) -> None:
         """Remove the oldest object of its path. No more of its requests start."""
-        del self._announced[found]
-        path = found.request.path
+        del self._announced[announcement]
+        path = announcement.request.path
         self._of_path[path].popleft()
         if not self._of_path[path]:
             del self._of_path[path]
-        self._held -= sum(requested.weight for requested, _ in found.started)
-        found.ranges = ()
+        self._held -= sum(requested.weight for requested, _ in announcement.started)
+        announcement.ranges = ()
 
-    def _keep(self, found: _Announced, started: tuple[PrefetchRange, Future[GetResult]]) -> None:
-        found.started.append(started)
+    def _keep(self, announcement: _Announced, started: tuple[PrefetchRange, Future[GetResult]]) -> None:
+        announcement.started.append(started)
         self._held += started[0].weight
 
     def _start_waiting(self) -> None:
@@ -130,16 +130,16 @@ class Prefetcher:
         self._starting = True
         try:
             while self._waiting and self._running < RUNNING_BYTES:
-                found = self._waiting[0]
-                if len(found.started) >= len(found.ranges):
+                announcement = self._waiting[0]
+                if len(announcement.started) >= len(announcement.ranges):
                     self._waiting.popleft()
                     continue
-                requested = found.ranges[len(found.started)]
+                requested = announcement.ranges[len(announcement.started)]
                 if self._held and self._held + requested.weight > MAX_BYTES:
                     return
-                work = self._client.get(found.request, requested.start, requested.length)
+                work = self._client.get(announcement.request, requested.start, requested.length)
                 future = self._client.loop.submit(work)
-                self._keep(found, (requested, future))
+                self._keep(announcement, (requested, future))
                 self._running += requested.weight
                 future.add_done_callback(partial(self._finished, requested.weight))
         except StorageError:

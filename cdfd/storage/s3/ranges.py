@@ -264,10 +264,10 @@ class RangeBuffer:
 
 def _join(parts: Sequence[pa.Buffer]) -> pa.Buffer:
     """One buffer. The interpreter's lock is not held while bytes are copied."""
-    found = pa.allocate_buffer(sum(part.size for part in parts))
+    buffer = pa.allocate_buffer(sum(part.size for part in parts))
     if parts:
-        np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(found, np.uint8))
-    return found
+        np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(buffer, np.uint8))
+    return buffer
 
 
 def _start(piece: Piece) -> int:

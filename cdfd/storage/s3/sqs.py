@@ -75,12 +75,12 @@ class Queue:
             StorageError: the request failed.
         """
         try:
-            found = await self._client.receive_message(
+            response = await self._client.receive_message(
                 QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
             )
         except FAILURES as error:
             raise _translate("read", error, self._url) from None
-        return [Message(each["Body"], each["ReceiptHandle"]) for each in found.get("Messages", ())]
+        return [Message(each["Body"], each["ReceiptHandle"]) for each in response.get("Messages", ())]
 
     async def check(self) -> None:
         """Receive once, without waiting and without hiding messages from other readers.

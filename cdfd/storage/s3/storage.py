@@ -101,16 +101,16 @@ class S3Storage:
         if after:
             parameters["StartAfter"] = after
         while True:
-            found = await run(self._client.page(request, parameters, spent))
+            response = await run(self._client.page(request, parameters, spent))
             spent = 0.0
-            for each in found.get("Contents", ()):
+            for each in response.get("Contents", ()):
                 # A folder's marker is not one of its objects. Some servers include the key, as above.
                 if not each["Key"].endswith("/") and each["Key"] > after:
                     written = modified_ms(each["LastModified"].timestamp())
                     yield Listed(each["Key"], each["Size"], written, each.get("ETag", ""))
-            if not found.get("IsTruncated"):
+            if not response.get("IsTruncated"):
                 return
-            parameters["ContinuationToken"] = found["NextContinuationToken"]
+            parameters["ContinuationToken"] = response["NextContinuationToken"]
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Common prefixes of a folder, a LIST for each page; see `FolderListing`."""
@@ -119,12 +119,12 @@ class S3Storage:
         parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
         names: set[str] = set()
         while True:
-            found = await self._client.loop.run(self._client.page(request, parameters))
-            prefixes = (entry["Prefix"] for entry in found.get("CommonPrefixes", ()))
+            response = await self._client.loop.run(self._client.page(request, parameters))
+            prefixes = (entry["Prefix"] for entry in response.get("CommonPrefixes", ()))
             names |= {prefix[len(request.key) :].rstrip("/") for prefix in prefixes}
-            if not found.get("IsTruncated"):
+            if not response.get("IsTruncated"):
                 return sorted(names - {""})
-            parameters["ContinuationToken"] = found["NextContinuationToken"]
+            parameters["ContinuationToken"] = response["NextContinuationToken"]
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object with a conditional PUT; see the port. The first one in a bucket verifies that the store supports it.

@@ -71,10 +71,10 @@ class TrevniDataFile:
     """An open data file; see `cdfd.scan.data_files.DataFile`."""
 
     def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
-        found = source_of(source)
-        self._reader = TableReader(found)
+        opened_source = source_of(source)
+        self._reader = TableReader(opened_source)
         self._dictionaries = frozenset(dictionaries)
-        self.metadata = Footer(self._reader.metadata.num_rows, found.size)
+        self.metadata = Footer(self._reader.metadata.num_rows, opened_source.size)
         # The user's metadata is no part of a table's schema.
         self.schema_arrow: pa.Schema = self._reader.schema.remove_metadata()
 

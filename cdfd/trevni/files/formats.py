@@ -132,8 +132,8 @@ def _json(path: str) -> Iterator[Rows]:
 def _unified(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
     try:
         inferred = array_of(rows)
-        found = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
-        return pa.unify_schemas([schema, found], promote_options="permissive")
+        whole_schema = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
+        return pa.unify_schemas([schema, whole_schema], promote_options="permissive")
     except (pa.ArrowException, OverflowError) as error:
         raise DataError(f"the rows have no common schema: {error}") from None
 
@@ -181,17 +181,17 @@ _ENDINGS = {"trv": "trevni", "json": "jsonl", "ndjson": "jsonl", "ipc": "arrow",
 NAMES = ("trevni", "parquet", "jsonl", "arrow", "avro")
 
 
-def format_of(path: str, given: str | None = None) -> str:
+def format_of(path: str, format_name: str | None = None) -> str:
     """The format of a file: the given one, or that of the ending of its name.
 
     Raises:
         ConfigError: neither is known.
     """
     ending = path.rpartition(".")[2].lower()
-    found = given or _ENDINGS.get(ending, ending)
-    if found not in NAMES:
+    format = format_name or _ENDINGS.get(ending, ending)
+    if format not in NAMES:
         raise ConfigError(f"the format of {path!r:.200} is not known", hint=f"Give one of {', '.join(NAMES)}")
-    return found
+    return format
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def source_of(file: Any) -> Source:
     def read(start: int, length: int) -> bytes:
         with lock:
             file.seek(start)
-            found: bytes = file.read(length)
-            return found
+            data: bytes = file.read(length)
+            return data
 
     try:
         size = file.seek(0, os.SEEK_END)

@@ -89,10 +89,10 @@ class TrevniFile:
     ) -> None:
         self._path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
         with ExitStack() as stack:
-            found = stack.enter_context(open_source(source, storage_options))
+            opened_source = stack.enter_context(open_source(source, storage_options))
             self._run = stack.enter_context(in_threads()) if use_threads else run_all
             with self._naming():
-                self._reader = TableReader(found)
+                self._reader = TableReader(opened_source)
             self.metadata: FileMetadata = self._reader.metadata
             self.schema: pa.Schema = self._reader.schema
             self._stack = stack.pop_all()
@@ -179,10 +179,10 @@ def _bounds(rows: Rows | None, count: int) -> tuple[int, int]:
     """First row, and the one after the last."""
     if rows is None:
         return 0, count
-    found = slice(*rows) if isinstance(rows, tuple) else rows
-    if isinstance(found, range):
-        found = slice(found.start, found.stop, found.step)
-    if found.step not in (None, 1):
-        raise ConfigError(f"the step of rows is {found.step}", hint="Read all rows, and take some of them")
-    start, end, _ = found.indices(count)
+    span = slice(*rows) if isinstance(rows, tuple) else rows
+    if isinstance(span, range):
+        span = slice(span.start, span.stop, span.step)
+    if span.step not in (None, 1):
+        raise ConfigError(f"the step of rows is {span.step}", hint="Read all rows, and take some of them")
+    start, end, _ = span.indices(count)
     return start, max(start, end)

@@ -171,15 +171,15 @@ class MirrorDelivery(Adopting):
         missing = [name for name in self._mirror.options.key if name.lower() not in names]
         if missing:
             raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._uri)
-        found = [names[name.lower()] for name in self._mirror.options.key]
-        for name in found:
+        key = [names[name.lower()] for name in self._mirror.options.key]
+        for name in key:
             if pa.types.is_nested(self._schema.field(name).type):
                 raise SinkError(
                     f"column {name!r:.200} of the key is a struct, a list or a map",
                     table=self._uri,
                     hint="Correct the table's `key`",
                 )
-        return found
+        return key
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the table has them, with the change columns."""
@@ -292,8 +292,12 @@ class MirrorDelivery(Adopting):
         def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
             if state.version != version:
                 raise MovedError("another writer was first", table=self._uri, version=state.version, retriable=True)
-            found = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
-            return [*found, *add_actions(state, columns, written.data, now_ms), *cdc_actions(columns, written.changes)]
+            actions = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
+            return [
+                *actions,
+                *add_actions(state, columns, written.data, now_ms),
+                *cdc_actions(columns, written.changes),
+            ]
 
         begun = mirror.stored or self._position
         mirror.columns = await mirror.target.commit(begun, following, self._columns, changes, replaces=self._replaces)

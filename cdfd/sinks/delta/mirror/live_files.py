@@ -75,7 +75,7 @@ class LiveFiles:
 
     def exist(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """For each row number, whether the row is in a live file and is not deleted."""
-        found = np.zeros(len(rows), np.bool_)
+        exist = np.zeros(len(rows), np.bool_)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         for place, start, end in self._runs(ordered):
@@ -85,8 +85,8 @@ class LiveFiles:
             there = np.ones(end - start, np.bool_)
             if file.deleted is not None:
                 there = ~contains(file.deleted, ordered[start:end] - file.first)
-            found[order[start:end]] = there
-        return found
+            exist[order[start:end]] = there
+        return exist
 
     def split(self, rows: Rows) -> Iterator[tuple[LiveFile, Rows]]:
         """Ascending numbers of rows that exist, as positions in each file."""

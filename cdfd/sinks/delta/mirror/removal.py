@@ -75,10 +75,10 @@ class Removal:
         if self._taken:
             left = ~contains(RowSet(FrozenBitMap64(self._taken)), numbers)
             owners, numbers = owners[left], numbers[left]
-        found = np.bincount(owners, minlength=len(wanted))
-        if (found < counts).any():
-            raise self._missing(int((counts - np.minimum(found, counts)).sum()))
-        several = found > counts
+        matches = np.bincount(owners, minlength=len(wanted))
+        if (matches < counts).any():
+            raise self._missing(int((counts - np.minimum(matches, counts)).sum()))
+        several = matches > counts
         if several.any():
             among = several[owners]
             chosen = self._compared(rows.filter(array_of(several[places])), numbers[among])

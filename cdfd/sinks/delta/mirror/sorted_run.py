@@ -52,10 +52,12 @@ class SortedRun:
         Returns:
             For each pair found, the place of its hash in `wanted`, and its row number. Places ascend.
         """
-        found = [self._find(wanted[start:end], start) for start, end in self._windows(wanted)]
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate([places for places, _ in found]), np.concatenate([rows for _, rows in found])
+        windows_found = [self._find(wanted[start:end], start) for start, end in self._windows(wanted)]
+        if len(windows_found) == 1:
+            return windows_found[0]
+        return np.concatenate([places for places, _ in windows_found]), np.concatenate(
+            [rows for _, rows in windows_found]
+        )
 
     def _windows(self, wanted: Hashes) -> Iterator[tuple[int, int]]:
         yield 0, len(wanted)
@@ -75,9 +77,9 @@ class SortedRun:
         return np.repeat(places, counts) + first, self.rows[np.repeat(starts, counts) + within]
 
     def _is_at(self, places: Rows, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        found = places < len(self.hashes)
-        found[found] = self.hashes[places[found]] == wanted[found]
-        return np.asarray(found)
+        is_inside = places < len(self.hashes)
+        is_inside[is_inside] = self.hashes[places[is_inside]] == wanted[is_inside]
+        return np.asarray(is_inside)
 
     def close(self) -> None:
         """Forget the pairs."""

@@ -196,12 +196,12 @@ class MirrorTable:
                 await self._append(add)
 
     async def _append(self, add: Add) -> None:
-        found = self._written.get(add.path)
-        if found is None:
-            found = await asyncio.to_thread(self.read_keys, add, self._files)
-        deleted = await self._rows_of(add.deletion_vector, len(found))
-        file = self.live.append(add, len(found), deleted)
-        await asyncio.to_thread(self.index.add, found, file.first)
+        keys = self._written.get(add.path)
+        if keys is None:
+            keys = await asyncio.to_thread(self.read_keys, add, self._files)
+        deleted = await self._rows_of(add.deletion_vector, len(keys))
+        file = self.live.append(add, len(keys), deleted)
+        await asyncio.to_thread(self.index.add, keys, file.first)
 
     async def _rows_of(self, vector: DeletionVectorDescriptor | None, rows: int) -> RowSet | None:
         if vector is None:
@@ -213,11 +213,11 @@ class MirrorTable:
         """The hashes of the keys of a file's rows, with those of deleted rows."""
         assert self._schema is not None
         schema = self._schema.select(self._key)
-        found = []
+        keys = []
         with _reader(add, schema, files) as reader:
             for batch in reader.batches(_KEY_ROWS, use_threads=True):
-                found.append(self.hashes(batch))
-        return np.concatenate(found) if found else np.zeros(0, np.uint64)
+                keys.append(self.hashes(batch))
+        return np.concatenate(keys) if keys else np.zeros(0, np.uint64)
 
     def _read(self, file: LiveFile, schema: TableSchema, rows: RowSet) -> Iterator[pa.RecordBatch]:
         with _reader(file.add, schema, self._files) as reader:
@@ -316,10 +316,10 @@ class KeyIndex:
             For each row, the place of its hash in `wanted`, and its number.
         """
         self._sort_pending()
-        found = [run.find(wanted) for run in (*self._stored, *self._recent)]
-        if not found:
+        by_run = [run.find(wanted) for run in (*self._stored, *self._recent)]
+        if not by_run:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        places, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        places, rows = (np.concatenate(parts) for parts in zip(*by_run, strict=True))
         kept = self._keep(rows)
         return places[kept], rows[kept]
 
