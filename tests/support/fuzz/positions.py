@@ -22,7 +22,7 @@ from cdfd.sinks.files import folder as delivery_folder
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.transactions.sink import job_of
-from cdfd.spark.engine.checkpoints import snapshot_version
+from cdfd.spark.engine.kafka_sink import snapshot_version
 from cdfd.spark.source.offsets import Offset
 from tests.support.change_rows import record_encoder
 from tests.support.fuzz import mutate
