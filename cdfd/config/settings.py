@@ -45,14 +45,15 @@ from cdfd.config.sections import (
     CatchUp,
     Controls,
     Engine,
+    Heartbeat,
     Poll,
     Progress,
     SparkEngine,
     Spill,
     Storage,
+    Telemetry,
 )
 from cdfd.config.table import RateLimits, Table
-from cdfd.config.telemetry import Heartbeat, Telemetry
 from cdfd.errors import ConfigError
 from cdfd.runtime.registry import CONNECTORS, SINKS
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdfd.log.s3_events import Created, parse
+from cdfd.log.notifications import Created, parse_event
 
 KEY = "lake/my orders/_delta_log/00000000000000000001.json"
 
@@ -39,7 +39,7 @@ def sns(event: Any) -> dict[str, Any]:
     ids=["S3", "by SNS", "EventBridge", "EventBridge by SNS", "MinIO"],
 )
 def test_objects_that_were_created(event: Any, times: int) -> None:
-    assert parse(json.dumps(event)) == [Created("b", KEY)] * times
+    assert parse_event(json.dumps(event)) == [Created("b", KEY)] * times
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_objects_that_were_created(event: Any, times: int) -> None:
     [{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}, BRIDGE | {"detail-type": "Object Deleted"}],
 )
 def test_events_of_another_kind(event: Any) -> None:
-    assert parse(json.dumps(event)) == []
+    assert parse_event(json.dumps(event)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_events_of_another_kind(event: Any) -> None:
     ],
 )
 def test_no_event_of_s3(body: str) -> None:
-    assert parse(body) is None
+    assert parse_event(body) is None
 
 
 @pytest.mark.parametrize(
     "place", [None, 3, {}, {"bucket": "b", "object": []}, {"bucket": {"name": 3}, "object": {"key": None}}]
 )
 def test_one_that_names_nothing(place: Any) -> None:
-    assert parse(json.dumps({"Records": [record() | {"s3": place}]})) == [Created("", "")]
-    assert parse(json.dumps(BRIDGE | {"detail": place})) == [Created("", "")]
+    assert parse_event(json.dumps({"Records": [record() | {"s3": place}]})) == [Created("", "")]
+    assert parse_event(json.dumps(BRIDGE | {"detail": place})) == [Created("", "")]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import file as s3_file
 from cdfd.storage.s3 import prefetch
+from cdfd.storage.s3 import storage as s3_storage
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.s3.proxy import Proxy
 from tests.support.s3.server import Server
 
-LARGE = s3_file.WHOLE_OBJECT_BYTES + 1000
+LARGE = s3_storage.WHOLE_OBJECT_BYTES + 1000
 """Bytes of an object that is its end and one more range."""
 
 

@@ -17,8 +17,8 @@ from cdfd.errors import StorageError
 from cdfd.scan.parquet.reader import ParquetReader, open_parquet
 from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import file as s3_file
 from cdfd.storage.s3 import ranges as s3_ranges
+from cdfd.storage.s3 import storage as s3_storage
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.prefetch import PrefetchRange
 from cdfd.storage.s3.storage import S3Storage
@@ -106,7 +106,7 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         begun = {asked.range for asked in proxy.asked}
-        assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_ranges.MAX_GET_BYTES - 1}"} <= begun
+        assert {f"bytes=-{s3_storage.TAIL_BYTES}", f"bytes=0-{s3_ranges.MAX_GET_BYTES - 1}"} <= begun
         with open_parquet(source) as file:
             source.prefetch_columns(places(large, data.column_names))
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
@@ -116,22 +116,22 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
 def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Storage, proxy: Proxy) -> None:
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
     client, request = store._client, Request("read", store._bucket, "t/x", "x")
-    start, end = s3_file.leading_ranges(len(large))[0]
+    start, end = s3_storage.leading_ranges(len(large))[0]
     before = client.loop.submit(client.get(request, start, end - start))
     wait([before])
     put(store, proxy, bytes(reversed(large)))
-    after = client.loop.submit(client.get(request, -s3_file.TAIL_BYTES, None)).result()
+    after = client.loop.submit(client.get(request, -s3_storage.TAIL_BYTES, None)).result()
     with (
-        s3_file.open_object(
-            client, request, after, -s3_file.TAIL_BYTES, [(PrefetchRange(start, end - start, 0), before)]
+        s3_storage.open_object(
+            client, request, after, -s3_storage.TAIL_BYTES, [(PrefetchRange(start, end - start, 0), before)]
         ) as source,
         pytest.raises(StorageError, match="replaced"),
     ):
         source.read(100)
 
 
-WHOLE = s3_file.WHOLE_OBJECT_BYTES
-SIZES = [1, s3_file.TAIL_BYTES + 1, WHOLE, WHOLE + 1, 2 * WHOLE + 7, 3 * WHOLE, 2**62]
+WHOLE = s3_storage.WHOLE_OBJECT_BYTES
+SIZES = [1, s3_storage.TAIL_BYTES + 1, WHOLE, WHOLE + 1, 2 * WHOLE + 7, 3 * WHOLE, 2**62]
 
 
 @pytest.mark.parametrize("size", SIZES[:-1])
@@ -162,7 +162,7 @@ def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names:
                 data.select([name for name in data.column_names if name in names])
             )
     wanted = sum(end - start for _, start, end in places(large, names))
-    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL_BYTES + 8 * s3_ranges.MAX_GAP_BYTES
+    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_storage.TAIL_BYTES + 8 * s3_ranges.MAX_GAP_BYTES
 
 
 def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
@@ -178,7 +178,7 @@ def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
 
 def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
     random = np.random.default_rng(3)
-    data = random.bytes(s3_file.WHOLE_OBJECT_BYTES + 3_000_000)
+    data = random.bytes(s3_storage.WHOLE_OBJECT_BYTES + 3_000_000)
     put(store, proxy, data)
     for size in (None, len(data)):
         with store.open_input_file("x", size) as source:
@@ -203,7 +203,7 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
                 source._ranges._pieces = [source._ranges._known]
                 source.prefetch_columns(places(large, data.column_names))
                 held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)
-                assert limit - s3_ranges.MAX_GET_BYTES < held <= limit + s3_file.TAIL_BYTES
+                assert limit - s3_ranges.MAX_GET_BYTES < held <= limit + s3_storage.TAIL_BYTES
 
 
 def test_the_end_of_a_range_is_kept_for_a_page_that_goes_on(
@@ -212,7 +212,7 @@ def test_the_end_of_a_range_is_kept_for_a_page_that_goes_on(
     """Two columns in turn, each read to the end of its third range and then across it: no byte is fetched twice."""
     step = s3_ranges.MAX_GET_BYTES
     monkeypatch.setattr(s3_ranges, "KEPT_BYTES", 2 * step)
-    size = 10 * step + s3_file.TAIL_BYTES
+    size = 10 * step + s3_storage.TAIL_BYTES
     put(store, proxy, data := np.random.default_rng(5).bytes(size))
     with store.open_input_file("x", size), store.open_input_file("x", size) as source:
         ranges = source._ranges

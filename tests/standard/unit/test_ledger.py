@@ -22,8 +22,7 @@ from cdfd.delta.commit import parse, serialize
 from cdfd.errors import ConfigError, GapError, LogError, NotATableError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.ledger import cleanup as upkeep
-from cdfd.sinks.ledger import txn_log
+from cdfd.sinks.ledger import table_ledger, txn_log
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.sinks.ledger.txn_state import Action, txn
@@ -304,8 +303,15 @@ class TestHashes:
 
 class TestUpkeep:
     def test_when_it_is_due(self) -> None:
-        assert [version for version in range(45) if upkeep.is_due(version, -1)] == [10, *range(20, 45)]
-        assert [version for version in range(45) if upkeep.is_due(version, 20)] == [30, 40, 41, 42, 43, 44]
+        assert [version for version in range(45) if table_ledger.is_cleanup_due(version, -1)] == [10, *range(20, 45)]
+        assert [version for version in range(45) if table_ledger.is_cleanup_due(version, 20)] == [
+            30,
+            40,
+            41,
+            42,
+            43,
+            44,
+        ]
 
     async def test_what_stays(self) -> None:
         storage = MemoryStorage()
@@ -628,7 +634,7 @@ class TestContention:
 
         async def checkpoint(method: str, path: str) -> None:
             if method == "put_if_absent":
-                await upkeep.maintain(log, 2)
+                await table_ledger.clean_up(log, 2)
 
         storage.after = checkpoint
         assert await appending.append(lambda state: [txn(ORDERS, 1, BEGINNING)]) == 2

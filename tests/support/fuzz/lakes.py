@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from cdfd.delta import deletion_vector, last_checkpoint, paths, roaring
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types import schema as schemas
-from cdfd.sinks.ledger import cleanup as upkeep
-from cdfd.sinks.ledger import ledger_table, txn_state
+from cdfd.sinks.ledger import ledger_table, table_ledger, txn_state
 from cdfd.sinks.ledger.txn_log import TxnLog
 from tests.support.checkpoint_layout import multi_part, single, v2
 from tests.support.lake import Lake, manual_clock, rows, table
@@ -307,7 +306,7 @@ def ledger() -> Files:
         for number in range(12):
             version = await log.append(lambda state, n=number: [txn_state.txn(f"cdfd/p/{n % 3}", n, 1)])
             if version == 9:
-                await upkeep.maintain(log.log, 9)
+                await table_ledger.clean_up(log.log, 9)
         return lake
 
     lake = asyncio.run(history())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from cdfd.cli.commands.backfill_job import Job
 from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
-from cdfd.log import s3_events
+from cdfd.log.notifications import parse_event
 from cdfd.model.columns import change_schema
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.files import folder as delivery_folder
@@ -141,7 +141,7 @@ ANSWERS = ({"id": 7}, [1, 2], {"id": 1, "schema": SCHEMA}, ["AVRO", "JSON"], {"e
 def check_answer(case: Case) -> str:
     """An event of a queue; what a schema registry says."""
     data = case.files["answer"]
-    s3_events.parse(data.decode("utf-8", "replace"))
+    parse_event(data.decode("utf-8", "replace"))
 
     class Pool:
         def request(self, *_: Any, **__: Any) -> Any:

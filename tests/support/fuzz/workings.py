@@ -10,8 +10,7 @@ from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import place_splits, plan_splits
-from cdfd.sinks.ledger import cleanup as upkeep
-from cdfd.sinks.ledger import txn_state
+from cdfd.sinks.ledger import table_ledger, txn_state
 from cdfd.sinks.ledger.txn_log import TxnLog
 from tests.support.fuzz import mutate, stores, tables
 from tests.support.fuzz.cases import Case, Target, Violation, check_text, guarded
@@ -68,7 +67,7 @@ def check_ledger(case: Case) -> str:
         state = await TxnLog(storage, ManualClock(stores.BEGINNING_MS)).state()
         if state is None or state.version < version or state.txns["fuzz"].version != case.args["position"]:
             raise Violation("not recorded", repr(state)[:500])
-        await upkeep.maintain(log.log, version)
+        await table_ledger.clean_up(log.log, version)
         if (
             again := await TxnLog(storage, ManualClock(stores.BEGINNING_MS)).state()
         ) is None or again.txns != state.txns:
