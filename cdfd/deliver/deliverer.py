@@ -115,7 +115,7 @@ class Deliverer:
             return await self._deliver_large(self.large, first, position)
         for start, end in ranges(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
-                return await self._deliver_group(self._group(versions), position)
+                return await self._deliver_group(versions, position)
             if start > part and self.stop.is_set():
                 return 0
             if not await self._admit(scan.share for scan in plan.scans[start:end]):
@@ -143,19 +143,20 @@ class Deliverer:
         self.monitor.stage("limit", self.clock.monotonic() - began)
         return admitted
 
-    def _group(self, versions: Sequence[Version]) -> Sequence[Version]:
-        """The versions that fit into one delivery, by the sizes of their files. A schema change starts a new delivery."""
+    async def _deliver_group(self, versions: Sequence[Version], position: Position) -> int:
+        """Deliver the versions that fit into one delivery, by the sizes of their files. A schema change starts a new delivery.
+
+        If one of them cannot be read, deliver the versions before it first.
+        """
         size = 0
         for count, version in enumerate(versions):
-            size += version.plan.size
+            following = size + version.plan.size
             large = self.large is not None and self.large.is_large(version)
-            if count and (size > self.limits.max_bytes or version.schema_change is not None or large):
-                return versions[:count]
-        return versions
-
-    async def _deliver_group(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver several versions. If one of them cannot be read, deliver the versions before it first."""
-        if not await self._admit(version.plan.size for version in versions):
+            if count and (following > self.limits.max_bytes or version.schema_change is not None or large):
+                versions = versions[:count]
+                break
+            size = following
+        if not await self._admit((size,)):
             return 0
         while True:
             try:

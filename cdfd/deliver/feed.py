@@ -417,7 +417,7 @@ class Feed:
                 await self._check_lag()  # a restored backup may have fewer versions than the log had
             if not following.done():
                 self.monitor.at_tip(self._listed)
-            found = following.result() if following.done() else await self._unless_interrupted(following)
+            found = following.result() if following.done() else await unless_set(self.mailbox.interrupt, following)
         finally:
             for future in (following, idle):
                 future.cancel()
@@ -456,10 +456,6 @@ class Feed:
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of `work`; None if a stop came first."""
         return await unless_set(self.stop, work)
-
-    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`; None if a stop or a request came first."""
-        return await unless_set(self.mailbox.interrupt, work)
 
     def _log(self, message: str, version: int, position: Position) -> None:
         logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})

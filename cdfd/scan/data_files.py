@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.runtime.registry import DATA_FILES
+from cdfd.storage.base import ColumnPrefetch
 
 Footer: TypeAlias = Any
 """Counts of rows, as `pyarrow.parquet.FileMetaData` has them: `num_rows`, `num_row_groups`, and for each `row_group(number)` `num_rows`,
@@ -90,6 +91,20 @@ def open_data_file(path: str, source: Any, dictionaries: Collection[str] = ()) -
         ending = "trv" if source.read_at(len(_TREVNI), 0) == _TREVNI else "parquet"
     reader: Callable[[Any, Collection[str]], AbstractContextManager[DataFile]] = DATA_FILES.load(ending)
     return reader(source, dictionaries)
+
+
+def prefetch_columns(
+    source: Any, file: DataFile, columns: Sequence[str], groups: Collection[int] | None = None
+) -> None:
+    """Let a remote file prefetch the columns to read, of some row groups or of all. Files of some formats do not say where columns are."""
+    if can_prefetch(source.__class__) and (ranges := getattr(file, "ranges", None)) is not None:
+        source.prefetch_columns(ranges(columns, groups))
+
+
+@cache
+def can_prefetch(kind: type) -> bool:
+    """Whether files of that class can prefetch columns. Cached, because checking a protocol takes as long as opening a file."""
+    return issubclass(kind, ColumnPrefetch)
 
 
 _TREVNI = b"Trv"

@@ -30,10 +30,9 @@ from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
 from cdfd.scan.scans import OnMissingFile, ScanReader, Unpaired, is_small, raise_missing
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
-from cdfd.scan.updates.no_ops import matched_by_key, without_no_ops
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 from cdfd.scan.updates.spill import SpillSpace, spill_space
-from cdfd.scan.updates.whole_pairs import filled, whole_pairs, without_lone_images
+from cdfd.scan.updates.whole_pairs import filled, matched_by_key, whole_pairs, without_lone_images, without_no_ops
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
@@ -103,7 +102,9 @@ class Execution:
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
-        return filled(self._shaped(plans, start, joined and self.rows.is_plain))
+        is_plain = self.rows.is_plain
+        batches = self._shaped(plans, start, joined and is_plain)
+        return batches if is_plain else filled(batches)
 
     def _shaped(
         self, plans: Iterable[ChangePlan], start: Position | None, joined: bool

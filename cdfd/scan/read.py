@@ -13,8 +13,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.plan.shape.predicate import Predicate
-from cdfd.scan.column_prefetch import may_skip_groups, prefetch_columns
-from cdfd.scan.data_files import DataFile, open_data_file
+from cdfd.scan.data_files import DataFile, open_data_file, prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, check_change_type, selection_of
 from cdfd.scan.group_pruning import excluded_groups, kept_batches
 from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
@@ -115,7 +114,7 @@ def read(
         files.open(scan.path, scan.size or None) as source,
         open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
     ):
-        skips = may_skip_groups(scan, where)
+        skips = scan.only is not None or scan.piece is not None or (where is not None and scan.change_type is not None)
         if not skips:
             prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
         reader = FileReader.prepare(file, schema, scan, files)

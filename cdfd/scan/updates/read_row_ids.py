@@ -13,8 +13,7 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.refinement import RowTracking
-from cdfd.scan.column_prefetch import prefetch_columns
-from cdfd.scan.data_files import open_data_file
+from cdfd.scan.data_files import open_data_file, prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles, naming_file

@@ -11,9 +11,18 @@ import pyarrow as pa
 
 from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, types_from_file
+from cdfd.model.columns import (
+    CHANGE_COLUMNS,
+    CHANGE_ORDINAL,
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMMIT_VERSION,
+    types_from_file,
+)
+from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.updates.matching import equal_rows
 
 Codes = npt.NDArray[np.int8]
 
@@ -54,6 +63,28 @@ def without_lone_images(rows: pa.RecordBatch) -> pa.RecordBatch:
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
         return rows
     return with_codes(rows, codes_in_pairs(codes, pairs_of(rows, codes)))
+
+
+def matched_by_key(plan: ChangePlan) -> bool:
+    """Whether a version is refined by a key, which promises rows that differ in a column that you read."""
+    return plan.refinement is not None and plan.refinement.tracking is None and not plan.refinement.images
+
+
+def without_no_ops(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without updates that change nothing: both images are equal in all columns that are read.
+
+    Other rows keep their ordinals, so numbers are missing.
+    """
+    if rows.num_rows < 2:
+        return rows
+    before = pairs_of(rows, codes_of_rows(rows))
+    if not len(before):
+        return rows
+    table = pa.Table.from_batches([rows]).select(rows.schema.names[: -len(CHANGE_COLUMNS)])
+    equal = before[equal_rows(table, before, table, before + 1)]
+    keep = np.ones(rows.num_rows, np.bool_)
+    keep[equal] = keep[equal + 1] = False
+    return rows if keep.all() else rows.filter(array_of(keep))
 
 
 def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:

@@ -17,7 +17,7 @@ from cdfd.plan import refining
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.plan.row_options import RowOptions
-from cdfd.scan.updates.no_ops import matched_by_key
+from cdfd.scan.updates.whole_pairs import matched_by_key
 
 PROTOCOL = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
 TRACKED = {"delta.enableRowTracking": "true"}

@@ -15,7 +15,7 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
 from cdfd.encode.records import Records
-from cdfd.sinks.kafka.records import batches, varints
+from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
@@ -294,4 +294,4 @@ def test_many_partitions(count: int) -> None:
 def test_varints(value: int) -> None:
     expected = bytearray()
     encode_varint(value, expected.append)
-    assert varints.varint(value) == bytes(expected)
+    assert batches._varint(value) == bytes(expected)

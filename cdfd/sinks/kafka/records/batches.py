@@ -17,18 +17,20 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from crc32c import crc32c
 
-from cdfd.encode.pieces import Integers
+from cdfd.encode.pieces import Integers, nulls_of, parts, pool_of
 from cdfd.encode.records import Records
 from cdfd.runtime import native
-from cdfd.sinks.kafka.records import varints
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
-from cdfd.sinks.kafka.records.native_sections import Sections
+
+if TYPE_CHECKING:
+    from cdfd_native.kafka_records import Texts
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -48,6 +50,8 @@ _FEW = 8
 _FEW_BYTES = 64 << 10
 # Blocks that cannot be compressed grow by less than a thousandth in each codec, and a frame has a header and a checksum.
 _GROWTH, _FRAME = 1024, 64
+# Bytes that are free beside the records.
+_SPARE_BYTES = 32
 # Lengths in the format have 31 bits.
 _LENGTH_LIMIT = (1 << 31) - 1 - 1024
 
@@ -168,7 +172,7 @@ def record_batches(
         return
     columns = [(_header_name(name), column) for name, column in records.header_columns]
     headers = _headers(records.headers, counted=False)
-    sections = Sections(records.keys, records.values, len(records.headers), headers, columns)
+    sections = _Sections(records.keys, records.values, len(records.headers), headers, columns)
     order, ends = _by_partition(partitions, len(records))
     start = 0
     for end in ends.tolist():
@@ -213,12 +217,12 @@ def _batches_of_objects(
 
 
 def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], delta: int) -> bytes:
-    rest = b"\x00\x00" + b"".join((varints.varint(delta), _field(key), _field(value), _headers(headers)))
-    return varints.varint(len(rest)) + rest
+    rest = b"\x00\x00" + b"".join((_varint(delta), _field(key), _field(value), _headers(headers)))
+    return _varint(len(rest)) + rest
 
 
 def _field(text: bytes | None) -> bytes:
-    return varints.varint(_NONE) if text is None else varints.varint(len(text)) + text
+    return _varint(_NONE) if text is None else _varint(len(text)) + text
 
 
 def _batch(section: memoryview, first: int, count: int, timestamp: int, batching: Batching) -> RecordBatch | Oversized:
@@ -249,10 +253,82 @@ def _batch(section: memoryview, first: int, count: int, timestamp: int, batching
 
 def _headers(headers: Sequence[tuple[str, bytes]], *, counted: bool = True) -> bytes:
     """The encoded headers that all records share."""
-    count = varints.varint(len(headers)) if counted else b""
-    return count + b"".join(_header_name(name) + varints.varint(len(value)) + value for name, value in headers)
+    count = _varint(len(headers)) if counted else b""
+    return count + b"".join(_header_name(name) + _varint(len(value)) + value for name, value in headers)
 
 
 def _header_name(name: str) -> bytes:
     encoded = name.encode()
-    return varints.varint(len(encoded)) + encoded
+    return _varint(len(encoded)) + encoded
+
+
+_SMALL_VARINTS = [bytes([value]) for value in range(1 << 7)]
+
+
+def _varint(value: int) -> bytes:
+    """A variable-length integer (zigzag, as in Protocol Buffers): 0 -> 00, -1 -> 01, 1 -> 02, 63 -> 7e, 64 -> 80 01."""
+    unsigned = value << 1 ^ value >> 63
+    if unsigned < 0x80:
+        return _SMALL_VARINTS[unsigned]
+    encoded = bytearray()
+    while unsigned >= 0x80:
+        encoded.append(unsigned & 0x7F | 0x80)
+        unsigned >>= 7
+    encoded.append(unsigned)
+    return bytes(encoded)
+
+
+class _Sections:
+    """Writes records one after the other, by `cdfd.runtime.native`: what a batch compresses.
+
+    Args:
+        keys: of the records; None if they have none.
+        values: of the records.
+        fixed: how many headers all records share.
+        headers: these, encoded.
+        columns: headers that differ: the encoded name, and a value or null for each record.
+    """
+
+    def __init__(
+        self,
+        keys: pa.Array | None,
+        values: pa.Array | None,
+        fixed: int,
+        headers: bytes,
+        columns: Iterable[tuple[bytes, pa.Array]],
+    ) -> None:
+        self._keys, self._values = _texts(keys), _texts(values)
+        self._fixed, self._headers = fixed, headers
+        self._columns = [(name, _of_column(column)) for name, column in columns]
+        self._data = np.empty(0, np.uint8)
+
+    def section(self, rows: Integers, limit: int) -> tuple[int, memoryview]:
+        """The first of these records: how many, and their bytes. The next call writes over them.
+
+        Args:
+            rows: which ones, in this order; at least one.
+            limit: in bytes. Only a record that is alone exceeds it.
+        """
+        size = limit + _SPARE_BYTES
+        while True:
+            if len(self._data) < size:
+                # malloc gives memory that was in use before. The system clears each new page first, which takes as long as the records.
+                self._data = np.frombuffer(pa.allocate_buffer(size, pa.system_memory_pool()), np.uint8)
+            data = self._data
+            count, size = native.kafka_records.write(
+                rows, self._keys, self._values, self._fixed, self._headers, self._columns, limit, data
+            )
+            if count:
+                section: Any = data[:size]
+                return count, memoryview(section)
+
+
+def _texts(array: pa.Array | None) -> Texts | None:
+    return None if array is None else _of_column(array)
+
+
+def _of_column(array: pa.Array) -> Texts:
+    pool, nulls = pool_of(array), nulls_of(array)
+    offsets, data = parts(pool)
+    mask: npt.NDArray[np.uint8] | None = None if nulls is None else nulls.view(np.uint8)
+    return data, np.ascontiguousarray(offsets, np.int64), mask
