@@ -49,8 +49,6 @@ class Projection:
         cls,
         schema: TableSchema,
         file_schema: pa.Schema,
-        columns: Sequence[str] | None = None,
-        variant_to_json: Convert = variant.to_json,
     ) -> Projection:
         """Find the table's columns in a file.
 
@@ -60,33 +58,29 @@ class Projection:
         Args:
             schema: of the table, at the version that the file is read for.
             file_schema: of the file, with Parquet's field ids in the fields' metadata (`pq.ParquetFile.schema_arrow`).
-            columns: which of the table's columns, in that order; None for all.
-            variant_to_json: converts stored variants to text.
 
         Raises:
-            ConfigError: `columns` names a column that the table does not have.
             DataError: the values of a column cannot be converted to the table's type, a name or an id fits two columns of the file, or a file
                 has no ids although the table maps columns by id.
             LogError: a column has no id, and the table maps columns by id.
         """
-        wanted = schema if columns is None else schema.select(columns)
-        if wanted.mapping is ColumnMappingMode.ID and wanted.data_fields and not _has_ids(file_schema):
+        if schema.mapping is ColumnMappingMode.ID and schema.data_fields and not _has_ids(file_schema):
             raise DataError(
                 "the file has no field ids, and the table finds its columns by id",
                 hint="Its writer does not support column mapping: rewrite the file",
             )
-        resolver = _Resolver(wanted.mapping, variant_to_json)
+        resolver = _Resolver(schema.mapping)
         fields = list(file_schema)
-        index = _FieldIndex.of(fields, wanted.mapping)
-        partitions = set(wanted.partition_columns)
+        index = _FieldIndex.of(fields, schema.mapping)
+        partitions = set(schema.partition_columns)
         sources = []
-        for child in wanted.struct:
+        for child in schema.struct:
             position = None if child.name in partitions else index.find(child, (child.name,))
             field = None if position is None else fields[position]
             convert = identity if field is None else resolver.convert(child.type, field.type, (child.name,))
             sources.append(_Source(child.name, arrow_type(child.type), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
-        return cls(wanted.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
+        return cls(schema.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
 
     @property
     def file_columns(self) -> dict[str, str]:
@@ -203,7 +197,6 @@ class _Resolver:
     """Builds the conversion of a column, through all of its levels."""
 
     mode: ColumnMappingMode
-    variant_to_json: Convert
 
     def convert(self, kind: DataType, source: Any, path: Path) -> Convert:
         if pa.types.is_dictionary(source):
@@ -232,7 +225,7 @@ class _Resolver:
         return convert
 
     def _variant(self, array: Array) -> Array:
-        text = self.variant_to_json(array)
+        text = variant.to_json(array)
         return text if text.type == pa.json_() else pa.ExtensionArray.from_storage(pa.json_(), text)
 
     def _struct(self, kind: StructType, source: Any, path: Path) -> Convert:

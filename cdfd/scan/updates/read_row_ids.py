@@ -73,8 +73,6 @@ def read_with_ids(
     files: TableFiles,
     tracking: RowTracking,
     rows: RowSet,
-    *,
-    use_threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Some rows of a file: the table's columns, then `ROW_ID_FIELDS`. Row groups without such a row are skipped. Raises what `read` does."""
     with (
@@ -86,4 +84,4 @@ def read_with_ids(
         found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=found)
         prefetch_columns(source, file, reader.names, {group for _, groups in reader.row_groups() for group in groups})
-        yield from reader.batches(BATCH_ROWS, use_threads)
+        yield from reader.batches(BATCH_ROWS, use_threads=False)

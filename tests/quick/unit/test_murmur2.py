@@ -30,11 +30,11 @@ def test_hashes_of_javas_own_tests() -> None:
     assert hashes(pa.array(JAVA, pa.large_binary())).view(np.int32).tolist() == list(JAVA.values())
 
 
-@given(st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=300))), st.integers(1, 1000))
-def test_equal_to_kafka_python(keys: list[bytes | None], count: int) -> None:
-    found = partitions(pa.array(keys, pa.large_binary()), count, unkeyed=count - 1)
+@given(st.lists(st.one_of(st.binary(max_size=40), st.binary(max_size=300))), st.integers(1, 1000))
+def test_equal_to_kafka_python(keys: list[bytes], count: int) -> None:
+    found = partitions(pa.array(keys, pa.large_binary()), count)
     assert found.dtype == np.int32
-    assert found.tolist() == [count - 1 if key is None else expected(key, count) for key in keys]
+    assert found.tolist() == [expected(key, count) for key in keys]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view()])
@@ -54,7 +54,6 @@ def test_one_long_key_among_short_ones() -> None:
     assert partitions(pa.array(keys, pa.large_binary()), 5).tolist() == [expected(key, 5) for key in keys]
 
 
-@pytest.mark.parametrize("keys", [[], [None, None], [b""]])
-def test_partition_of_short_and_missing_keys(keys: list[bytes | None]) -> None:
-    wanted = [3 if key is None else expected(key, 4) for key in keys]
-    assert partitions(pa.array(keys, pa.large_binary()), 4, unkeyed=3).tolist() == wanted
+@pytest.mark.parametrize("keys", [[], [b""]])
+def test_partition_of_few_keys(keys: list[bytes]) -> None:
+    assert partitions(pa.array(keys, pa.large_binary()), 4).tolist() == [expected(key, 4) for key in keys]

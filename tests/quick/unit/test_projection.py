@@ -25,6 +25,7 @@ from cdfd.delta.types.schema import (
     TableSchema,
 )
 from cdfd.errors import ConfigError, DataError, LogError
+from cdfd.scan import variant
 from cdfd.scan.conversion import conversion, identity
 from cdfd.scan.projection import Projection
 
@@ -56,7 +57,7 @@ def project(
     partitions: Mapping[str, pa.Scalar[Any]] | None = None,
     columns: tuple[str, ...] | None = None,
 ) -> pa.RecordBatch:
-    projection = Projection.plan(schema, batch.schema, columns)
+    projection = Projection.plan(schema if columns is None else schema.select(columns), batch.schema)
     arrays = projection.apply(batch, partitions or {})
     result = pa.RecordBatch.from_arrays(arrays, schema=projection.schema)
     result.validate(full=True)
@@ -95,12 +96,12 @@ def test_the_same_type_is_not_copied() -> None:
 def test_only_some_columns_in_the_order_asked_for() -> None:
     schema = table(StructField("a", LONG), StructField("b", LONG), StructField("p", STRING), by=("p",))
     batch = pa.record_batch({"a": [1], "b": [2]})
-    projection = Projection.plan(schema, batch.schema, ("p", "B"))
+    projection = Projection.plan(schema.select(("p", "B")), batch.schema)
     assert projection.columns == ("b",)
     assert projection.schema.names == ["p", "b"]
     assert project(schema, batch, {"p": pa.scalar("x")}, ("p", "B")).to_pylist() == [{"p": "x", "b": 2}]
     with pytest.raises(ConfigError):
-        Projection.plan(schema, batch.schema, ("z",))
+        Projection.plan(schema.select(("z",)), batch.schema)
 
 
 def test_partition_columns_come_from_the_log() -> None:
@@ -116,7 +117,7 @@ def test_only_partition_columns() -> None:
     pq.write_table(pa.table({"x": [1, 2, 3]}), file)
     schema = table(StructField("p", LONG), StructField("x", LONG), by=("p",))
     parquet = pq.ParquetFile(file)
-    projection = Projection.plan(schema, parquet.schema_arrow, ("p",))
+    projection = Projection.plan(schema.select(("p",)), parquet.schema_arrow)
     (batch,) = parquet.iter_batches(columns=list(projection.columns))
     assert projection.apply(batch, {"p": pa.scalar(7)}) == [pa.array([7, 7, 7])]
 
@@ -346,30 +347,22 @@ def test_an_empty_struct_keeps_its_validity() -> None:
     assert read_as(StructType(()), pa.array([{"a": 1}, None])).to_pylist() == [{}, None]
 
 
-def test_variants_are_handed_on_as_they_are_stored() -> None:
-    stored = pa.array([{"metadata": b"\x01", "value": b"\x00"}, None])
-    seen: list[pa.Array[Any]] = []
-
-    def to_json(array: pa.Array[Any]) -> pa.Array[Any]:
-        seen.append(array)
-        return pa.array(["null", None])
-
-    kind = ArrayType(Primitive("variant"))
+def test_variants_become_json_at_any_depth() -> None:
+    stored = pa.array([{"metadata": b"\x01\x00\x00", "value": b"\x00"}, None])  # a variant null, and no variant
     nested = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), stored)
     schema = table(StructField("x", Primitive("variant")))
-    projection = Projection.plan(schema, pa.schema([("x", stored.type)]), variant_to_json=to_json)
+    projection = Projection.plan(schema, pa.schema([("x", stored.type)]))
     (found,) = projection.apply(pa.record_batch({"x": stored}), {})
     assert found.type == pa.json_()
     assert found.to_pylist() == ["null", None]
-    inside = Projection.plan(one(kind), pa.schema([("x", nested.type)]), variant_to_json=to_json)
+    inside = Projection.plan(one(ArrayType(Primitive("variant"))), pa.schema([("x", nested.type)]))
     (lists,) = inside.apply(pa.record_batch({"x": nested}), {})
     assert lists.type == pa.list_(pa.json_())
     assert lists.to_pylist() == [["null", None]]
-    assert seen == [stored, stored]
     assert project(schema, pa.record_batch({"y": [1]})).column(0).type == pa.json_()
 
 
-def test_a_slice_converts_only_its_own_elements() -> None:
+def test_a_slice_converts_only_its_own_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     def to_json(array: pa.Array[Any]) -> pa.Array[Any]:
@@ -377,9 +370,8 @@ def test_a_slice_converts_only_its_own_elements() -> None:
         return pa.nulls(len(array), pa.string())
 
     stored = pa.array([[{"metadata": b"", "value": b""}] * 10] * 100)
-    projection = Projection.plan(
-        one(ArrayType(Primitive("variant"))), pa.schema([("x", stored.type)]), variant_to_json=to_json
-    )
+    monkeypatch.setattr(variant, "to_json", to_json)
+    projection = Projection.plan(one(ArrayType(Primitive("variant"))), pa.schema([("x", stored.type)]))
     projection.apply(pa.record_batch({"x": stored}).slice(50, 2), {})
     assert seen == [20]
 

@@ -231,7 +231,6 @@ def send_record(
     partition: int,
     key: bytes | None,
     value: bytes | None,
-    headers: tuple[tuple[str, bytes], ...] = (),
     *,
     more: bool = False,
 ) -> None:
@@ -240,7 +239,7 @@ def send_record(
     Raises:
         SinkError: as `Producer.send`, or the record is too large.
     """
-    records = Records(array_of([key], pa.large_binary()), array_of([value], pa.large_binary()), headers)
+    records = Records(array_of([key], pa.large_binary()), array_of([value], pa.large_binary()))
     for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000, more=more):
         raise SinkError(
             f"a record of {oversized.size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes"

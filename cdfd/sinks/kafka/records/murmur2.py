@@ -12,32 +12,26 @@ import numpy.typing as npt
 import pyarrow as pa
 from kafka.partitioner import murmur2
 
-from cdfd.encode.pieces import nulls_of, pool_of, text_parts
+from cdfd.encode.pieces import pool_of, text_parts
 from cdfd.runtime import native
 
 _Hashes = npt.NDArray[np.uint32]
 
 
-def partitions(keys: pa.Array, count: int, *, unkeyed: int = 0) -> npt.NDArray[np.int32]:
+def partitions(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
     """The partition of each record.
 
     Args:
-        keys: binary or text of any width; null for a record without a key.
+        keys: binary or text of any width, none null.
         count: number of partitions of the topic, at least 1.
-        unkeyed: partition of records without a key. The caller should pass another one for each batch, which makes few large batches and
-            fills all partitions.
     """
-    found = ((hashes(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
-    nulls = nulls_of(keys)
-    if nulls is not None:
-        found[nulls] = unkeyed
-    return found
+    return ((hashes(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
 def hashes(keys: pa.Array) -> _Hashes:
-    """The 32 bits of Java's `Utils.murmur2` of each key. The hash of a null is undefined."""
+    """The 32 bits of Java's `Utils.murmur2` of each key."""
     if not native.built:
-        return np.array([murmur2(key or b"") for key in pool_of(keys).to_pylist()], np.int64).astype(np.uint32)
+        return np.array([murmur2(key) for key in pool_of(keys).to_pylist()], np.int64).astype(np.uint32)
     offsets, data = text_parts(keys)
     hashed = np.empty(len(keys), np.uint32)
     native.kafka_records.hashes(data, offsets, hashed)
