@@ -79,6 +79,7 @@ def column(array: pa.Array, rules: Rules) -> Column:
     encode = _encoder(array.type)
     if array.null_count == len(array):
         return literal(_NULL)
+    rules = replace(rules, binary="base64") if types.is_decimal(array.type) else rules
     array = in_mode(array, rules)
     encode = _encoder(array.type)
     found = encode(array, rules)
@@ -91,6 +92,7 @@ def cells(array: pa.Array, rules: Rules) -> Column | Cells:
     """The cells of an array, for `join` alone: those that a kernel prints are not texts yet. Raises as `column` does."""
     if types.is_dictionary(array.type) and len(array.dictionary) > len(array):
         return cells(array.dictionary_decode(), rules)
+    rules = replace(rules, binary="base64") if types.is_decimal(array.type) else rules
     array = in_mode(array, rules)
     found = native_cells.cells(array)
     if found is None:

@@ -130,7 +130,7 @@ class ProtobufSchema:
         taken: set[str] = set()
         slots = []
         numbers = self._numbers.get(path, {})
-        names = [unique(legal(each.name), taken) for each in kind.fields]
+        names = [_field_name(each.name, taken) for each in kind.fields]
         following = _following(numbers)
         # Names of messages and of fields share a space.
         messages = set(taken)
@@ -234,9 +234,18 @@ def _title(name: str) -> str:
     return legal("".join(word[:1].upper() + word[1:] for word in words) or "Field")
 
 
+def _field_name(name: str, taken: set[str]) -> str:
+    """A name that no field has, neither as it is nor as Protobuf has it in JSON by default. Both are taken from now on."""
+    found, number = legal(name), 2
+    while found in taken or _json_name(found) in taken:
+        found, number = f"{legal(name)}_{number}", number + 1
+    taken |= {found, _json_name(found)}
+    return found
+
+
 def _json_name(name: str) -> str:
     """The name that a field has in JSON by default."""
-    return re.sub("_(.?)", lambda match: match[1].upper(), name)
+    return re.sub("_+(.?)", lambda match: match[1].upper(), name)
 
 
 def _following(numbers: Mapping[str, int]) -> Iterator[int]:

@@ -1,0 +1,153 @@
+"""Records in Protobuf, read by Google's library with the schema compiled by protoc."""
+
+import datetime as dt
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import types
+
+from cdfd.encode.kinds import Modes
+from cdfd.encode.protobuf.format import ProtobufFormat
+from cdfd.encode.protobuf.schema import numbers_of
+from cdfd.errors import DataError, UnsupportedError
+from tests.support.protobuf import message_type, parse
+from tests.support.schemas import BatchEncoder
+from tests.support.typed_values import arrays
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Arrow's type without zone
+
+
+def encoder_of(batch: pa.RecordBatch, **options: Any) -> BatchEncoder:
+    return BatchEncoder(lambda shape: ProtobufFormat(shape, **options), batch.schema)
+
+
+def read(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    encoder = encoder_of(batch)
+    values = encoder.rows(batch)
+    values.validate(full=True)
+    messages = (parse(encoder.schema, value) for value in values.to_pylist())
+    fields = {field.name: field.type for field in batch.schema}
+    return [
+        {field.json_name: value_of(message, field, fields[field.json_name]) for field in message.DESCRIPTOR.fields}
+        for message in messages
+    ]
+
+
+def value_of(message: Any, field: FieldDescriptor, kind: pa.DataType) -> Any:
+    """The value of a field as `expected` has it."""
+    if types.is_dictionary(kind):
+        return value_of(message, field, kind.value_type)
+    if types.is_map(kind):
+        found = getattr(message, field.name)
+        if field.message_type.GetOptions().map_entry:
+            element = field.message_type.fields_by_name["value"].message_type.fields_by_name["value"]
+            return {key: value_of(item, element, kind.item_type) for key, item in found.items()}
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return [(value_of(item, key, kind.key_type), value_of(item, value, kind.item_type)) for item in found]
+    if types.is_nested(kind) and not types.is_struct(kind):
+        element = field.message_type.fields_by_name["value"]
+        return [value_of(item, element, kind.value_type) for item in getattr(message, field.name)]
+    if not message.HasField(field.name):
+        return None
+    value = getattr(message, field.name)
+    if types.is_struct(kind):
+        inner = {each.json_name: each for each in value.DESCRIPTOR.fields}
+        return {each.name: value_of(value, inner[each.name], each.type) for each in kind}
+    if types.is_timestamp(kind):
+        assert 0 <= value.nanos < 10**9
+        return value.seconds * 10**6 + value.nanos // 1_000
+    return comparable(value)
+
+
+def comparable(value: Any) -> Any:
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def expected(value: Any, kind: pa.DataType) -> Any:
+    if types.is_dictionary(kind):
+        return expected(value, kind.value_type)
+    if types.is_map(kind):
+        pairs = [(expected(key, kind.key_type), expected(item, kind.item_type)) for key, item in value or ()]
+        return (
+            dict(pairs)
+            if types.is_string(kind.key_type) or types.is_integer(kind.key_type) or types.is_decimal(kind.key_type)
+            else pairs
+        )
+    if types.is_nested(kind) and not types.is_struct(kind):
+        # Null and empty are the same.
+        return [expected(item, kind.value_type) for item in value or ()]
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        return {field.name: expected(value[field.name], field.type) for field in kind}
+    if types.is_date(kind):
+        return (value - dt.date(1970, 1, 1)).days
+    if types.is_timestamp(kind):
+        return (value.replace(tzinfo=None) - EPOCH) // dt.timedelta(microseconds=1)
+    return f"{value:f}" if types.is_decimal(kind) else comparable(value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(arrays().filter(lambda array: not has_void(array.type)), min_size=1, max_size=3))
+def test_google_reads_every_row(columns: list[pa.Array]) -> None:
+    count = min(len(column) for column in columns)
+    names = [f"c{number}" for number in range(len(columns))]
+    batch = pa.record_batch([column.slice(0, count) for column in columns], names=names)
+    listed = {name: batch.column(name).to_pylist() for name in names}
+    assert read(batch) == [
+        {name: expected(listed[name][row], batch.schema.field(name).type) for name in names} for row in range(count)
+    ]
+
+
+def has_void(kind: pa.DataType) -> bool:
+    if types.is_map(kind):
+        return has_void(kind.key_type) or has_void(kind.item_type)
+    return types.is_null(kind) or any(has_void(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def test_years_beyond_those_of_a_calendar_are_seconds_as_they_are() -> None:
+    array = pa.array([2**62, -(2**62)], pa.timestamp("us", "UTC"))
+    assert [row["t"] for row in read(pa.record_batch({"t": array}))] == [2**62, -(2**62)]
+
+
+def test_numbers_stay_where_columns_come_and_go() -> None:
+    first = encoder_of(pa.record_batch({"a": pa.array([1]), "b": pa.array([{"x": 1, "y": 2}]), "c": pa.array(["z"])}))
+    batch = pa.record_batch({"new": pa.array([True]), "c": pa.array(["z"]), "b": pa.array([{"w": 3, "y": 2}])})
+    second = encoder_of(batch, newest=first.schema)
+    assert numbers_of(first.schema) == {"Value": {"a": 1, "b": 2, "c": 3}, "Value.B": {"x": 1, "y": 2}}
+    assert numbers_of(second.schema) == {"Value": {"new": 4, "c": 3, "b": 2}, "Value.B": {"w": 3, "y": 2}}
+    (value,) = second.rows(batch).to_pylist()
+    old = parse(first.schema, value)
+    assert (old.c, old.b.y, old.HasField("a"), old.b.HasField("x")) == ("z", 2, False, False)
+
+
+def test_a_schema_of_another_topic_is_refused() -> None:
+    with pytest.raises(DataError, match="no message"):
+        encoder_of(pa.record_batch({"a": pa.array([1])}), newest='{"type":"record"}')
+
+
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5), min_size=1, max_size=6, unique=True
+    )
+)
+@settings(max_examples=50, deadline=None)
+def test_any_names_make_a_schema_that_has_them(names: list[str]) -> None:
+    kind = pa.struct([("value", pa.list_(pa.map_(pa.string(), pa.int32())))])
+    schema = pa.schema([(name, kind) for name in names])
+    text = BatchEncoder(ProtobufFormat, schema).schema
+    assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == names
+
+
+def test_types_that_protobuf_does_not_have() -> None:
+    with pytest.raises(UnsupportedError, match="column d: Protobuf has no decimals"):
+        encoder_of(pa.record_batch({"d": pa.array([1]).cast(pa.decimal128(19))}), modes=Modes("precise"))
+    with pytest.raises(UnsupportedError, match="column n: a column of type void"):
+        encoder_of(pa.record_batch({"s": pa.array([{"n": None}], pa.struct([("n", pa.null())]))}))
