@@ -351,6 +351,23 @@ def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None
 
 
 @app.command()
+def sample(
+    config: CONFIG,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="WHERE", help="A version or a time. Default: the newest version with changes."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="Change rows at most.")] = 2,
+    as_json: AS_JSON = False,
+) -> None:
+    """Print records as they would be sent: key, headers, value, size and schema. Sends and registers nothing."""
+    from cdfd.cli.commands import sample as sampling
+
+    write(sampling.run(config, table, start=from_, rows=rows, as_json=as_json))
+
+
+@app.command()
 def backfill(
     config: CONFIG,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],

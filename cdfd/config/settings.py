@@ -87,6 +87,7 @@ __all__ = [
     "Uri",
     "UserText",
     "WebAddress",
+    "either",
     "registry_name",
 ]
 

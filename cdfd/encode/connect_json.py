@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from cdfd.encode.json_writer import JsonWriter
-from cdfd.encode.kinds import Kind, Modes, kind_of_shape
+from cdfd.encode.kinds import Kind, KindField, Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import Headers
 from cdfd.encode.values import Rules
@@ -14,6 +14,9 @@ from cdfd.errors import UnsupportedError
 
 MODES: Final = Modes("precise", "micros", "bytes")
 """Forms of values as Debezium's connectors have them by default."""
+
+_VERSIONS: Final = {"io.debezium.connector.cdfd.Source": 1, "event.block": 1}
+"""Versions of the envelope's structs, as Debezium has them."""
 
 _FLOATS: Final = {"float32": "float", "float64": "double"}
 
@@ -44,23 +47,27 @@ class ConnectJsonEncoding:
     def values(self, payload: Payload) -> pa.Array:
         """As `Encoding.values`."""
         if self._shape is not payload.shape:
-            self._prefix = b'{"schema":' + self.describe(payload.shape).encode() + b',"payload":'
+            schema = _schema(kind_of_shape(payload.shape, self._modes), optional=False)
+            text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+            self._prefix = b'{"schema":' + text.encode() + b',"payload":'
             self._shape = payload.shape
         return self._writer.rows(payload, payload.shape.fields, self._prefix, b"}")
 
-    def describe(self, shape: Shape) -> str:
-        """As `Encoding.describe`."""
-        kind = kind_of_shape(shape, self._modes)
-        return json.dumps(_schema(kind, optional=False), ensure_ascii=False, separators=(",", ":"))
+
+def _field(field: KindField) -> dict[str, Any]:
+    try:
+        return {**_schema(field.kind, optional=field.nullable), "field": field.name}
+    except UnsupportedError as error:
+        if not error.what.startswith("column "):
+            error.what = f"column {field.name}: {error.what}"
+        raise
 
 
 def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"type": _FLOATS.get(kind.type, kind.type)}
     match kind.type:
         case "struct":
-            document["fields"] = [
-                {**_schema(each.kind, optional=each.nullable), "field": each.name} for each in kind.fields
-            ]
+            document["fields"] = [_field(each) for each in kind.fields]
         case "array":
             assert kind.items is not None
             document["items"] = _schema(kind.items, optional=True)
@@ -71,13 +78,13 @@ def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
             document["values"] = _schema(kind.items, optional=True)
         case "null":
             raise UnsupportedError(
-                "a column of type void has no type in Kafka Connect", hint="Leave the column out with `columns`"
+                "a value of type void has no type in Kafka Connect", hint="Leave the column out with `columns`"
             )
     document["optional"] = optional
     if kind.name is not None:
         document["name"] = kind.name
-        if kind.type != "struct":
-            document["version"] = 1
+        if kind.type != "struct" or kind.name in _VERSIONS:
+            document["version"] = _VERSIONS.get(kind.name, 1)
     if kind.parameters:
         document["parameters"] = dict(kind.parameters)
     return document

@@ -30,13 +30,6 @@ class Encoding(Protocol):
             SinkError: a schema registry refuses the schema, or does not answer.
         """
 
-    def describe(self, shape: Shape) -> str | None:
-        """The schema of records of a shape as text; None if there is none. No registry is asked.
-
-        Raises:
-            UnsupportedError: a type that the encoding does not have.
-        """
-
 
 class EncodedRows:
     """Rows of any schema that comes, or some columns of them.
@@ -76,7 +69,3 @@ class EncodedRows:
             fields = (ShapeField(field.name, field.type, number < table) for number, field in columns)
             self._schema, self._shape = schema, Shape(self._name, tuple(fields))
         return self._shape
-
-    def describe(self, schema: pa.Schema) -> str | None:
-        """The schema of these texts; None if there is none."""
-        return self._encoding.describe(self.shape(schema))

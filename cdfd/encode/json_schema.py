@@ -1,7 +1,8 @@
 """Schemas of JSON (JSON Schema, draft 7, which registries and their clients support), of the types of records.
 
 `connect.type` and `title` have the type and the name that Kafka Connect's converter for JSON Schema looks for.
-Properties may be added: a record of an older schema is valid for a newer one, and of a newer one for an older one.
+Objects have the properties of the schema and no others: then registries, whose default is BACKWARD, let columns be added and integers be
+widened. To drop a column, set the subject's compatibility to FORWARD or NONE.
 """
 
 import json
@@ -62,7 +63,9 @@ def _type(kind: Kind) -> dict[str, Any]:
                 for number, each in enumerate(kind.fields)
             }
             required = [each.name for each in kind.fields if not each.nullable]
-            return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+            # A registry takes new properties if records of older schemas cannot have had them with other values.
+            found = {"type": "object", "properties": properties, "additionalProperties": False}
+            return found | ({"required": required} if required else {})
         case "array":
             assert kind.items is not None
             return {"type": "array", "items": _nullable(kind.items)}

@@ -75,11 +75,6 @@ class JsonEncoding:
             self._shape = payload.shape
         return self._writer.rows(payload, payload.shape.fields, suffix=ending)
 
-    def describe(self, shape: Shape) -> str | None:
-        """As `Encoding.describe`."""
-        check_types(shape)
-        return None
-
 
 def check_types(shape: Shape) -> None:
     """`UnsupportedError` where JSON has no form for the type of a field."""

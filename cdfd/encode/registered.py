@@ -113,10 +113,6 @@ class RegisteredEncoding:
         assert self._format is not None
         return self._format.rows(payload, self._prefix)
 
-    def describe(self, shape: Shape) -> str:
-        """As `Encoding.describe`."""
-        return self._make(shape, None).schema
-
     def _register(self, shape: Shape) -> None:
         registration = self._registration
         subject = registration.subject(self._topic, self._part, shape.name)

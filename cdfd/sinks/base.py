@@ -42,6 +42,63 @@ class ReopenSinkError(SinkError):
     """A sink has to be opened again, although nothing is wrong: for example, it was idle for so long that the cluster has forgotten it."""
 
 
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """A record as it would be sent.
+
+    Attributes:
+        key: None for no key.
+        value: None for a tombstone.
+        headers: in order.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all, without what the record batch adds."""
+        parts = (
+            self.key or b"",
+            self.value or b"",
+            *(part for name, value in self.headers for part in (name.encode(), value)),
+        )
+        return sum(map(len, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSchema:
+    """A schema that records refer to.
+
+    Attributes:
+        subject: in the registry.
+        kind: AVRO, JSON or PROTOBUF.
+        text: of the schema.
+        state: what the registry has: the id, or why there is none.
+    """
+
+    subject: str
+    kind: str
+    text: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Records that are not sent.
+
+    Attributes:
+        topic: where a daemon would send them.
+        records: in order.
+        schemas: of keys and values.
+    """
+
+    topic: str
+    records: tuple[SampleRecord, ...]
+    schemas: tuple[SampleSchema, ...] = ()
+
+
 _NO_BACKFILLS = "this sink does not support backfills"
 _NO_CONTROL = "this sink stores no requests of operators"
 
@@ -206,6 +263,21 @@ class Connector(OwnTopics, ABC):
         """
         await self.position(table)
         return "ok"
+
+    def sample(self, table: Table, table_id: str, rows: pa.RecordBatch, *, snapshot: bool) -> Sample:
+        """The records of change rows. Nothing is sent or registered.
+
+        Args:
+            table: of the rows.
+            table_id: `metaData.id`.
+            rows: change rows.
+            snapshot: whether they are live rows.
+
+        Raises:
+            UnsupportedError: the sink has no records.
+            CdfdError: the rows cannot be encoded.
+        """
+        raise UnsupportedError("this sink has no records", hint="`cdfd tail` prints rows")
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Set a table's position; None: as if nothing was ever delivered. By default a position can only move forward.

@@ -11,8 +11,8 @@ from grpc_tools import protoc
 
 
 @lru_cache(100)
-def message_type(text: str) -> type[Message]:
-    """The class of the first message in a file. Fails where protoc refuses it."""
+def compiled_files(text: str) -> descriptor_pb2.FileDescriptorSet:
+    """A file, `record.proto`, and those that it imports. Fails where protoc refuses it."""
     with tempfile.TemporaryDirectory() as folder:
         source, compiled = Path(folder, "record.proto"), Path(folder, "record.bin")
         source.write_text(text)
@@ -25,11 +25,21 @@ def message_type(text: str) -> type[Message]:
             f"--descriptor_set_out={compiled}",
         ]
         assert protoc.main([*arguments, str(source)]) == 0, text
-        files = descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes())
+        return descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes())
+
+
+def described(text: str) -> descriptor_pb2.FileDescriptorProto:
+    """The descriptor of a file."""
+    return next(file for file in compiled_files(text).file if file.name == "record.proto")
+
+
+@lru_cache(100)
+def message_type(text: str) -> type[Message]:
+    """The class of the first message in a file."""
+    files, record = compiled_files(text), described(text)
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    record = next(file for file in files.file if file.name == "record.proto")
     name = ".".join(filter(None, (record.package, record.message_type[0].name)))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 

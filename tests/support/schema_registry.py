@@ -11,6 +11,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import fastavro
+import jsonschema
+
+from tests.support.protobuf import described, message_type
 
 PROMOTIONS = {
     "int": {"long", "float", "double"},
@@ -59,6 +62,7 @@ class Registry:
     authorization: str | None = None
     failures: list[int | None] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    kinds: dict[int, str] = field(default_factory=dict)
 
     def require(self, username: str, password: str) -> None:
         self.authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
@@ -69,30 +73,62 @@ class Registry:
             case "GET", ["schemas", "types"]:
                 return 200, ["JSON", "PROTOBUF", "AVRO"]
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
-                return 200, {"schema": self.schemas[int(number)]}
+                return 200, self._described(int(number), serialized="format=serialized" in path)
+            case "GET", ["subjects", subject, "versions", "latest"] if subject in self.subjects:
+                newest = self.subjects[subject][-1]
+                return 200, {
+                    "subject": subject,
+                    "version": len(self.subjects[subject]),
+                    "id": newest,
+                    **self._described(newest),
+                }
+            case "GET", ["subjects", _, "versions", "latest"]:
+                return 404, {"error_code": 40401, "message": "Subject not found."}
+            case "POST", ["subjects", subject] if subject not in self.subjects:
+                return 404, {"error_code": 40401, "message": "Subject not found."}
+            case "POST", ["subjects", subject]:
+                return self._looked_up(subject, body["schema"])
             case "GET", ["subjects", subject, "versions"] if subject in self.subjects:
                 return 200, list(range(1, len(self.subjects[subject]) + 1))
             case "GET", ["subjects", subject, "versions", number] if subject in self.subjects:
                 found = self.subjects[subject][int(number) - 1]
                 return 200, {"subject": subject, "version": int(number), "id": found, "schema": self.schemas[found]}
             case "POST", ["subjects", subject, "versions"]:
-                return self._register(subject, body["schema"])
+                return self._register(subject, body["schema"], body.get("schemaType", "AVRO"))
         return 404, {"error_code": 40401, "message": "HTTP 404 Not Found"}
 
-    def _register(self, subject: str, schema: str) -> tuple[int, Any]:
+    def _described(self, number: int, *, serialized: bool = False) -> dict[str, str]:
+        kind, text = self.kinds[number], self.schemas[number]
+        if kind == "PROTOBUF" and serialized:
+            text = base64.b64encode(described(text).SerializeToString()).decode()
+        return {"schema": text} | ({} if kind == "AVRO" else {"schemaType": kind})
+
+    def _looked_up(self, subject: str, schema: str) -> tuple[int, Any]:
+        for version, number in enumerate(self.subjects[subject], 1):
+            if self.schemas[number] == schema:
+                return 200, {"subject": subject, "version": version, "id": number, **self._described(number)}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
+
+    def _register(self, subject: str, schema: str, kind: str) -> tuple[int, Any]:
         try:
-            fastavro.parse_schema(json.loads(schema))
-        except (ValueError, fastavro.schema.SchemaParseException) as error:
+            if kind == "AVRO":
+                fastavro.parse_schema(json.loads(schema))
+            elif kind == "JSON":
+                jsonschema.Draft7Validator.check_schema(json.loads(schema))
+            else:
+                message_type(schema)
+        except (ValueError, fastavro.schema.SchemaParseException, jsonschema.SchemaError, AssertionError) as error:
             return 422, {"error_code": 42201, "message": f"Invalid schema: {error}"}
         versions = self.subjects.get(subject, [])
         known = next((number for number, text in self.schemas.items() if text == schema), None)
         if known in versions:
             return 200, {"id": known}
-        if versions and not readable(json.loads(schema), json.loads(self.schemas[versions[-1]])):
+        newest = json.loads(self.schemas[versions[-1]]) if versions and kind == "AVRO" else None
+        if newest is not None and not readable(json.loads(schema), newest):
             message = "Schema being registered is incompatible with an earlier schema for subject"
             return 409, {"error_code": 409, "message": f'{message} "{subject}"'}
         number = known or len(self.schemas) + 1
-        self.schemas[number] = schema
+        self.schemas[number], self.kinds[number] = schema, kind
         self.subjects.setdefault(subject, []).append(number)
         return 200, {"id": number}
 

@@ -54,9 +54,6 @@ class NoEncoding:
         self.payload = payload
         return pa.nulls(payload.count, pa.large_binary())
 
-    def describe(self, shape: Shape) -> None:
-        return None
-
 
 def payload_of(batch: pa.RecordBatch, name: str = "shop.orders.Value") -> Payload:
     """The rows of a batch as the flat envelope has them."""

@@ -6,21 +6,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 
+import pyarrow as pa
+
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
+from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, Sample, StageTimer, Write, unmeasured
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
-from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
+from cdfd.sinks.kafka.samples import KnownSchemas, sample_records
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
@@ -102,19 +106,39 @@ class KafkaConnector(Connector):
         """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `opened`."""
         sink = self._sink
         with registry(sink) as found:
-            encoder = encoders(
-                sink.format.choice,
-                table.rows.published_key,
-                found,
-                longs_as_strings=sink.longs == "string",
-                headers=table.published_headers,
-                transactions=sink.topics.transactions,
-            )
-            made = await KafkaSink.open(place, client(sink), encoder, stage)
+            made = await KafkaSink.open(place, client(sink), self._encoders(table, found), stage)
             try:
                 yield made
             finally:
                 await made.close()
+
+    def _encoders(self, table: Table, registration: Registration | None) -> MakeEncoder:
+        sink = self._sink
+        return encoders(
+            sink.format.choice,
+            table.rows.published_key,
+            registration,
+            longs_as_strings=sink.longs == "string",
+            headers=table.published_headers,
+            transactions=sink.topics.transactions,
+        )
+
+    def sample(self, table: Table, table_id: str, rows: pa.RecordBatch, *, snapshot: bool) -> Sample:
+        """The records of change rows; see the port. The registry is asked for ids, and need not answer."""
+        sink, topics = self._sink, self._sink.topics
+        compacted = "compact" in topics.config.get("cleanup.policy", "")
+        tombstones = sink.tombstone_rule == "always" or (sink.tombstone_rule == "auto" and compacted)
+        facts = TopicFacts(topics.partitions, tombstones and bool(table.key), 1 << 20)
+        with registry(sink, auto_register=False) as registration:
+            known = None if registration is None else KnownSchemas(registration.schemas)
+            if registration is not None and known is not None:
+                registration = replace(registration, schemas=known)
+            origin = Origin(self._config.pipeline, table.name, table_id, table.topic)
+            encoder = self._encoders(table, registration)(origin, facts)
+            part = SnapshotPart.END if snapshot else SnapshotPart.MIDDLE
+            batches = encoder.encode(rows, snapshot=snapshot, part=part)
+        records = tuple(record for batch in batches for record in sample_records(batch))
+        return Sample(table.topic, records, () if known is None else tuple(known.found))
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The topic; see the port."""
@@ -192,7 +216,7 @@ class KafkaConnector(Connector):
 
 
 @contextmanager
-def registry(sink: KafkaSettings) -> Iterator[Registration | None]:
+def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Registration | None]:
     """How schemas are registered, by a client that is closed at the end of the block; None if there is no registry."""
     settings = sink.schema_registry
     if settings is None:
@@ -203,7 +227,8 @@ def registry(sink: KafkaSettings) -> Iterator[Registration | None]:
         login=login_of(settings),
         tls=tls_of(settings),
         timeout=settings.timeout,
-        auto_register=settings.auto_register,
+        auto_register=auto_register and settings.auto_register,
+        attempts=5 if auto_register else 1,
     )
     try:
         yield Registration(opened, settings.subject, settings.framing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
@@ -19,6 +18,7 @@ from cdfd.config.settings import (
     SinkSettings,
     UserText,
     WebAddress,
+    either,
     registry_name,
 )
 from cdfd.encode.formats import CHOICES, FormatChoice, RecordFormat, record_format
@@ -56,8 +56,8 @@ class Format(Section):
     """Form of the records: `format: debezium`, a word for an envelope and an encoding, or a mapping with these keys."""
 
     name: Annotated[str, registry_name(RECORD_FORMATS)] | None = None
-    """A word for an envelope and an encoding: `flat`, `cloudevents` and `debezium` are in JSON, `avro` and `arrow` are flat. Or a format that
-    another package registers.
+    """A word for an envelope and an encoding: `flat`, `cloudevents` and `debezium` are in JSON, `avro` and `arrow` are flat. Or a format
+    that another package registers.
     """
 
     envelope: Literal["flat", "debezium", "cloudevents"] = "flat"
@@ -87,27 +87,34 @@ class Format(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_word(cls, data: Any) -> Any:
-        return {"name": data} if isinstance(data, str) else data
+        if isinstance(data, str):
+            data = {"name": _check_name(data)}
+        word = CHOICES.get(str(data["name"])) if isinstance(data, dict) and "name" in data else None
+        if word is None or "envelope" in data or "encoding" in data:
+            return data
+        others = {key: value for key, value in data.items() if key != "name"}
+        return {"envelope": word.envelope, "encoding": word.encoding, **others}
 
     @model_validator(mode="after")
     def _check_combination(self) -> Format:
+        conflicts: list[tuple[Path, str]] = []
         if self.name is not None:
-            others = [name for name in ("envelope", "encoding") if name in self.model_fields_set]
-            if others:
-                raise Conflicts(*(((name,), "has no use with name") for name in others))
-        choice = self.choice
-        if isinstance(choice, FormatChoice) and choice.conflict is not None:
-            name, why = choice.conflict
-            raise Conflicts(((name,), why))
+            others = self.model_fields_set - {"name"}
+            conflicts += [((other,), "has no use with name") for other in sorted(others)]
+        elif (conflict := self._of_cdfd.conflict) is not None:
+            conflicts.append(((conflict[0],), conflict[1]))
+        if conflicts:
+            raise Conflicts(*conflicts)
         return self
+
+    @property
+    def _of_cdfd(self) -> FormatChoice:
+        return FormatChoice(self.envelope, self.encoding, self.decimal, self.time, self.binary)
 
     @property
     def choice(self) -> str | FormatChoice:
         """The envelope and the encoding, or the name of another package's format."""
-        if self.name is not None and self.name not in CHOICES:
-            return self.name
-        word = FormatChoice(self.envelope, self.encoding) if self.name is None else CHOICES[self.name]
-        return replace(word, decimal=self.decimal, time=self.time, binary=self.binary)
+        return self._of_cdfd if self.name is None else self.name
 
     @property
     def record_format(self) -> RecordFormat:
@@ -115,7 +122,14 @@ class Format(Section):
         return record_format(self.choice)
 
     def __str__(self) -> str:
-        return self.name or f"{{envelope: {self.envelope}, encoding: {self.encoding}}}"
+        words = [word for word, choice in CHOICES.items() if choice == self._of_cdfd]
+        return self.name or next(iter(words), f"{{envelope: {self.envelope}, encoding: {self.encoding}}}")
+
+
+def _check_name(name: str) -> str:
+    if name not in RECORD_FORMATS:
+        raise ValueError(f"expected {either(RECORD_FORMATS.names())}, or a mapping")
+    return name
 
 
 class SchemaRegistry(Section):

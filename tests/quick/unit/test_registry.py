@@ -1,22 +1,36 @@
+import contextlib
 import io
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, EncodingName, FormatChoice, encoding_of
 from cdfd.encode.records import Origin
-from cdfd.encode.registered import Registration
+from cdfd.encode.registered import Registration, Strategy
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_COLUMNS
-from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, basic
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, basic, login_of, tls_of
+from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 from tests.support.change_rows import Row, change_rows
+from tests.support.protobuf import message_type
 from tests.support.schema_registry import Registry, serving
+from tests.support.schemas import Catalog
+
+ORIGIN = Origin("shop", "orders", "table-id", "orders")
 
 
 def record(**fields: Any) -> str:
@@ -165,7 +179,7 @@ def test_answers_that_are_no_id(server: Registry, client: SchemaRegistry, answer
 
 
 def values_of(client: SchemaRegistry, encoding: EncodingName = "avro") -> EncodedRows:
-    options = EncoderOptions(Origin("shop", "orders", "table-id", "orders"), registration=Registration(client))
+    options = EncoderOptions(ORIGIN, registration=Registration(client))
     return EncodedRows(encoding_of(FormatChoice("flat", encoding), options, "value"), "orders.Value")
 
 
@@ -205,3 +219,143 @@ def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> 
         known.check()
     known.check()
     known.close()
+
+
+# What is configured
+
+
+def test_the_next_address_is_asked_where_one_does_not_answer(server: Registry) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+    client = SchemaRegistry([closed, server.url], attempts=1, timeout=5)
+    assert client.register("orders-value", record(a="int")) == 1
+    server.failures += [503]
+    with pytest.raises(SinkError, match="schema registry"):
+        client.register("orders-value", record(a="long"))
+    client.close()
+
+
+def test_an_answer_of_a_proxy_in_html_is_an_error(server: Registry, client: SchemaRegistry) -> None:
+    server.answer = lambda *_: (200, "<html>Sign in</html>")  # type: ignore[method-assign]  # as a proxy does
+    for ask in (client.check, lambda: client.latest("orders-value"), lambda: client.register("s", record(a="int"))):
+        with pytest.raises(SinkError, match=r"answered 200 .*Sign in"):
+            ask()
+
+
+def test_an_answer_that_drips_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as drip:
+        thread = threading.Thread(target=dripping, args=(drip,), daemon=True)
+        thread.start()
+        client = SchemaRegistry(f"http://127.0.0.1:{drip.getsockname()[1]}", attempts=1, timeout=0.5)
+        with pytest.raises(SinkError, match=r"too slow|timed out"):
+            client.check()
+        client.close()
+        thread.join(10)
+
+
+def dripping(server: socket.socket) -> None:
+    """A server that sends a byte every tenth of a second, until its client leaves."""
+    connection, _ = server.accept()
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(100):
+            connection.sendall(b" ")
+            time.sleep(0.1)
+
+
+def test_schemas_are_looked_up_where_they_must_not_be_registered(server: Registry, client: SchemaRegistry) -> None:
+    reader = SchemaRegistry(server.url, backoff=0.001, auto_register=False)
+    for _ in range(2):
+        with pytest.raises(SchemaChangedError, match="does not have the schema for subject orders-value"):
+            reader.register("orders-value", record(a="long"))
+        client.register("orders-value", record(a="int"))
+    number = client.register("orders-value", record(a="long"))
+    assert reader.register("orders-value", record(a="long")) == number
+    reader.close()
+
+
+def test_a_token_is_sent(server: Registry) -> None:
+    server.authorization = "Bearer t0ken"
+    settings = Settings.model_validate({"url": server.url, "oauth": {"token": "t0ken"}})
+    client = SchemaRegistry(settings.url, login=login_of(settings))
+    client.check()
+    client.close()
+
+
+def test_a_token_that_cannot_be_had_names_its_setting(server: Registry) -> None:
+    oauth = {"token_url": f"{server.url}/token", "client_id": "cdfd", "client_secret": "s3cret"}
+    settings = Settings.model_validate({"url": server.url, "oauth": oauth})
+    client = SchemaRegistry(settings.url, login=login_of(settings), attempts=1)
+    with pytest.raises(SinkError, match=r"sink.schema_registry.oauth.token_url") as info:
+        client.check()
+    assert "s3cret" not in str(info.value)
+    client.close()
+
+
+def test_certificates_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    settings = Settings.model_validate({"url": "https://registry:8081", "ca_path": str(tmp_path / "ca.pem")})
+    with pytest.raises(ConfigError, match=r"certificates of sink.schema_registry cannot be used"):
+        tls_of(settings)
+
+
+# Other kinds of schemas, read by the deserializers of Confluent
+
+
+@pytest.mark.parametrize("kind", ["avro", "json_schema", "protobuf"])
+def test_confluents_deserializers_read_values(server: Registry, client: SchemaRegistry, kind: EncodingName) -> None:
+    batch = change_rows([Row("insert", 1, 1, "a"), Row("delete", 2, 7, None)])
+    values = values_of(client, kind)(batch).to_pylist()
+    registry = SchemaRegistryClient({"url": server.url})
+    context = SerializationContext("orders", MessageField.VALUE)
+    rows = [deserialized(kind, registry, server.schemas[1], value, context) for value in values]
+    assert [(row["id"], row["note"], row["_change_type"]) for row in rows] == [(1, "a", "insert"), (7, None, "delete")]
+
+
+def deserialized(kind: str, registry: Any, schema: str, value: bytes, context: Any) -> dict[str, Any]:
+    if kind == "avro":
+        return dict(AvroDeserializer(registry)(value, context))
+    if kind == "json_schema":
+        return dict(JSONDeserializer(None, schema_registry_client=registry)(value, context))
+    reader = ProtobufDeserializer(message_type(schema), {"use.deprecated.format": False}, registry)
+    message = reader(value, context)
+    optional = {"note"}
+    return {
+        name: None if name in optional and not message.HasField(name) else getattr(message, name) for name in ROW_NAMES
+    }
+
+
+ROW_NAMES = ("id", "note", "_change_type")
+
+
+def test_fields_of_protobuf_keep_their_numbers_over_a_restart(server: Registry, client: SchemaRegistry) -> None:
+    plain = change_rows([Row("insert", 1, 1, "a")])
+    values_of(client, "protobuf")(plain)
+    wider = plain.add_column(0, "added", pa.array([5]))
+    values_of(client, "protobuf")(wider)
+    assert "optional int64 id = 1;" in server.schemas[2]
+    assert "optional int64 added = 7;" in server.schemas[2]
+
+
+def test_apicurios_headers_have_the_id() -> None:
+    for kind, prefix, headers in [
+        ("avro", b"", {"apicurio.value.encoding": b"BINARY"}),
+        ("json_schema", b"{", {}),
+        ("protobuf", b"\x07\x0a\x05Value", {"apicurio.protobuf.type": b"Value"}),
+    ]:
+        options = EncoderOptions(ORIGIN, registration=Registration(Catalog(first=7), framing="apicurio"))
+        rows = EncodedRows(encoding_of(FormatChoice("flat", kind), options, "value"), "orders.Value")
+        (value,) = rows(change_rows([Row("insert", 1, 1, "a")])).to_pylist()
+        assert value.startswith(prefix)
+        assert dict(rows.headers) == {"apicurio.value.contentId": (7).to_bytes(8, "big"), **headers}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subject"),
+    [("topic", "orders-value"), ("record", "orders.Value"), ("topic_record", "orders-orders.Value")],
+)
+def test_subjects(strategy: Strategy, subject: str) -> None:
+    known = Catalog()
+    options = EncoderOptions(ORIGIN, registration=Registration(known, strategy))
+    EncodedRows(encoding_of(FormatChoice("flat", "avro"), options, "value"), "orders.Value")(change_rows([]))
+    assert [name for name, _ in known.subjects] == [subject]

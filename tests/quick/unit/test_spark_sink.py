@@ -91,7 +91,7 @@ class TestOptions:
             "shop.sold",
             ("id", "region"),
         )
-        assert (sink.bootstrap_servers, sink.format, sink.topics.partitions) == (("a:1", "b:2"), "debezium", 3)
+        assert (sink.bootstrap_servers, str(sink.format), sink.topics.partitions) == (("a:1", "b:2"), "debezium", 3)
         assert sink.topics.config == {"retention.ms": "1000"}
         assert sink.security.password is not None
         assert sink.security.password.reveal() == "hunter2"

@@ -1,0 +1,155 @@
+"""`cdfd sample`: the records of some rows, as a daemon would send them. Sends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.api import read_range
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon.membership.discovery import discover_tables
+from cdfd.deliver.configured import execution, open_table
+from cdfd.errors import CdfdError, ConfigError
+from cdfd.escaping import as_json as json_of
+from cdfd.escaping import one_line
+from cdfd.log.table import Table
+from cdfd.plan.row_options import RowOptions
+from cdfd.sinks.base import Sample, SampleRecord
+from cdfd.sinks.configured import connector
+
+_NEWEST = 10
+"""Versions that are searched for changes, from the newest back."""
+
+
+def run(path: Path, name: str, *, start: str | None = None, rows: int = 2, as_json: bool = False) -> str:
+    """The records as text or JSON.
+
+    Args:
+        path: of the configuration file.
+        name: of the table.
+        start: the version, or a time, whose rows to take; None: the newest version with changes, or live rows if there is none.
+        rows: change rows at most. Both images of an update count.
+        as_json: whether to return JSON.
+
+    Raises:
+        ConfigError: the configuration is invalid, or has no such table.
+        CdfdError: the table cannot be read, or its rows cannot be encoded.
+    """
+    config = load(path)
+    if config.table(name) is None:
+        config, _ = asyncio.run(discover_tables(config))
+    table = config.table(name)
+    if table is None:
+        known = ", ".join(each.name for each in config.listed[:20])
+        raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
+    opened = open_table(config, table)
+    batch, snapshot = _rows(config, opened, table, start, rows)
+    table_id = asyncio.run(opened.log.header()).metadata.id
+    sample = connector(config).sample(table, table_id, batch, snapshot=snapshot)
+    return json_of(_document(sample), indent=2) + "\n" if as_json else "\n".join(_lines(sample)) + "\n"
+
+
+def _rows(
+    config: Settings, opened: Table, table: settings.Table, start: str | None, count: int
+) -> tuple[pa.RecordBatch, bool]:
+    """Change rows, and whether they are live rows."""
+    if start is not None:
+        found = _first(opened, table.rows, start, count)
+        if found is None:
+            raise ConfigError(f"no row changed from {start} on", hint="Leave --from out, or choose another version")
+        return found, False
+    newest = asyncio.run(opened.log.header()).version
+    for version in range(newest, max(-1, newest - _NEWEST), -1):
+        try:
+            found = _first(opened, table.rows, str(version), count)
+        except CdfdError:
+            # Older files may be gone, and live rows do.
+            break
+        if found is not None:
+            return found, False
+    return _live(config, opened, table, count), True
+
+
+def _first(opened: Table, rows: RowOptions, version: str, count: int) -> pa.RecordBatch | None:
+    """The first rows of a version, with both images of an update; None if it has none."""
+    _, batches = read_range(opened, rows, version, version, net=False)
+    for batch in batches:
+        return _whole(batch, count)
+    return None
+
+
+def _live(config: Settings, opened: Table, table: settings.Table, count: int) -> pa.RecordBatch:
+    async def plan() -> Any:
+        with opened.tailer() as tailer:
+            stream = opened.stream(table.rows)
+            return await stream.snapshot(await opened.log.latest_version(), tailer)
+
+    version = asyncio.run(plan())
+    for changes in execution(config, opened, table).batches([version.plan]):
+        if changes.rows.num_rows:
+            return changes.rows.slice(0, count)
+    raise ConfigError("the table has no rows", hint="Repeat the command when it has some")
+
+
+def _whole(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The first rows, and one more if they end between the images of an update."""
+    types = batch.column(batch.num_columns - 4).slice(0, count).to_pylist()
+    return batch.slice(0, count + (types[-1] == "update_preimage"))
+
+
+def _document(sample: Sample) -> dict[str, Any]:
+    records = [
+        {
+            "key": _text(each.key),
+            "headers": {name: _text(value) for name, value in each.headers},
+            "value": _text(each.value),
+            "size": each.size,
+        }
+        for each in sample.records
+    ]
+    schemas = [
+        {"subject": each.subject, "kind": each.kind, "state": each.state, "schema": each.text}
+        for each in sample.schemas
+    ]
+    return {"topic": sample.topic, "records": records, "schemas": schemas}
+
+
+def _lines(sample: Sample) -> Iterator[str]:
+    for number, each in enumerate(sample.records, 1):
+        yield f"record {number} of topic {sample.topic}, {each.size:,} bytes"
+        yield from _fields(each)
+        yield ""
+    for schema in sample.schemas:
+        yield f"schema of subject {one_line(schema.subject)} ({schema.kind}), {one_line(schema.state)}"
+        yield from (f"  {one_line(line)}" for line in schema.text.splitlines())
+        yield ""
+
+
+def _fields(record: SampleRecord) -> Iterator[str]:
+    yield f"  key     {_shown(record.key)}"
+    for name, value in record.headers:
+        yield f"  header  {one_line(name)}: {_shown(value)}"
+    yield f"  value   {_shown(record.value)}"
+
+
+def _shown(data: bytes | None) -> str:
+    return "null" if data is None else one_line(_text(data) or "")
+
+
+def _text(data: bytes | None) -> str | None:
+    """Text as it is; a frame before it, and other bytes, as hexadecimal digits."""
+    if data is None:
+        return None
+    frame = 5 if data[:1] == b"\0" else 0
+    try:
+        text = data[frame:].decode()
+    except UnicodeDecodeError:
+        return "0x" + data.hex()
+    if not text.isprintable():
+        return "0x" + data.hex()
+    return f"0x{data[:frame].hex()} {text}" if frame else text

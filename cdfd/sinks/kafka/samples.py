@@ -1,0 +1,56 @@
+"""Records of a sample, and their schemas, of which nothing is registered."""
+
+from collections.abc import Iterator
+
+from cdfd.encode.records import Records
+from cdfd.encode.registered import Kind, Schemas
+from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.sinks.base import SampleRecord, SampleSchema
+
+
+class KnownSchemas:
+    """A registry that is asked for ids alone. A schema without an id has 0 in its frame.
+
+    Args:
+        schemas: the registry, which looks schemas up and registers none.
+
+    Attributes:
+        found: the schemas that were asked for.
+    """
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self.found: list[SampleSchema] = []
+
+    def register(self, subject: str, schema: str, kind: Kind) -> int:
+        """The id of a schema; 0 if the registry does not have it, or does not answer."""
+        number = 0
+        try:
+            number = self._schemas.register(subject, schema, kind)
+            state = f"id {number}"
+        except SchemaChangedError:
+            state = "not registered yet"
+        except SinkError as error:
+            state = f"id unknown: {error.what}"
+        self.found.append(SampleSchema(subject, kind, schema, state))
+        return number
+
+    def latest(self, subject: str) -> str | None:
+        """The newest schema of a subject; None if it has none, or the registry does not answer."""
+        try:
+            return self._schemas.latest(subject)
+        except SinkError:
+            return None
+
+    def check(self, kind: Kind) -> None:
+        """As of the registry."""
+        self._schemas.check(kind)
+
+
+def sample_records(records: Records) -> Iterator[SampleRecord]:
+    """Records one by one."""
+    for row in range(len(records)):
+        key = None if records.keys is None else records.keys[row].as_py()
+        own = ((name, column[row].as_py()) for name, column in records.header_columns)
+        headers = (*records.headers, *((name, value) for name, value in own if value is not None))
+        yield SampleRecord(key, records.values[row].as_py(), headers)
