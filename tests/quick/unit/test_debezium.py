@@ -153,3 +153,39 @@ def test_longs_as_strings_in_rows() -> None:
     (found,) = parsed(encoder(longs_as_strings=True).lines(change_rows([("insert", 1)])))
     assert found["after"]["id"] == "0"
     assert found["source"]["commit_version"] == 1
+
+
+def test_time_of_processing_is_the_clocks() -> None:
+    rows = change_rows([("insert", 1), ("delete", 2)])
+    (records,) = encoder(clock=lambda: 1_800_000_000_123_456_789).encode(rows)
+    for value in records.values.to_pylist():
+        document = json.loads(value)
+        assert document["ts_ms"] == 1_800_000_000_123
+        assert document["ts_us"] == 1_800_000_000_123_456
+        assert document["ts_ns"] == 1_800_000_000_123_456_789
+        assert document["source"]["ts_ms"] in (TIME + 1, TIME + 2)
+
+
+def test_events_have_their_transaction_where_it_is_announced() -> None:
+    rows = change_rows([("insert", 4), ("update_preimage", 4), ("update_postimage", 4)])
+    (records,) = encoder(transactions=True).encode(rows)
+    assert [json.loads(value)["transaction"] for value in records.values.to_pylist()] == [
+        {"id": "4", "total_order": 1, "data_collection_order": 1},
+        {"id": "4", "total_order": 3, "data_collection_order": 3},
+    ]
+
+
+def test_parts_of_a_snapshot() -> None:
+    rows = change_rows([("insert", 3)] * 3)
+    marks = {
+        part: [
+            json.loads(value)["source"]["snapshot"]
+            for value in encoder().encode(rows, snapshot=True, part=part)[0].values.to_pylist()
+        ]
+        for part in SnapshotPart
+    }
+    assert marks == {
+        SnapshotPart.MIDDLE: ["first", "true", "true"],
+        SnapshotPart.END: ["first", "true", "last"],
+        SnapshotPart.INCREMENTAL: ["incremental"] * 3,
+    }

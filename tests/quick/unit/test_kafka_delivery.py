@@ -192,6 +192,38 @@ class TestChunks:
         await delivery.commit(at(2))
         assert [document["op"] for document in documents(table.producer.values("shop.orders"))] == [operation]
 
+    async def test_the_first_and_the_last_row_of_a_snapshot_are_marked(self) -> None:
+        """In two deliveries: only the second one leads to changes."""
+        table = recorded(kind="debezium")
+        first = await table.sink.begin(at(1, phase="snapshot"))
+        for numbers in ((0, 1), (2,)):
+            await first.write(rows(*numbers, version=1))
+        await first.commit(at(1, phase="snapshot", part=1, ordinal=3))
+        second = await table.sink.begin(at(1, phase="snapshot", part=1, ordinal=3))
+        for numbers in ((3,), (4, 5)):
+            await second.write(rows(*numbers, version=1))
+        await second.commit(at(2))
+        third = await table.sink.begin(at(2))
+        await third.start_version(version(2))
+        await third.write(rows(6, version=2))
+        await third.commit(at(3))
+        events = documents(table.producer.values("shop.orders"))
+        assert [event["source"]["snapshot"] for event in events] == [
+            *("first", "true", "true", "true", "true", "last"),
+            "false",
+        ]
+        assert [event["op"] for event in events] == ["r"] * 6 + ["c"]
+
+    async def test_rows_of_a_snapshot_on_demand_are_marked(self) -> None:
+        table = recorded(kind="debezium")
+        delivery = await table.sink.begin(at(1))
+        assert isinstance(delivery, KafkaDelivery)
+        delivery.hold_version(version(0, origin="snapshot"))
+        await delivery.write(rows(1, version=0))
+        await delivery.commit_control(PAUSED)
+        (event,) = documents(table.producer.values("shop.orders"))
+        assert (event["op"], event["source"]["snapshot"]) == ("r", "incremental")
+
     def test_batches_of_another_schema_are_another_group(self) -> None:
         accumulator = Accumulator()
         other = pa.RecordBatch.from_pydict({"x": [1]})

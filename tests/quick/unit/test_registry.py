@@ -221,7 +221,7 @@ def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> 
     known.close()
 
 
-# What is configured
+# Settings
 
 
 def test_the_next_address_is_asked_where_one_does_not_answer(server: Registry) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from cdfd.encode.records import Records
+from cdfd.encode.records import Records, SnapshotPart
 from cdfd.model.columns import COMMIT_VERSION
 
 CHUNK_BYTES = 64 * 1024
@@ -21,11 +21,13 @@ class RowGroup:
         batches: the rows; all batches have the same schema.
         snapshot: whether they are live rows of a version.
         version: version of the last row.
+        part: which ones of the live rows.
     """
 
     batches: list[pa.RecordBatch]
     snapshot: bool
     version: int
+    part: SnapshotPart = SnapshotPart.MIDDLE
 
     @property
     def oldest(self) -> int:
@@ -78,16 +80,19 @@ class Accumulator:
             or sum(map(len, self._chunk.side_records.values())) >= _CHUNK_SIDE_RECORDS
         )
 
-    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
-        """Append rows of a version, or of several up to it."""
+    def add(
+        self, batch: pa.RecordBatch, *, snapshot: bool, version: int, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> None:
+        """Append rows of a version, or of several up to it. The last rows of a snapshot end their group."""
         size = batch.nbytes
         groups = self._chunk.groups
         last = groups[-1] if groups and size < self._limit else None
-        if last is not None and last.snapshot == snapshot and last.batches[0].schema == batch.schema:
+        same = last is not None and last.snapshot == snapshot and last.part in (part, SnapshotPart.MIDDLE)
+        if last is not None and same and last.batches[0].schema == batch.schema:
             last.batches.append(batch)
-            last.version = version
+            last.version, last.part = version, part
         else:
-            groups.append(RowGroup([batch], snapshot, version))
+            groups.append(RowGroup([batch], snapshot, version, part))
         self._bytes += size
         self._rows += batch.num_rows
 

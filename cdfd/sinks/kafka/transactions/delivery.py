@@ -10,7 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from cdfd.encode.records import Records
+from cdfd.encode.records import Records, SnapshotPart
 from cdfd.errors import CdfdError, SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
@@ -89,7 +89,8 @@ class KafkaDelivery(Delivery):
         self._accumulator = Accumulator(context.chunk_bytes)
         self._version: Version | None = None
         self._in_flight: deque[Future[None]] = deque()
-        self._submitted = self._has_rows = False
+        self._submitted = self._has_rows = self._incremental = False
+        self._held: tuple[pa.RecordBatch, int] | None = None
         self._state: DeliveryState = "open"
         self._aborting: Future[None] | None = None
         # Shared by the threads. They skip further steps once one of them is set.
@@ -99,6 +100,7 @@ class KafkaDelivery(Delivery):
         """See the port."""
         require_open(self._state, self._position)
         self._state = "failed"
+        self._add_held(SnapshotPart.MIDDLE)
         self._accumulator.add_side_records(self._markers.start(version))
         self._version = version
         if self._accumulator.full:
@@ -119,15 +121,24 @@ class KafkaDelivery(Delivery):
         self._state = "failed"
         self._has_rows = True
         self._markers.count(batch)
+        self._add_held(SnapshotPart.MIDDLE)
         plan = None if self._version is None else self._version.plan
-        self._accumulator.add(
-            batch,
-            snapshot=plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot",
-            version=plan.version if plan is not None else self._position.version,
-        )
+        snapshot = plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot"
+        version = plan.version if plan is not None else self._position.version
+        if snapshot and not self._incremental:
+            # Whether these are the last rows of the snapshot is known when others come, or none.
+            self._held = batch, version
+        else:
+            part = SnapshotPart.INCREMENTAL if self._incremental else SnapshotPart.MIDDLE
+            self._accumulator.add(batch, snapshot=snapshot, version=version, part=part)
         if self._accumulator.full:
             await self._submit()
         self._reopen()
+
+    def _add_held(self, part: SnapshotPart) -> None:
+        if self._held is not None:
+            (batch, version), self._held = self._held, None
+            self._accumulator.add(batch, snapshot=True, version=version, part=part)
 
     @property
     def takes_runs(self) -> bool:
@@ -141,6 +152,8 @@ class KafkaDelivery(Delivery):
         require_open(self._state, self._position)
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
+        # With another part to come, the snapshot goes on.
+        self._add_held(SnapshotPart.END if following.phase == "stream" else SnapshotPart.MIDDLE)
         self._accumulator.add_side_records(self._markers.finish(following))
         await self._complete(self._markers.progress(following, job, counts))
 
@@ -148,7 +161,7 @@ class KafkaDelivery(Delivery):
         """The next rows belong to a version that is delivered already, and is not begun or ended again."""
         require_open(self._state, self._position)
         self._accumulator.add_side_records(self._markers.announce(version))
-        self._version = version
+        self._version, self._incremental = version, True
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Make the rows and a control durable. The position stays, or without rows moves to `to`."""
@@ -157,6 +170,7 @@ class KafkaDelivery(Delivery):
         await self._complete(self._markers.controlled(self._context.progress, control, to))
 
     async def _complete(self, progress: Progress) -> None:
+        self._add_held(SnapshotPart.MIDDLE)
         chunk = self._accumulator.take()
         if self._submitted:
             self._encode(chunk)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from cdfd.encode.records import RecordEncoder, Records
+from cdfd.encode.records import RecordEncoder, Records, SnapshotPart
 from cdfd.errors import SinkError
 from cdfd.sinks.base import ReopenSinkError, StageTimer
 from cdfd.sinks.kafka.client.producer import Producer, send_record
@@ -55,12 +55,17 @@ class RecordWriter:
         if self._encoder is None:
             self._encoder = self._make(self._destination.origin(table_id), self._facts)
         with _timed(self._stage, "encode"):
-            return [
-                (records, group.version)
-                for group in chunk.groups
-                for batch in group.rows()
-                for records in self._encoder.encode(batch, snapshot=group.snapshot)
-            ]
+            return list(self._records(self._encoder, chunk))
+
+    @staticmethod
+    def _records(encoder: RecordEncoder, chunk: Chunk) -> Iterator[tuple[Records, int]]:
+        for group in chunk.groups:
+            batches = group.rows()
+            for number, batch in enumerate(batches, 1):
+                ends = number == len(batches) or group.part is not SnapshotPart.END
+                part = group.part if ends else SnapshotPart.MIDDLE
+                for records in encoder.encode(batch, snapshot=group.snapshot, part=part):
+                    yield records, group.version
 
     def send(self, encoded: Encoded, side_records: Mapping[str, Sequence[Records]], *, last: bool = False) -> None:
         """Send records, then those of side topics. After the last ones, `commit` has to follow at once.
