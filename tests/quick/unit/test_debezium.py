@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json_writer import JsonEncoding
-from cdfd.encode.records import Origin
+from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.values import Rules
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES

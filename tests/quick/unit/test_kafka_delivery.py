@@ -195,13 +195,14 @@ class TestChunks:
     async def test_the_first_and_the_last_row_of_a_snapshot_are_marked(self) -> None:
         """In two deliveries: only the second one leads to changes."""
         table = recorded(kind="debezium")
+        live = rows(*range(6), version=1)
         first = await table.sink.begin(at(1, phase="snapshot"))
-        for numbers in ((0, 1), (2,)):
-            await first.write(rows(*numbers, version=1))
+        for batch in (live[:2], live[2:3]):
+            await first.write(batch)
         await first.commit(at(1, phase="snapshot", part=1, ordinal=3))
         second = await table.sink.begin(at(1, phase="snapshot", part=1, ordinal=3))
-        for numbers in ((3,), (4, 5)):
-            await second.write(rows(*numbers, version=1))
+        for batch in (live[3:4], live[4:]):
+            await second.write(batch)
         await second.commit(at(2))
         third = await table.sink.begin(at(2))
         await third.start_version(version(2))
