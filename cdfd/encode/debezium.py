@@ -42,10 +42,9 @@ from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, KeyedRows
 from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.numbers import raw_values
-from cdfd.encode.payload import Constant, Group, Images, Payload, Shape, ShapeField, Value
-from cdfd.encode.pieces import Booleans, Integers, join, literal
+from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Shape, ShapeField, Value
+from cdfd.encode.pieces import Booleans, Integers
 from cdfd.encode.records import Layout, Origin, Records, SnapshotPart, with_tombstones
-from cdfd.encode.values import Rules, cells
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.runtime.arrays import array_of
 
@@ -206,29 +205,36 @@ class DebeziumEncoder:
         texts = [_text(text) for text in (__version__, "cdfd", self._origin.pipeline)]
         return Group(
             [
-                *(*texts, moments[0], snapshot, _text(""), _sequence(versions, ordinals), *moments[1:]),
+                *(
+                    *texts,
+                    moments[0],
+                    snapshot,
+                    _text(""),
+                    Joined(('["', '","', '"]'), (versions, ordinals)),
+                    *moments[1:],
+                ),
                 *(_text(""), _text(self._origin.table), version, version, _numbers(ordinals)),
             ]
         )
 
     def _transaction(self, versions: Integers, ordinals: Integers) -> Value:
         if not self._transactions:
-            return Constant(pa.nulls(1))
+            return Constant(None)
         order = _numbers(ordinals + 1)
-        return Group([_texts_of(versions), order, order])
+        return Group([Joined(("", ""), (versions,)), order, order])
 
     def _moments(self, times: Integers) -> list[Value]:
         """When the rows were processed, in thousandths, millionths and billionths of a second."""
         if self._clock is None:
             return [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
         now = self._clock()
-        return [Constant(array_of([now // scale])) for scale in (1_000_000, 1_000, 1)]
+        return [Constant(now // scale) for scale in (1_000_000, 1_000, 1)]
 
 
 def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
     """The row of the table that each event has, or null."""
     if len(nulls) and nulls.all():
-        return Constant(pa.nulls(1))
+        return Constant(None)
     return Images(columns, rows, nulls if nulls.any() else None)
 
 
@@ -243,26 +249,8 @@ def _snapshot(ordinals: Integers, part: SnapshotPart) -> Value:
 
 def _numbers(values: Integers) -> Value:
     same = len(values) > 0 and values[0] == values[-1] and bool((values == values[0]).all())
-    return Constant(array_of([int(values[0])])) if same else array_of(values)
+    return Constant(int(values[0])) if same else array_of(values)
 
 
 def _text(text: str) -> Constant:
-    return Constant(array_of([text]))
-
-
-def _sequence(versions: Integers, ordinals: Integers) -> Value:
-    """`["4","1"]`"""
-    same = len(versions) > 0 and bool((versions == versions[0]).all())
-    version = literal(b"%d" % versions[0]) if same else cells(array_of(versions), Rules())
-    return join([b'["', b'","', b'"]'], [version, cells(array_of(ordinals), Rules())], len(versions)).cast(
-        pa.large_string()
-    )
-
-
-def _texts_of(values: Integers) -> Value:
-    numbers = _numbers(values)
-    return (
-        Constant(numbers.value.cast(pa.string()))
-        if isinstance(numbers, Constant)
-        else array_of(values).cast(pa.string())
-    )
+    return Constant(text)

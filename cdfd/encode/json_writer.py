@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ class JsonWriter(Writer[ShapeField]):
     """
 
     def __init__(self, rules: Rules) -> None:
+        super().__init__()
         self._rules = rules
 
     def fields(self, field: ShapeField) -> Sequence[ShapeField]:
@@ -39,6 +41,11 @@ class JsonWriter(Writer[ShapeField]):
     def array(self, array: pa.Array, field: ShapeField) -> Cell:
         """As `cdfd.encode.values.cells`. The envelope's own fields are numbers whatever the rules are."""
         return cells(array, self._rules if field.of_table else _OF_ENVELOPE)
+
+    def text(self, field: ShapeField, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
+        """A string."""
+        escaped = [json.dumps(separator, ensure_ascii=False)[1:-1].encode() for separator in separators]
+        return Nested([b'"' + escaped[0], *escaped[1:-1], escaped[-1] + b'"'], numbers, count)
 
     def struct(self, field: ShapeField, cells: list[Cell], places: Places) -> Cell:
         """An object."""

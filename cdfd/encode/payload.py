@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from cdfd.encode.pieces import Booleans, Integers
+from cdfd.runtime.arrays import array_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,14 @@ class ShapeField:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """The same value in every record: an array of that value alone."""
+    """The same value in every record: a text, an integer, or none."""
 
-    value: pa.Array
+    value: str | int | None
+
+    @property
+    def array(self) -> pa.Array:
+        """The value alone."""
+        return pa.nulls(1) if self.value is None else array_of([self.value])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +82,20 @@ class Images:
     nulls: Booleans | None = None
 
 
-Value: TypeAlias = "pa.Array | Constant | Group | Images"
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """Texts of numbers.
+
+    Attributes:
+        separators: before, between and after the numbers.
+        numbers: of each text.
+    """
+
+    separators: Sequence[str]
+    numbers: Sequence[Integers]
+
+
+Value: TypeAlias = "pa.Array | Constant | Group | Images | Joined"
 """The values of a field in all records."""
 
 

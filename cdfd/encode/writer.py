@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from cdfd.encode.payload import Constant, Group, Images, Payload, Value
-from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join
+from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Value
+from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join, literal
+from cdfd.encode.values import Rules, cells
 from cdfd.errors import CdfdError
+from cdfd.runtime.arrays import array_of
+
+_MOST_CONSTANTS: Final = 1_000
 
 
 class Named(Protocol):
@@ -48,7 +52,11 @@ class _Records:
 
 
 class Writer(Generic[FieldT]):
-    """Makes cells of values. Holds no state of the values: threads may share it."""
+    """Makes cells of values. Threads may share it."""
+
+    def __init__(self) -> None:
+        # With each field, so that no other one gets its id.
+        self._constants: dict[tuple[int, str | int | None], tuple[FieldT, Cell]] = {}
 
     def rows(self, payload: Payload, fields: Sequence[FieldT], prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
         """One text per record, between the prefix and the suffix.
@@ -66,7 +74,7 @@ class Writer(Generic[FieldT]):
 
     def _cell(self, value: Value, field: FieldT, records: _Records) -> Cell:
         if isinstance(value, Constant):
-            return constant(self._cell(value.value, field, records))
+            return self._constant(value, field, records)
         if isinstance(value, Group):
             cells = self._cells(value.values, self.fields(field), records)
             return self.struct(field, cells, Places(records.count))
@@ -75,11 +83,24 @@ class Writer(Generic[FieldT]):
             if id(value.batch) not in known:
                 known[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
             return self.struct(field, known[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
+        if isinstance(value, Joined):
+            numbers = [_number_cell(numbers) for numbers in value.numbers]
+            return self.text(field, value.separators, numbers, records.count)
         try:
             return self.array(value, field)
         except CdfdError as error:
             error.what = f"column {field.name}: {error.what}"
             raise
+
+    def _constant(self, value: Constant, field: FieldT, records: _Records) -> Cell:
+        """Most constants of a batch are those of the one before."""
+        known = self._constants.get((id(field), value.value))
+        if known is None:
+            known = field, constant(self._cell(value.array, field, records))
+            if len(self._constants) >= _MOST_CONSTANTS:
+                self._constants.clear()
+            self._constants[id(field), value.value] = known
+        return known[1]
 
     @abstractmethod
     def fields(self, field: FieldT) -> Sequence[FieldT]:
@@ -94,5 +115,15 @@ class Writer(Generic[FieldT]):
         """The cells of a column. `DataError` where a value cannot be represented."""
 
     @abstractmethod
+    def text(self, field: FieldT, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
+        """The cells of texts, of which none is null: separators, and the cells of numbers between them."""
+
+    @abstractmethod
     def struct(self, field: FieldT, cells: list[Cell], places: Places) -> Cell:
         """The cells of a struct, out of those of its fields."""
+
+
+def _number_cell(numbers: Integers) -> Cell:
+    """The digits of numbers."""
+    same = len(numbers) > 0 and bool((numbers == numbers[0]).all())
+    return literal(b"%d" % numbers[0]) if same else cells(array_of(numbers), Rules())

@@ -32,6 +32,7 @@ class AvroWriter(Writer[KindField]):
     """
 
     def __init__(self, modes: Modes) -> None:
+        super().__init__()
         self._modes = modes
 
     def fields(self, field: KindField) -> Sequence[KindField]:
@@ -45,6 +46,11 @@ class AvroWriter(Writer[KindField]):
     def struct(self, field: KindField, cells: list[Cell], places: Places) -> Cell:
         """The fields one after the other."""
         found = Nested(self.separators(field.kind.fields), cells, *places)
+        return marked(found, VALUE, NULL) if field.nullable else found
+
+    def text(self, field: KindField, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
+        """A string behind its length."""
+        found = Nested([each.encode() for each in separators], numbers, count, length=Form.ZIGZAG)
         return marked(found, VALUE, NULL) if field.nullable else found
 
     def array(self, array: pa.Array, field: KindField) -> Cell:

@@ -45,6 +45,7 @@ class ProtobufWriter(Writer[Slot]):
     """
 
     def __init__(self, modes: Modes) -> None:
+        super().__init__()
         self._modes = modes
 
     def fields(self, field: Slot) -> Sequence[Slot]:
@@ -58,6 +59,11 @@ class ProtobufWriter(Writer[Slot]):
     def struct(self, field: Slot, cells: list[Cell], places: Places) -> Cell:
         """A message behind its length."""
         return self._message(field, cells, *places)
+
+    def text(self, field: Slot, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
+        """A string behind its length."""
+        texts = [each.encode() for each in separators]
+        return Nested(texts, numbers, count, opening=tag(field.number, _BYTES), length=Form.PLAIN)
 
     def array(self, array: pa.Array, field: Slot) -> Cell:
         """The field with its tag.
