@@ -16,7 +16,7 @@ from cdfd.config import load
 from cdfd.spark.engine.queries import source_options
 from tests.support.commands import cdfd as command
 from tests.support.kafka.daemon_process import configure
-from tests.support.kafka.reading import Record, read_topic
+from tests.support.kafka.reading import Record, read_topic, without_processing_time
 from tests.support.kafka.shared import SharedBroker
 from tests.support.schema_registry import serving
 
@@ -66,7 +66,7 @@ def insert(spark: SparkSession, table: str, first: int) -> None:
 
 
 def contents(records: Sequence[Record]) -> Counter[tuple[object, ...]]:
-    return Counter((record.key, record.value, record.headers) for record in records)
+    return Counter((record.key, without_processing_time(record.value), record.headers) for record in records)
 
 
 def ids(records: Sequence[Record]) -> Counter[int]:
