@@ -24,7 +24,7 @@ ELSEWHERE = {"extending.md"}
 
 def examples() -> Iterator[Any]:
     """Blocks of YAML with keys of a configuration, with their places."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for first, language, lines in blocks(page.read_text().splitlines()):
             if language == "yaml" and page.name not in ELSEWHERE and is_configuration(lines):
                 yield pytest.param("\n".join(lines), id=f"{page.name}:{first}")

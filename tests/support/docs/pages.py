@@ -42,7 +42,7 @@ _MASKS = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>"),
     (r"\d+\.\d m?s\b", "<duration>"),
     (r"[\d,]+ bytes", "<size>"),
-    (r'(?<="ts_ms":)\d+', "<time>"),
+    (r'(?<="ts_[mun]s":)\d+', "<time>"),
     (r'(?<="digest": ")[0-9a-f]+', "<digest>"),
     (r"(?<=\"uptime_seconds\": )[\d.]+", "<duration>"),
 )
