@@ -146,6 +146,28 @@ def test_any_names_make_a_schema_that_has_them(names: list[str]) -> None:
     assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == names
 
 
+def test_words_of_the_language_are_names() -> None:
+    words = [
+        "message",
+        "option",
+        "optional",
+        "repeated",
+        "reserved",
+        "map",
+        "group",
+        "oneof",
+        "string",
+        "import",
+        "rpc",
+        "true",
+    ]
+    words += ["inf", "syntax", "package", "extensions", "to", "max", "value", "key", "google", "Value"]
+    for kind in (pa.int64(), pa.struct([("option", pa.list_(pa.string()))]), pa.timestamp("us", "UTC")):
+        schema = pa.schema([(word, kind) for word in words])
+        text = BatchEncoder(ProtobufFormat, schema, "shop.message.Value").schema
+        assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == words
+
+
 def test_types_that_protobuf_does_not_have() -> None:
     with pytest.raises(UnsupportedError, match="column d: Protobuf has no decimals"):
         encoder_of(pa.record_batch({"d": pa.array([1]).cast(pa.decimal128(19))}), modes=Modes("precise"))

@@ -11,10 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.json_format import MessageToDict
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.partitioner.default import murmur2
 
 from cdfd.delta.types.schema_change import SchemaChange, compare
+from cdfd.encode.formats import EncodingName, EnvelopeName, FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.model.columns import VersionColumns, constant_type
@@ -30,7 +37,8 @@ from tests.support.change_rows import TIME, Row, change_rows
 from tests.support.kafka.reading import wait_for_markers
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import PRODUCERS, Place, Read, at, deliver, documents, ids, rows, version
-from tests.support.schema_registry import serving
+from tests.support.protobuf import message_type
+from tests.support.schema_registry import Registry, serving
 
 SENT_AT_ONCE = rows(13, note="x" * CHUNK_BYTES)
 """A row that does not wait in the delivery for others."""
@@ -417,6 +425,47 @@ class TestFormats:
 
         with serving() as registry:
             asyncio.run(scenario(registry.url))
+
+    @pytest.mark.parametrize("envelope", ["flat", "debezium"])
+    @pytest.mark.parametrize("encoding", ["connect_json", "json_schema", "avro", "protobuf"])
+    def test_each_encoding_once(
+        self, servers: str, name: str, read: Read, envelope: EnvelopeName, encoding: EncodingName
+    ) -> None:
+        """Confluent's deserializers read values from the topic, with the schemas that are in the registry."""
+
+        async def scenario(registry: Registry) -> None:
+            client = SchemaRegistry(registry.url)
+            place = Place(servers, name, partitions=2)
+            choice = FormatChoice(envelope, encoding)
+            async with place.sink(kind=choice, registration=Registration(client)) as sink:
+                await deliver(sink, rows(*range(20)), rows(20))
+                await deliver(sink, rows(21, kind="delete", version=1))
+            client.close()
+            records = read(place.topic, at_least=22)
+            found = [deserialized(encoding, registry, place.topic, record.value or b"") for record in records]
+            if envelope == "debezium":
+                assert sorted(event["op"] for event in found) == ["c"] * 21 + ["d"]
+                found = [event["after"] or event["before"] for event in found]
+            assert sorted(int(row["id"]) for row in found) == list(range(22))
+
+        with serving() as registry:
+            asyncio.run(scenario(registry))
+
+
+def deserialized(encoding: str, registry: Registry, topic: str, value: bytes) -> dict[str, Any]:
+    if encoding == "connect_json":
+        payload: dict[str, Any] = json.loads(value)["payload"]
+        return payload
+    client, context = SchemaRegistryClient({"url": registry.url}), SerializationContext(topic, MessageField.VALUE)
+    if encoding == "avro":
+        return dict(AvroDeserializer(client)(value, context))
+    if encoding == "json_schema":
+        return dict(JSONDeserializer(None, schema_registry_client=client)(value, context))
+    kind = message_type(registry.schemas[int.from_bytes(value[1:5], "big")])
+    message = ProtobufDeserializer(kind, {"use.deprecated.format": False}, client)(value, context)
+    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True) | {
+        field.name: None for field in kind.DESCRIPTOR.fields if field.has_presence and not message.HasField(field.name)
+    }
 
 
 class TestLargeAndSmall:
