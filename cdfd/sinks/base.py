@@ -264,6 +264,15 @@ class Connector(OwnTopics, ABC):
         await self.position(table)
         return "ok"
 
+    def check_columns(self, table: Table, table_id: str, schema: pa.Schema) -> None:
+        """Check that change rows of a schema can be written. It needs no answer from the sink.
+
+        Raises:
+            UnsupportedError: a column is of a type that records do not have.
+            MissingColumnError: a column of the key is not there.
+        """
+        return
+
     def sample(self, table: Table, table_id: str, rows: pa.RecordBatch, *, snapshot: bool) -> Sample:
         """The records of change rows. Nothing is sent or registered.
 

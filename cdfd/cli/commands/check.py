@@ -21,6 +21,7 @@ from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
+from cdfd.model.columns import change_schema
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import Ledger
@@ -139,6 +140,8 @@ async def _check_table(
         state = await assembly.open_table(config, table).log.snapshot()
         with Within(table.uri):
             files = len(state.live())
+            columns = change_schema(table.rows.shape.published(table.rows.shape.target(state.header.schema)).arrow)
+            await asyncio.to_thread(sink.check_columns, table, state.metadata.id, columns)
         warnings = [*report.warnings, *_ledger_warnings(config, table, ledger, report)]
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error))

@@ -123,6 +123,10 @@ class KafkaConnector(Connector):
             transactions=sink.topics.transactions,
         )
 
+    def check_columns(self, table: Table, table_id: str, schema: pa.Schema) -> None:
+        """Encode no rows; see the port."""
+        self.sample(table, table_id, pa.RecordBatch.from_pylist([], schema), snapshot=False)
+
     def sample(self, table: Table, table_id: str, rows: pa.RecordBatch, *, snapshot: bool) -> Sample:
         """The records of change rows; see the port. The registry is asked for ids, and need not answer."""
         sink, topics = self._sink, self._sink.topics

@@ -206,7 +206,7 @@ class KafkaSettings(SinkSettings):
     """Reaction to a record that the broker refuses because of its size."""
 
     longs: Literal["number", "string"] = "number"
-    """Form of 64-bit integers in JSON. Choose `string` for readers whose numbers are doubles."""
+    """Form of 64-bit integers in JSON without a schema. Choose `string` for readers whose numbers are doubles."""
 
     producer: Literal["kafka-python", "librdkafka"] = "kafka-python"
     """The client. `librdkafka` needs `pip install 'cdfd[librdkafka]'`."""

@@ -8,7 +8,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd.cli.commands.sample import run
+from cdfd.config import parse
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.model.columns import change_schema
+from cdfd.sinks.configured import connector
 from tests.support.schema_registry import serving
 
 CONFIG = """
@@ -72,3 +75,29 @@ def test_a_sink_without_records(table: Path) -> None:
     path.write_text("pipeline: shop\ntables: [{uri: orders}]\nsink: {kind: files, path: out}\n")
     with pytest.raises(UnsupportedError, match="no records"):
         run(path, "orders")
+
+
+def test_check_names_a_column_that_an_encoding_does_not_have(tmp_path: Path) -> None:
+    """Without a broker, the check of the columns alone."""
+    text = CONFIG.format(form="{encoding: connect_json}", more="")
+    settings = parse(text, {}, folder=str(tmp_path))
+    schema = change_schema(pa.schema([("id", pa.int64()), ("nothing", pa.null())]))
+    with pytest.raises(UnsupportedError, match="column nothing: a value of type void") as info:
+        connector(settings).check_columns(settings.listed[0], "table-id", schema)
+    assert "columns" in (info.value.hint or "")
+    connector(settings).check_columns(settings.listed[0], "table-id", change_schema(pa.schema([("id", pa.int64())])))
+
+
+@pytest.mark.parametrize("encoding", ["json", "json_schema", "connect_json", "avro", "protobuf", "arrow"])
+def test_columns_of_every_type_are_checked_without_rows(tmp_path: Path, encoding: str) -> None:
+    more = ", schema_registry: {url: 'http://127.0.0.1:9'}"
+    settings = parse(CONFIG.format(form=f"{{encoding: {encoding}}}", more=more), {}, folder=str(tmp_path))
+    kinds = [pa.int64(), pa.string(), pa.bool_(), pa.float32(), pa.date32(), pa.timestamp("us", "UTC"), pa.binary()]
+    kinds += [
+        pa.decimal128(38, 10),
+        pa.list_(pa.string()),
+        pa.struct([("x", pa.int8())]),
+        pa.map_(pa.string(), pa.int32()),
+    ]
+    schema = pa.schema([("id", pa.int64()), *((f"c{number}", kind) for number, kind in enumerate(kinds))])
+    connector(settings).check_columns(settings.listed[0], "table-id", change_schema(schema))

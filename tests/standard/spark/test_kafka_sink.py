@@ -182,7 +182,7 @@ def test_shaped_records_of_the_embedded_engine(
 
 
 def in_order(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    return [(record.partition, record.key, record.value, record.headers) for record in records]
+    return [(record.partition, record.key, without_processing_time(record.value), record.headers) for record in records]
 
 
 class TestStream:
