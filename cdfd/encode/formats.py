@@ -174,11 +174,11 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
 def _format_of(encoding: EncodingName, modes: Modes, names: bool) -> MakeFormat | None:
     match encoding:
         case "avro":
-            return lambda shape, _newest: AvroFormat(shape, modes, names=names)
+            return lambda shape, _earlier: AvroFormat(shape, modes, names=names)
         case "json_schema":
-            return lambda shape, _newest: JsonSchemaFormat(shape, modes)
+            return lambda shape, _earlier: JsonSchemaFormat(shape, modes)
         case "protobuf":
-            return lambda shape, newest: ProtobufFormat(shape, modes, newest)
+            return lambda shape, earlier: ProtobufFormat(shape, modes, earlier)
     return None
 
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -40,8 +40,8 @@ class Schemas(Protocol):
     def check(self, kind: Kind) -> None:
         """`SinkError` where there is no registry that we may use and that has schemas of this kind; registers nothing."""
 
-    def latest(self, subject: str) -> str | None:
-        """The newest schema of a subject; None if it has none. `SinkError` as `register` says."""
+    def history(self, subject: str) -> Sequence[str]:
+        """The schemas that a subject has or had, the newest last; none if it has none. `SinkError` as `register` says."""
 
 
 class SchemaFormat(Protocol):
@@ -59,8 +59,8 @@ class SchemaFormat(Protocol):
         """The records as `large_binary`, each behind `prefix`."""
 
 
-MakeFormat = Callable[[Shape, str | None], SchemaFormat]
-"""Takes the shape of records, and the newest schema of their subject."""
+MakeFormat = Callable[[Shape, Sequence[str]], SchemaFormat]
+"""Takes the shape of records, and the schemas of their subject, the newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class RegisteredEncoding:
     def _register(self, shape: Shape) -> None:
         registration = self._registration
         subject = registration.subject(self._topic, self._part, shape.name)
-        made = self._make(shape, None)
+        made = self._make(shape, ())
         if made.kind == "PROTOBUF":
             # Fields keep the numbers that they have in the registry.
-            made = self._make(shape, registration.schemas.latest(subject))
+            made = self._make(shape, registration.schemas.history(subject))
         number = registration.schemas.register(subject, made.schema, made.kind)
         if registration.framing == "confluent":
             self._prefix = b"\0" + number.to_bytes(4, "big") + (b"\0" if made.kind == "PROTOBUF" else b"")

@@ -31,8 +31,8 @@ class Catalog:
             self.kinds.append(kind)
         return self.first + self.subjects.index((subject, schema))
 
-    def latest(self, subject: str) -> str | None:
-        return next((schema for name, schema in reversed(self.subjects) if name == subject), None)
+    def history(self, subject: str) -> list[str]:
+        return [schema for name, schema in self.subjects if name == subject]
 
     def check(self, kind: Kind) -> None:
         """It has every kind."""

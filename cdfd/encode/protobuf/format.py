@@ -1,5 +1,6 @@
 """Rows in Protobuf."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -19,20 +20,20 @@ class ProtobufFormat:
     Args:
         shape: of the records.
         modes: forms of values.
-        newest: the schema of the subject, of which fields keep their numbers; None for none.
+        earlier: the schemas of the subject, the newest last, of which fields keep their numbers.
 
     Attributes:
         schema: of the records.
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
-        DataError: `newest` is not a schema that cdfd has written.
+        DataError: one of `earlier` is no schema of Protobuf.
     """
 
     kind: Literal["PROTOBUF"] = "PROTOBUF"
 
-    def __init__(self, shape: Shape, modes: Modes = MODES, newest: str | None = None) -> None:
-        schema = ProtobufSchema(kind_of_shape(shape, modes), newest)
+    def __init__(self, shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = ()) -> None:
+        schema = ProtobufSchema(kind_of_shape(shape, modes), earlier)
         self._writer = ProtobufWriter(modes)
         self._fields = schema.fields
         self.schema = schema.text

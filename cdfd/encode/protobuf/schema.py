@@ -16,8 +16,8 @@
 Every field of a scalar type is `optional`: a field that is not there is null. Protobuf does not tell an array or a map that is null from
 an empty one.
 
-A field keeps its number as long as the registry knows it: numbers are those of the subject's newest schema, by name, and new
-fields get the next ones. Without a newer schema, fields are numbered in their order.
+A field keeps its number as long as the registry knows it: numbers are those of the subject's schemas, by name, and new
+fields get the next ones, which no field ever had. Without earlier schemas, fields are numbered in their order.
 
 Names that Protobuf does not allow get `_` for what is not a
 letter, digit or `_`;
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -98,7 +98,7 @@ class ProtobufSchema:
 
     Args:
         kind: of records; a struct with a name.
-        newest: the schema that the subject has, of which fields keep their numbers; None for none.
+        earlier: the schemas of the subject, the newest last, of which fields keep their numbers.
 
     Attributes:
         text: the file.
@@ -106,11 +106,14 @@ class ProtobufSchema:
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
-        DataError: `newest` is not a schema that cdfd has written.
+        DataError: one of `earlier` is no schema of Protobuf.
     """
 
-    def __init__(self, kind: Kind, newest: str | None = None) -> None:
-        self._numbers = {} if newest is None else numbers_of(newest)
+    def __init__(self, kind: Kind, earlier: Sequence[str] = ()) -> None:
+        self._numbers: dict[str, dict[str, int]] = {}
+        for text in earlier:
+            for message, numbers in numbers_of(text).items():
+                self._numbers.setdefault(message, {}).update(numbers)
         self._imports: set[str] = set()
         self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
         self._top: list[_Message] = []

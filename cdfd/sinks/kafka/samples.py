@@ -1,6 +1,6 @@
 """Records of a sample, and their schemas, of which nothing is registered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cdfd.encode.records import Records
 from cdfd.encode.registered import Kind, Schemas
@@ -35,12 +35,12 @@ class KnownSchemas:
         self.found.append(SampleSchema(subject, kind, schema, state))
         return number
 
-    def latest(self, subject: str) -> str | None:
-        """The newest schema of a subject; None if it has none, or the registry does not answer."""
+    def history(self, subject: str) -> Sequence[str]:
+        """The schemas of a subject; none if the registry does not answer."""
         try:
-            return self._schemas.latest(subject)
+            return self._schemas.history(subject)
         except SinkError:
-            return None
+            return ()
 
     def check(self, kind: Kind) -> None:
         """As of the registry."""

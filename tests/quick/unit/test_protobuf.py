@@ -120,9 +120,11 @@ def test_years_beyond_those_of_a_calendar_are_seconds_as_they_are() -> None:
 def test_numbers_stay_where_columns_come_and_go() -> None:
     first = encoder_of(pa.record_batch({"a": pa.array([1]), "b": pa.array([{"x": 1, "y": 2}]), "c": pa.array(["z"])}))
     batch = pa.record_batch({"new": pa.array([True]), "c": pa.array(["z"]), "b": pa.array([{"w": 3, "y": 2}])})
-    second = encoder_of(batch, newest=first.schema)
+    second = encoder_of(batch, earlier=[first.schema])
     assert numbers_of(first.schema) == {"Value": {"a": 1, "b": 2, "c": 3}, "Value.B": {"x": 1, "y": 2}}
     assert numbers_of(second.schema) == {"Value": {"new": 4, "c": 3, "b": 2}, "Value.B": {"w": 3, "y": 2}}
+    third = encoder_of(pa.record_batch({"x": pa.array([1]), "a": pa.array([1])}), earlier=[first.schema, second.schema])
+    assert numbers_of(third.schema) == {"Value": {"x": 5, "a": 1}}
     (value,) = second.rows(batch).to_pylist()
     old = parse(first.schema, value)
     assert (old.c, old.b.y, old.HasField("a"), old.b.HasField("x")) == ("z", 2, False, False)
@@ -130,7 +132,7 @@ def test_numbers_stay_where_columns_come_and_go() -> None:
 
 def test_a_schema_of_another_topic_is_refused() -> None:
     with pytest.raises(DataError, match="no message"):
-        encoder_of(pa.record_batch({"a": pa.array([1])}), newest='{"type":"record"}')
+        encoder_of(pa.record_batch({"a": pa.array([1])}), earlier=['{"type":"record"}'])
 
 
 @given(

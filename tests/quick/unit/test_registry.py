@@ -237,7 +237,7 @@ def test_the_next_address_is_asked_where_one_does_not_answer(server: Registry) -
 
 def test_an_answer_of_a_proxy_in_html_is_an_error(server: Registry, client: SchemaRegistry) -> None:
     server.answer = lambda *_: (200, "<html>Sign in</html>")  # type: ignore[method-assign]  # as a proxy does
-    for ask in (client.check, lambda: client.latest("orders-value"), lambda: client.register("s", record(a="int"))):
+    for ask in (client.check, lambda: client.history("orders-value"), lambda: client.register("s", record(a="int"))):
         with pytest.raises(SinkError, match=r"answered 200 .*Sign in"):
             ask()
 

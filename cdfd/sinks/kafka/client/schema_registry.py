@@ -110,16 +110,12 @@ class SchemaRegistry:
         self._known[subject, schema] = number
         return number
 
-    def latest(self, subject: str) -> str | None:
-        """The newest schema of a subject; None if it has none. `SinkError` as `register` says."""
-        path, what = f"/subjects/{quote(subject, safe='')}/versions/latest", f"the newest version of subject {subject}"
-        status, answer = self._ask("GET", path, None, what)
-        if status == 404 and _code(answer) in _UNKNOWN:
-            return None
-        schema = answer.get("schema") if status == 200 and isinstance(answer, dict) else None
-        if not isinstance(schema, str):
-            raise self._error(status, answer, what)
-        return schema
+    def history(self, subject: str) -> list[str]:
+        """The schemas that a subject has or had, the newest last; none if it has none. `SinkError` as `register` says."""
+        try:
+            return list(self.versions(subject).values())
+        except ConfigError:
+            return []
 
     def versions(self, subject: str) -> dict[int, str]:
         """The schemas that are or were registered under a subject, by id, in the order in which they were.
