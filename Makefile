@@ -71,7 +71,7 @@ quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundre
 test: lint prepared-test  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (16 minutes)
 	$(PYTEST) tests/quick tests/standard
 
-integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|docs|image|browser|telemetry|trevni|helm
+integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm
 	$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(ONLY)),tests/integration)
 
 # The long forms, each a target of its own.

@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = (
     "tests/standard/spark/",
     "tests/integration/spark/",
+    "tests/integration/consumers/",
     "tests/integration/image/",
     "tests/overnight/chaos/",
     "tests/overnight/upgrade/",

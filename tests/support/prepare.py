@@ -6,6 +6,7 @@ Without it, a test worker waits for a download or a compiler, and often another 
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 Step = Callable[[], object]
 
@@ -31,8 +32,10 @@ def test() -> Iterator[Step]:
 
 
 def integration() -> Iterator[Step]:
-    """Also the reference of Trevni, a browser and promtool."""
+    """Also the reference of Trevni, a browser, promtool and consumers of topics."""
     from tests.support.browser import chromium
+    from tests.support.consumers import clients, flink, postgres
+    from tests.support.consumers import installation as consumers
     from tests.support.helm import tools
     from tests.support.trevni import reference
 
@@ -43,6 +46,16 @@ def integration() -> Iterator[Step]:
         yield chromium.chromium
     if tools.missing() is None:
         yield tools.promtool
+    if consumers.missing_java() is None:
+        for name in consumers.CONNECT:
+            yield partial(consumers.jars, name)
+        yield flink.install
+    if consumers.missing_package("psql") is None:
+        yield postgres.install
+    if clients.missing("kafkajs") is None:
+        yield clients.install_node
+    if clients.missing("franz-go") is None:
+        yield clients.install_go
 
 
 def overnight() -> Iterator[Step]:

@@ -1,0 +1,79 @@
+"""Clients in Python, Node, Go and C read the same committed records of a topic: keys, values, headers, tombstones."""
+
+from collections.abc import Sequence
+
+import pytest
+from kafka import KafkaProducer
+
+from tests.support.consumers import clients
+from tests.support.consumers.fixtures import need
+from tests.support.consumers.installation import ConsumerError
+from tests.support.consumers.life import NESTED, SCALARS, Life
+from tests.support.consumers.living import deliver
+from tests.support.kafka.pipeline import Pipeline
+from tests.support.kafka.reading import Record, read_topic
+from tests.support.kafka.shared import SharedBroker
+
+PARTITIONS = 3
+ABORTED = b"never committed"
+
+
+@pytest.fixture(scope="module")
+def published(broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """A topic of CloudEvents with tombstones. In each partition, the last transaction was aborted."""
+    folder = tmp_path_factory.mktemp("clients")
+    pipeline = Pipeline(folder, f"clients-{folder.name}", broker.bootstrap_servers, broker.bootstrap_servers)
+    topics = {"prefix": f"{pipeline.name}.", "partitions": PARTITIONS}
+    pipeline.configure(sink={"format": "cloudevents", "tombstones": "always", "topics": topics})
+    deliver(pipeline, Life(pipeline.uri, 6, columns=(*SCALARS, *NESTED)), 6)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"{pipeline.name}-other") as other:
+        other.init_transactions()
+        other.begin_transaction()
+        for partition in range(PARTITIONS):
+            other.send(pipeline.topic, ABORTED, partition=partition)
+        other.flush()
+        other.abort_transaction()
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def records(published: Pipeline) -> list[Record]:
+    """As kafka-python reads them."""
+    everything = read_topic(published.direct, published.topic, committed=False)
+    assert len([record for record in everything if record.value == ABORTED]) == PARTITIONS
+    committed = read_topic(published.direct, published.topic)
+    assert ABORTED not in {record.value for record in committed}
+    assert None in {record.value for record in committed}
+    return _headers_in_order(committed)
+
+
+def test_franz_go(published: Pipeline, records: list[Record]) -> None:
+    need(clients.missing("franz-go"))
+    assert _headers_in_order(clients.franz_go(published.direct, published.topic)) == records
+
+
+def test_kafkajs_with_a_codec_for_lz4(published: Pipeline, records: list[Record]) -> None:
+    need(clients.missing("kafkajs"))
+    assert _headers_in_order(clients.kafkajs(published.direct, published.topic)) == records
+
+
+def test_kafkajs_alone_cannot_read_lz4(published: Pipeline) -> None:
+    need(clients.missing("kafkajs"))
+    with pytest.raises(ConsumerError, match="LZ4 compression not implemented"):
+        clients.kafkajs(published.direct, published.topic, lz4=False)
+
+
+def test_platformatic(published: Pipeline, records: list[Record]) -> None:
+    need(clients.missing("@platformatic/kafka"))
+    found = clients.platformatic(published.direct, published.topic, len(records))
+    assert _headers_in_order(found) == records
+
+
+def test_kcat(published: Pipeline, records: list[Record]) -> None:
+    need(clients.missing("kcat"))
+    found = clients.kcat(published.direct, published.topic)
+    assert found == [record._replace(headers=()) for record in records]
+
+
+def _headers_in_order(records: Sequence[Record]) -> list[Record]:
+    return [record._replace(headers=tuple(sorted(record.headers))) for record in records]
