@@ -11,6 +11,12 @@ ROOT = Path(__file__).parents[3]
 WHOLE = {
     "cli": "generated from the code: test_reference.py",
     "extending": "installed as a package, and delivers a table: test_extending.py",
+    "consume/jdbc-sink": "tests/integration/consumers/test_jdbc_sink.py runs with these settings",
+    "consume/flink": "tests/integration/consumers/test_flink.py runs with these options",
+    "consume/python-cache": "tests/integration/consumers/test_cache.py runs this class",
+    "consume/clickhouse": "needs ClickHouse",
+    "consume/elasticsearch": "needs a connector that cannot be fetched",
+    "consume/ksqldb": "needs ksqlDB",
 }
 """Pages that a test uses as a whole."""
 REASONS = {
@@ -83,21 +89,34 @@ REASONS = {
         "[USER_RAISED_EXCEPTION] cdfd: topic shop.orders,",
     ): "needs a record that is wrong: tests/integration/spark/test_topics.py",
     ("spark-topics", "DELETE FROM delta.`/lake/copies/orders` WHERE _cdfd_version < N"): "N is a version of yours",
+    ("consume/clients", "import kafkajs"): "tests/support/consumers/node/kafkajs.mjs has the same codec",
+    (
+        "consume/clients",
+        "import { FetchIsolationLevels }",
+    ): "tests/support/consumers/node/platformatic.mjs has the same setting",
+    ("consume/clients", "kcat -C"): "tests/integration/consumers/test_clients.py runs kcat",
     ("dependencies", "pip install --requirement docker/requirements/base.txt"): "installs, as `make demo` does",
     ("tutorial", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
 }
 """Why no test runs a block, by page and the beginning of the block."""
 
 
+def pages() -> Iterator[tuple[str, Path]]:
+    """All pages, with their names: `README`, `kafka`, `consume/flink`."""
+    yield "README", ROOT / "README.md"
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        yield str(page.relative_to(ROOT / "docs").with_suffix("")), page
+
+
 def unplayed() -> Iterator[tuple[str, Block]]:
     """Blocks that no test runs, with the names of their pages."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for name, page in pages():
         lines = page.read_text().splitlines()
-        found = [] if page.stem in WHOLE else list(blocks(lines))
+        found = [] if name in WHOLE else list(blocks(lines))
         for number, block in enumerate(found):
             loads = block[1] == "yaml" and is_configuration(block[2])
-            if not loads and not (page.stem in PLAYED and is_step(lines, found, number)):
-                yield page.stem, block
+            if not loads and not (name in PLAYED and is_step(lines, found, number)):
+                yield name, block
 
 
 def reasons(page: str, block: Block) -> list[tuple[str, str]]:
@@ -115,13 +134,12 @@ def test_every_reason_is_one_of_a_block() -> None:
 
 
 def test_every_played_page_exists() -> None:
-    known = {page.stem for page in (ROOT / "docs").glob("*.md")} | {"README"}
-    assert known >= {*PLAYED, *WHOLE}
+    assert {name for name, _ in pages()} >= {*PLAYED, *WHOLE}
 
 
 def test_every_fence_is_one_that_is_found() -> None:
     """A fence in a list, or with more words after its language, would not be played."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for name, page in pages():
         lines = page.read_text().splitlines()
         fences = sum(line.lstrip().startswith(("```", "~~~")) for line in lines)
-        assert fences == 2 * len(list(blocks(lines))), page.name
+        assert fences == 2 * len(list(blocks(lines))), name

@@ -49,13 +49,14 @@ def test_broken_links_and_anchors_and_lost_pages_are_errors(tmp_path: Path) -> N
 
 
 def test_every_page_is_built(site: Path) -> None:
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= {page.stem for page in site.glob("*.html")}
+    pages = {page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md")}
+    assert pages <= {page.relative_to(site).with_suffix("") for page in site.rglob("*.html")}
 
 
 def test_pages_fetch_nothing_from_other_hosts(site: Path) -> None:
     fetched = {
         (page.name, address)
-        for page in site.glob("*.html")
+        for page in site.rglob("*.html")
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text())
         for address in re.findall(r'(?:src|href)="((?:https?:)?//[^"]*)"', tag)
         if 'rel="canonical"' not in tag
