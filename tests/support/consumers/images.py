@@ -1,6 +1,7 @@
 """Rows as values that are equal where the data is equal, whatever consumer wrote them as text or JSON."""
 
 import datetime as dt
+import math
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -26,7 +27,7 @@ def images(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Images:
 def value(given: Any, kind: pa.DataType) -> Any:
     """One value. A NaN is the text, times are texts in UTC with microseconds, numbers and bytes are Python's.
 
-    Times may be given as microseconds since 1970, bytes in hex.
+    Times may be given as microseconds since 1970, dates as days, bytes in hex.
     """
     if given is None:
         return None
@@ -42,7 +43,7 @@ def value(given: Any, kind: pa.DataType) -> Any:
     if types.is_binary(kind) and not isinstance(given, bytes):
         return bytes.fromhex(given.removeprefix("\\x"))
     if types.is_date(kind):
-        return str(given)
+        return str(dt.date(1970, 1, 1) + dt.timedelta(given) if isinstance(given, int) else given)
     if types.is_timestamp(kind):
         return _time(given)
     if types.is_struct(kind):
@@ -52,6 +53,16 @@ def value(given: Any, kind: pa.DataType) -> Any:
     if types.is_nested(kind):
         return [value(item, kind.value_type) for item in given]
     return given
+
+
+def as_numbers(rows: Images) -> Images:
+    """The rows as JSON with a schema has them: NaN and the infinities are null."""
+    return {number: {name: _number(each) for name, each in row.items()} for number, row in rows.items()}
+
+
+def _number(given: Any) -> Any:
+    is_none = given == "NaN" or (isinstance(given, float) and math.isinf(given))
+    return None if is_none else given
 
 
 def _time(given: Any) -> str:
