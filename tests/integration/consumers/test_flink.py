@@ -10,10 +10,10 @@ from tests.support.consumers import flink
 from tests.support.consumers.images import difference, images
 from tests.support.consumers.life import NESTED, SCALARS, Life
 from tests.support.consumers.living import deliver
+from tests.support.consumers.recipes import flink_options
 from tests.support.kafka.pipeline import Pipeline
 from tests.support.schema_registry import Registry
 
-_ISO = {"timestamp-format.standard": "ISO-8601"}
 _TYPES = {
     pa.int8(): "TINYINT",
     pa.int16(): "SMALLINT",
@@ -56,13 +56,9 @@ def check(
     """Read the topic to its end with a table of these options, and compare."""
     columns = [f"`{field.name}` {sql_type(field.type, instead or {})}" for field in life.schema]
     columns += ["PRIMARY KEY (`id`) NOT ENFORCED"] if key else []
-    place = {
-        "topic": pipeline.topic,
-        "properties.bootstrap.servers": pipeline.direct,
-        "properties.isolation.level": "read_committed",
-        "scan.bounded.mode": "latest-offset",
-    }
-    settings = ", ".join(f"'{name}' = '{value}'" for name, value in (place | dict(options)).items())
+    settings = ", ".join(
+        f"'{name}' = '{value}'" for name, value in {**options, "scan.bounded.mode": "latest-offset"}.items()
+    )
     rows = flink.rows(f"CREATE TABLE t ({', '.join(columns)}) WITH ({settings});\nSELECT * FROM t;\n")
     found = images([dict(zip(life.schema.names, row, strict=True)) for row in rows], life.schema)
     assert not difference(found, life.images())
@@ -76,26 +72,34 @@ def living(pipeline: Pipeline, seed: int, sink: Mapping[str, Any], **options: An
     return life
 
 
-def test_upsert_kafka_reads_flat_json(pipeline: Pipeline) -> None:
-    life = living(pipeline, 3, {"format": "flat", "tombstones": "always"}, columns=(*SCALARS, *NESTED))
-    formats = {"key.format": "json", "value.format": "json", "value.json.timestamp-format.standard": "ISO-8601"}
-    check(pipeline, life, {"connector": "upsert-kafka"} | formats, key=True)
+def options(pipeline: Pipeline, number: int, **addresses: str) -> dict[str, str]:
+    """Those of a block of the page."""
+    own = {"topic": pipeline.topic, "properties.bootstrap.servers": pipeline.direct}
+    return flink_options(number, own | addresses)
 
 
 @pytest.mark.parametrize("feed", [True, False], ids=["feed", "derived"])
-def test_debezium_json(feed: bool, pipeline: Pipeline) -> None:
+def test_events_in_json(feed: bool, pipeline: Pipeline) -> None:
     life = living(pipeline, 4, {"format": "debezium"}, feed=feed, columns=(*SCALARS, *NESTED))
-    options = {f"debezium-json.{name}": value for name, value in _ISO.items()}
-    check(
-        pipeline,
-        life,
-        {"connector": "kafka", "scan.startup.mode": "earliest-offset", "format": "debezium-json"} | options,
-    )
+    check(pipeline, life, options(pipeline, 0))
 
 
-def test_upsert_kafka_reads_avro_of_a_registry(pipeline: Pipeline, registry: Registry) -> None:
+def test_events_in_avro(pipeline: Pipeline, registry: Registry) -> None:
+    sink = {"format": {"envelope": "debezium", "encoding": "avro"}, "schema_registry": {"url": registry.url}}
+    life = living(pipeline, 8, sink, columns=(*SCALARS, *NESTED))
+    address = {"debezium-avro-confluent.url": registry.url}
+    check(pipeline, life, options(pipeline, 1, **address), instead=IN_AVRO)
+
+
+def test_the_newest_row_of_each_key_in_json(pipeline: Pipeline) -> None:
+    life = living(pipeline, 3, {"format": "flat", "tombstones": "always"}, columns=(*SCALARS, *NESTED))
+    check(pipeline, life, options(pipeline, 2), key=True)
+
+
+def test_the_newest_row_of_each_key_in_avro(pipeline: Pipeline, registry: Registry) -> None:
     sink = {"format": "avro", "tombstones": "always", "schema_registry": {"url": registry.url}}
     life = living(pipeline, 5, sink, columns=(*SCALARS, *NESTED))
-    formats = {"key.format": "avro-confluent", "value.format": "avro-confluent"}
+    json_only = {"value.json.timestamp-format.standard"}
+    common = {name: value for name, value in options(pipeline, 2).items() if name not in json_only}
     addresses = {f"{side}.avro-confluent.url": registry.url for side in ("key", "value")}
-    check(pipeline, life, {"connector": "upsert-kafka"} | formats | addresses, key=True, instead=IN_AVRO)
+    check(pipeline, life, common | flink_options(3, addresses), key=True, instead=IN_AVRO)

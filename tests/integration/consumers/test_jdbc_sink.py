@@ -6,67 +6,46 @@ from typing import Any
 import pytest
 
 from tests.support.consumers.connect import Connect
-from tests.support.consumers.images import difference, images
+from tests.support.consumers.images import as_numbers, difference, images
 from tests.support.consumers.life import WIDENED, Life
 from tests.support.consumers.living import deliver
 from tests.support.consumers.postgres import USER, Postgres
+from tests.support.consumers.recipes import connector
 from tests.support.kafka.pipeline import Pipeline
 from tests.support.schema_registry import Registry
 
 _SECONDS = 60.0
-_CHANGE_COLUMNS = "_change_type,_commit_version,_commit_timestamp,_change_ordinal"
 
 
-def apicurio(registry: Registry) -> dict[str, str]:
-    """Keys and values by Apicurio's converter, in Confluent's wire format."""
-    settings: dict[str, str] = {}
-    for side in ("key", "value"):
-        settings |= {
-            f"{side}.converter": "io.apicurio.registry.utils.converter.AvroConverter",
-            f"{side}.converter.apicurio.registry.url": f"{registry.url}/apis/registry/v2",
-            f"{side}.converter.apicurio.registry.as-confluent": "true",
-            f"{side}.converter.apicurio.registry.use-id": "globalId",
-        }
-    return settings
+def converters(encoding: str, registry: Registry) -> dict[str, str]:
+    """Those of an encoding. The connector's own are for JSON with schemas."""
+    if encoding != "avro":
+        return {}
+    address = f"{registry.url}/apis/registry/v2"
+    urls = {f"{side}.converter.apicurio.registry.url": address for side in ("key", "value")}
+    return connector("jdbc-sink", 1, urls)
 
 
 def sink(pipeline: Pipeline, database: Postgres) -> dict[str, str]:
-    """The connector from the pipeline's topic into the database's table `name`."""
-    return {
-        "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+    """The connector from the pipeline's topic into a table of the database."""
+    own = {
         "topics": pipeline.topic,
         "connection.url": database.jdbc,
         "connection.username": USER,
-        "connection.password": "none",
-        "insert.mode": "upsert",
-        "delete.enabled": "true",
-        "primary.key.mode": "record_key",
-        "schema.evolution": "basic",
-        "quote.identifiers": "true",
         "collection.name.format": table_name(pipeline),
     }
+    return connector("jdbc-sink", 0, own)
 
 
 def table_name(pipeline: Pipeline) -> str:
     return pipeline.name.replace("-", "_")
 
 
-def without_change_columns() -> dict[str, str]:
-    """A transform of rows, but not of tombstones."""
-    return {
-        "transforms": "columns",
-        "transforms.columns.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
-        "transforms.columns.exclude": _CHANGE_COLUMNS,
-        "transforms.columns.predicate": "tombstone",
-        "transforms.columns.negate": "true",
-        "predicates": "tombstone",
-        "predicates.tombstone.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
-    }
-
-
-def check(pipeline: Pipeline, worker: Connect, database: Postgres, life: Life, settings: Mapping[str, str]) -> None:
+def check(
+    pipeline: Pipeline, worker: Connect, database: Postgres, life: Life, encoding: str, settings: Mapping[str, str]
+) -> None:
     """Run the connector until the tables are equal."""
-    table, expected = table_name(pipeline), life.images()
+    table, expected = table_name(pipeline), life.images() if encoding == "avro" else as_numbers(life.images())
 
     def found() -> str:
         return difference(images(database.rows(table), life.schema), expected)
@@ -80,13 +59,50 @@ def check(pipeline: Pipeline, worker: Connect, database: Postgres, life: Life, s
             raise AssertionError(found()) from error
 
 
-@pytest.mark.parametrize(("seed", "feed"), [(1, True), (2, False)], ids=["feed", "derived"])
-def test_flat_rows_in_avro(
-    seed: int, feed: bool, pipeline: Pipeline, worker: Connect, database: Postgres, registry: Registry
-) -> None:
-    sinking: dict[str, Any] = {"format": "avro", "tombstones": "always", "schema_registry": {"url": registry.url}}
-    pipeline.configure(sink=sinking | {"topics": {"prefix": f"{pipeline.name}.", "partitions": 3}})
-    life = Life(pipeline.uri, seed, feed=feed)
+def living(pipeline: Pipeline, seed: int, registry: Registry, sink: Mapping[str, Any], **options: Any) -> Life:
+    topics = {"prefix": f"{pipeline.name}.", "partitions": 3}
+    pipeline.configure(sink={"topics": topics, "schema_registry": {"url": registry.url}} | dict(sink))
+    life = Life(pipeline.uri, seed, **options)
     deliver(pipeline, life, seed)
-    settings = sink(pipeline, database) | apicurio(registry) | without_change_columns()
-    check(pipeline, worker, database, life, settings)
+    return life
+
+
+@pytest.mark.parametrize("encoding", ["avro", "connect_json"])
+@pytest.mark.parametrize("feed", [True, False], ids=["feed", "derived"])
+def test_debezium_events(
+    encoding: str, feed: bool, pipeline: Pipeline, worker: Connect, database: Postgres, registry: Registry
+) -> None:
+    life = living(pipeline, 1, registry, {"format": {"envelope": "debezium", "encoding": encoding}}, feed=feed)
+    settings = sink(pipeline, database) | converters(encoding, registry)
+    check(pipeline, worker, database, life, encoding, settings)
+
+
+def test_events_that_a_transform_makes_rows(
+    pipeline: Pipeline, worker: Connect, database: Postgres, registry: Registry
+) -> None:
+    encoding = "connect_json"
+    life = living(pipeline, 2, registry, {"format": {"envelope": "debezium", "encoding": encoding}})
+    transform = connector("jdbc-sink", 2)
+    settings = sink(pipeline, database) | converters(encoding, registry) | transform
+    check(pipeline, worker, database, life, encoding, settings)
+
+
+def test_events_with_headers_of_apicurio(
+    pipeline: Pipeline, worker: Connect, database: Postgres, registry: Registry
+) -> None:
+    framing = {"url": registry.url, "framing": "apicurio"}
+    sinking = {"format": {"envelope": "debezium", "encoding": "avro"}, "schema_registry": framing}
+    life = living(pipeline, 4, registry, sinking)
+    names = [f"{side}.converter.apicurio.registry" for side in ("key", "value")]
+    headers = {f"{name}.headers.enabled": "true" for name in names} | {
+        f"{name}.as-confluent": "false" for name in names
+    }
+    settings = sink(pipeline, database) | converters("avro", registry) | headers
+    check(pipeline, worker, database, life, "avro", settings)
+
+
+@pytest.mark.parametrize("encoding", ["avro", "connect_json"])
+def test_flat_rows(encoding: str, pipeline: Pipeline, worker: Connect, database: Postgres, registry: Registry) -> None:
+    life = living(pipeline, 3, registry, {"format": {"encoding": encoding}, "tombstones": "always"})
+    settings = sink(pipeline, database) | converters(encoding, registry) | connector("jdbc-sink", 3)
+    check(pipeline, worker, database, life, encoding, settings)
