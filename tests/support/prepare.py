@@ -34,7 +34,7 @@ def test() -> Iterator[Step]:
 def integration() -> Iterator[Step]:
     """Also the reference of Trevni, a browser, promtool and consumers of topics."""
     from tests.support.browser import chromium
-    from tests.support.consumers import clients, deserializers, flink, postgres
+    from tests.support.consumers import clients, flink, postgres
     from tests.support.consumers import installation as consumers
     from tests.support.helm import tools
     from tests.support.trevni import reference
@@ -46,7 +46,6 @@ def integration() -> Iterator[Step]:
         yield chromium.chromium
     if tools.missing() is None:
         yield tools.promtool
-    yield deserializers.install
     if consumers.missing_java() is None:
         for name in consumers.CONNECT:
             yield partial(consumers.jars, name)

@@ -44,7 +44,6 @@ def test_the_rows_are_left(choice: Mapping[str, str], pipeline: Pipeline, regist
     topics = {"prefix": f"{pipeline.name}.", "partitions": 3}
     sink = {"format": choice, "tombstones": "always", "schema_registry": {"url": registry.url}, "topics": topics}
     pipeline.configure(sink=sink)
-    registry.compile = deserializers.descriptor
     life = Life(pipeline.uri, 7, steps=20, columns=(*SCALARS, *NESTED))
     deliver(pipeline, life, 7)
     pairs = deserializers.pairs(pipeline.direct, pipeline.topic, registry.url, choice["encoding"])
