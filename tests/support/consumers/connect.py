@@ -78,7 +78,7 @@ class Connect:
 
 @contextmanager
 def connect(bootstrap_servers: str) -> Iterator[Connect]:
-    """A worker with Debezium's JDBC sink, its transforms, and Apicurio's Avro converter. It reads committed records only.
+    """A worker with Debezium's JDBC sink, its transforms, and Apicurio's Avro converter.
 
     Raises:
         ConsumerError: it does not start.
@@ -93,8 +93,6 @@ def connect(bootstrap_servers: str) -> Iterator[Connect]:
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "offset.storage.file.filename": str(folder / "offsets"),
         "plugin.path": str(folder / "plugins"),
-        "consumer.isolation.level": "read_committed",
-        "consumer.auto.offset.reset": "earliest",
         "consumer.metadata.max.age.ms": "1000",
     }
     try:

@@ -1,14 +1,21 @@
-"""A daemon that delivers a table while the table lives: the daemon is killed in the middle, and restarted in good order later."""
+"""A daemon that delivers a table while the table lives: the daemon is killed in the middle, and restarted in good order later.
+
+Other producers abort transactions in the topic meanwhile, so that a consumer that does not leave them out cannot be right.
+"""
 
 import json
 import time
 from collections.abc import Callable
 from random import Random
 
+from kafka import KafkaProducer
+
 from tests.support.consumers.life import Life
 from tests.support.kafka.pipeline import Pipeline
 from tests.support.kafka.reading import read_topic, wait_for_markers
 
+ABORTED = b"never committed"
+"""The value of records that no consumer may see."""
 _SECONDS = 120.0
 
 
@@ -34,13 +41,22 @@ def deliver(pipeline: Pipeline, life: Life, seed: int, before_step: Callable[[],
             if last == kill:
                 daemon.wait_for("at version")
                 daemon.kill()
-            elif last == restart:
-                _wait_until_delivered(pipeline, life.version)
-                daemon.stop()
             else:
                 _wait_until_delivered(pipeline, life.version)
+                _abort(pipeline)
                 daemon.stop()
     assert wait_for_markers(pipeline.direct, pipeline.topic, 30.0)
+
+
+def _abort(pipeline: Pipeline) -> None:
+    """Write a record into each partition, in a transaction that is aborted."""
+    with KafkaProducer(bootstrap_servers=pipeline.direct, transactional_id=f"{pipeline.name}-other") as other:
+        other.init_transactions()
+        other.begin_transaction()
+        for partition in other.partitions_for(pipeline.topic):
+            other.send(pipeline.topic, ABORTED, partition=partition)
+        other.flush()
+        other.abort_transaction()
 
 
 def _wait_until_delivered(pipeline: Pipeline, version: int) -> None:
