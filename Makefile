@@ -134,7 +134,7 @@ oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORA
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
 	  CDFD_PARQUET_ORACLE=$$(($${CDFD_ORACLE:-300} * 10)) \
 	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py \
-	  tests/overnight/spark/test_parquet_oracle.py
+	  tests/overnight/spark/test_parquet_oracle.py tests/overnight/oracle/test_kernel.py
 
 oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
 	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR) \

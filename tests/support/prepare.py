@@ -20,13 +20,16 @@ def programs() -> Iterator[Step]:
 
 
 def test() -> Iterator[Step]:
-    """Jars of Kafka and Spark. Two runs of Maven at once would conflict."""
+    """Jars of Kafka, Spark and Delta Kernel. Two runs of Maven at once would conflict."""
+    from tests.support.catalogs import kernel
     from tests.support.kafka import installation as kafka
     from tests.support.spark import archive
     from tests.support.spark import installation as spark
 
     if kafka.missing() is None:
         yield kafka.installed
+    if kernel.missing() is None:
+        yield kernel.installed
     if spark.missing() is None:
         yield archive.options
 

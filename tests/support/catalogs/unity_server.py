@@ -261,6 +261,7 @@ def _add_routes(application: web.Application, server: UnityServer) -> None:
         ("GET", f"{delta}/config", _config),
         ("POST", f"{delta}{schema}/staging-tables", _stage),
         ("POST", f"{delta}{schema}/tables", _create),
+        ("GET", f"{delta}/staging-tables/{{table_id}}/credentials", _staging_credentials),
         ("GET", f"{delta}{schema}/tables/{{table}}", _load),
         ("POST", f"{delta}{schema}/tables/{{table}}", _update),
         ("GET", f"{delta}{schema}/tables/{{table}}/credentials", _credentials),
@@ -409,6 +410,13 @@ def _credentials(server: UnityServer, match: Mapping[str, str], body: Any, query
     if query.get("operation") not in ("READ", "READ_WRITE"):
         raise Refused(400, "InvalidParameterValueException", "operation is required")
     return {"storage-credentials": _vended(server, _found(server, _name(match)), query["operation"])}
+
+
+def _staging_credentials(server: UnityServer, match: Mapping[str, str], body: Any, query: Mapping[str, str]) -> Any:
+    table = next((each for each in server.staging.values() if each.uuid == match["table_id"]), None)
+    if table is None:
+        raise Refused(404, "NoSuchTableException", "There is no such staging table")
+    return {"storage-credentials": _vended(server, table, "READ_WRITE")}
 
 
 def _vended(server: UnityServer, table: Table, operation: str) -> list[dict[str, Any]]:
