@@ -51,8 +51,8 @@ class SinkOptions:
 
         `config` and `table` name a file and a table of it; `folder` says where its relative paths begin, if not at its own. Or else
         `pipeline`, `uri`, `table`, `topic`, `key`, `columns`, `where`, `exclude_change_types`, `mask.<column>` and `headers.<name>` are those
-        of a table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage`, such as
-        `storage.s3.region`. Values may refer to the environment, as those of a file. With `shaped`, the rows have their shape already: they
+        of a table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage` or
+        `catalogs`, such as `storage.s3.region`. Values may refer to the environment, as those of a file. With `shaped`, the rows have their shape already: they
         were read with the same settings.
 
         Raises:
@@ -96,7 +96,7 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
             raise ConfigError(f"option `{name}` is required", hint="Or name a configuration file: `config` and `table`")
     table: dict[str, Any] = {}
     sink: dict[str, Any] = {"kind": "kafka"}
-    storage: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {"storage": {}, "catalogs": {}}
     for name, text in named.items():
         section, _, entry = name.partition(".")
         if name == "columns":
@@ -108,14 +108,18 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
             table.setdefault(section, {})[entry] = value
         elif name in _OF_TABLE:
             table[_OF_TABLE[name]] = text
-        elif name.startswith("storage."):
-            _put(storage, name.removeprefix("storage."), text)
+        elif section in sections and entry:
+            _put(sections[section], entry, text)
         elif name != "pipeline":
             key = name.removeprefix(_KAFKA)
             _put(sink, _SPELLED.get(key, key), text)
-    document = {"pipeline": named["pipeline"], "tables": [table], "sink": sink, "progress": {"ledger": "none"}}
-    if storage:
-        document["storage"] = storage
+    document: dict[str, Any] = {
+        "pipeline": named["pipeline"],
+        "tables": [table],
+        "sink": sink,
+        "progress": {"ledger": "none"},
+    }
+    document |= {name: section for name, section in sections.items() if section}
     # The environment is used for references, and for `AWS_*` variables as with a file.
     return parse(json.dumps(document), os.environ if environ is None else environ, "options")
 
