@@ -32,6 +32,10 @@ class VerifiableLog(Protocol):
 
     storage: Storage
 
+    @property
+    def by_catalog(self) -> bool:
+        """Whether the entries are commits that a catalog has ratified."""
+
     def list_names(self, start_after: str = "") -> AsyncGenerator[LogFile, None]:
         """The log's files, ascending."""
 
@@ -161,7 +165,7 @@ class History:
 
         Raises:
             TableChangedError: the entry has another digest, or the log ends before it.
-            StorageError: the entry is listed, but cannot be read yet.
+            StorageError: the entry is listed, but cannot be read yet, or a catalog's answer is stale.
         """
         try:
             fingerprint = await self._log.fingerprint(version)
@@ -174,6 +178,8 @@ class History:
             newest = max(versions, default=None)
             if newest is not None and newest < version:
                 await self._check_id(table_id, None)
+                if self._log.by_catalog:
+                    raise stale_error(newest, version, self._table) from None
                 raise truncated_error(newest, version, self._table) from None
             return False
         if fingerprint.digest != digest:
@@ -313,6 +319,17 @@ def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
     )
     error.truncated = True
     return error
+
+
+def stale_error(newest: int, version: int, table: str) -> StorageError:
+    """The error for a catalog whose answer is older than a version that was read: a replica may lag behind."""
+    return StorageError(
+        f"the catalog says that the newest version is {newest}, although version {version} was read",
+        table=table,
+        version=version,
+        hint="A replica of it may lag behind. If its database was restored from a backup, run `cdfd progress reset` to start over",
+        retriable=True,
+    )
 
 
 def gap_error(version: int, following: int, newest: int, table: str) -> GapError:

@@ -287,6 +287,22 @@ class TestAnswers:
 
         run(scenario())
 
+    def test_stale_answer_at_a_restart_is_a_transient_error(self, table: ManagedTable) -> None:
+        table.commit()
+        before = table.now
+        table.commit()
+        digest = run(table.opened().log.digest(2))
+        table_id = run(table.opened().log.header()).metadata.id
+        table.now = before
+
+        async def scenario() -> None:
+            with quick_tailer(table.opened()) as tailer:
+                await tailer.resume(table_id, 2, digest)
+
+        with pytest.raises(StorageError, match="newest version is 1, although version 2 was read") as caught:
+            run(scenario())
+        assert caught.value.retriable
+
     def test_wrong_order_of_a_list_does_not_matter(self) -> None:
         commits = [RatifiedCommit(version, f"{version:020d}.{version}.json") for version in (2, 1, 3)]
         with pytest.raises(ValueError, match="two commits have one version"):
