@@ -3,10 +3,11 @@
 import asyncio
 import importlib
 import importlib.util
+import io
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -171,3 +172,83 @@ def test_name_of_nothing_is_not_found(root: str) -> None:
     store = made(Custom, root)
     with pytest.raises(NotFoundError):
         store.open_input_file("x")
+
+
+class Signed(MemoryFileSystem):  # type: ignore[misc]  # as above
+    """Azure's store, which refuses signatures that have ended."""
+
+    protocol = ("abfss",)
+    valid: ClassVar[set[str]] = set()
+
+    def __init__(self, sas_token: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.token = sas_token
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return Azure._strip_protocol(path)
+
+    def info(self, path: str, **options: Any) -> Any:
+        self.check()
+        return super().info(path, **options)
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        self.check()
+        file, check = super().open(path, mode, **options), self.check
+
+        class Checked(io.RawIOBase):
+            def read(self, size: int | None = -1, /) -> bytes:
+                check()
+                return bytes(file.read(size))
+
+            def seek(self, offset: int, whence: int = 0, /) -> int:
+                return int(file.seek(offset, whence))
+
+            def tell(self) -> int:
+                return int(file.tell())
+
+        return Checked()
+
+    def check(self) -> None:
+        if self.token not in self.valid:
+            raise PermissionError("the signature has ended")
+
+
+class Signatures:
+    """A source of credentials whose last one is valid."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def renew(self) -> None:
+        self.now += 1
+        Signed.valid = {f"sig-{self.now}"}
+
+    async def config(self) -> dict[str, str]:
+        return {"azure.sas-token": f"sig-{self.now}"}
+
+    async def keys(self) -> Any:
+        raise AssertionError("these are keys of S3")
+
+    def expire(self) -> None:
+        pass
+
+
+def test_vended_credentials_are_renewed_in_the_middle_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda scheme: Signed)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda uri, use_listings_cache, **given: (Signed(**given), ""))
+    monkeypatch.setattr("cdfd.storage.fsspec_storage.WHOLE_OBJECT_BYTES", 1)
+    source = Signatures()
+    source.renew()
+    storage = open_storage("abfss://lake@shop.dfs.core.windows.net/signed", {"credential_source": source})
+    asyncio.run(storage.put("x", bytes(range(200))))
+    storage._memory = False  # type: ignore[attr-defined]  # large objects of memory are read at once
+    with storage.open_input_file("x") as file:
+        assert file.read(50) == bytes(range(50))
+        source.renew()
+        assert file.read(50) == bytes(range(50, 100))
+        file.seek(150)
+        source.renew()
+        assert file.read() == bytes(range(150, 200))
+    source.renew()
+    assert asyncio.run(storage.read("x", 0, 1)) == b"\0"
