@@ -237,6 +237,8 @@ class CatalogStorage:
 
     async def _ask(self) -> _Opened:
         before = self._opened
+        if before is None and self._catalog.vends:
+            self._vendor.request_early(self._name)
         try:
             table = await self._catalog.load(self._name)
         except NotATableError as error:

@@ -37,6 +37,7 @@ class Vendor:
         self._live: dict[str, tuple[Credential, float]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._first: dict[str, asyncio.Lock] = {}
+        self._served: set[str] = set()
         self._narrow: set[str] = set()
         """Stores whose credentials are for one table each: requests for these do not wait for each other."""
 
@@ -72,22 +73,32 @@ class Vendor:
             )
         return found
 
+    def request_early(self, name: str) -> None:
+        """Ask for a table's credential while its location is looked up, if the catalog vends one for each table. Errors are left to
+        `credential`.
+        """
+        if self._narrow and name not in self._served:
+            self._start(name, None, None).add_done_callback(lambda task: task.cancelled() or task.exception())
+
     def expire(self, location: str) -> None:
         """Drop the credential of a location: its store refused it."""
         for prefix in [prefix for prefix in self._live if holds(prefix, location)]:
             del self._live[prefix]
 
     async def _ask(self, name: str, table_id: str | None, location: str) -> None:
-        if name not in self._asking:
-            self._asking[name] = asyncio.get_running_loop().create_task(self._vend(name, table_id, location))
-            self._asking[name].add_done_callback(lambda _: self._asking.pop(name, None))
-        await asyncio.shield(self._asking[name])
+        await asyncio.shield(self._asking.get(name) or self._start(name, table_id, location))
 
-    async def _vend(self, name: str, table_id: str | None, location: str) -> None:
+    def _start(self, name: str, table_id: str | None, location: str | None) -> asyncio.Task[None]:
+        self._served.add(name)
+        task = self._asking[name] = asyncio.get_running_loop().create_task(self._vend(name, table_id, location))
+        task.add_done_callback(lambda _: self._asking.pop(name, None))
+        return task
+
+    async def _vend(self, name: str, table_id: str | None, location: str | None) -> None:
         for credential in await self._catalog.credentials(name, table_id):
             life = MARGIN_SECONDS if credential.ends_ms is None else credential.ends_ms / 1000 - self._now()
             self._live[canonical(credential.prefix)] = credential, min(MARGIN_SECONDS, MARGIN_SHARE * life)
-            if canonical(credential.prefix) == canonical(location):
+            if location is not None and canonical(credential.prefix) == canonical(location):
                 self._narrow.add(_store(location))
         ended = [prefix for prefix, (credential, _) in self._live.items() if not self._lasts(credential, 0)]
         for prefix in ended:

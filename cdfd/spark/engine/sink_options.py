@@ -52,8 +52,8 @@ class SinkOptions:
         `config` and `table` name a file and a table of it; `folder` says where its relative paths begin, if not at its own. Or else
         `pipeline`, `uri`, `table`, `topic`, `key`, `columns`, `where`, `exclude_change_types`, `mask.<column>` and `headers.<name>` are those
         of a table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage` or
-        `catalogs`, such as `storage.s3.region`. Values may refer to the environment, as those of a file. With `shaped`, the rows have their shape already: they
-        were read with the same settings.
+        `catalogs`, such as `storage.s3.region`. Values may refer to the environment, as those of a file. With `shaped`, the rows have
+        their shape already: they were read with the same settings.
 
         Raises:
             ConfigError: an option is invalid. The error never has a secret.

@@ -133,6 +133,28 @@ def test_credentials_of_one_table_each_are_requested_at_the_same_time() -> None:
     assert scene.catalog.vended == 5
 
 
+def test_early_request_is_that_of_the_table_and_its_error_is_not_lost() -> None:
+    scene = Scene()
+    scene.catalog.keys = lambda name: (credential(f"s3://lake/{name}"),)
+    scene.key("s3://lake/a.b.c", "a.b.c")
+
+    async def early(name: str) -> None:
+        scene.vendor.request_early(name)
+        await asyncio.sleep(0)
+        await scene.vendor.credential(name, None, f"s3://lake/{name}")
+
+    run(early("a.b.d"))
+    run(early("a.b.d"))
+    assert scene.catalog.vended == 2
+
+    def refused(name: str) -> tuple[Credential, ...]:
+        raise StorageError("refused")
+
+    scene.catalog.keys = refused
+    with pytest.raises(StorageError, match="refused"):
+        run(early("a.b.e"))
+
+
 @pytest.mark.parametrize(
     "vended", [(), (credential(ITEMS),), (credential(ORDERS, ends=5.0),)], ids=["none", "another", "ended"]
 )

@@ -121,6 +121,7 @@ class UnityServer:
         unsupported: names of tables that only the older API knows.
         credentials: those of a table; a server over local folders has empty ones.
         altered: changes an answer of `loadTable`.
+        delay: seconds before each answer.
         page: tables of a page of a listing, or commits of an answer of the older API.
     """
 
@@ -138,6 +139,7 @@ class UnityServer:
     credentials: Callable[[Table], list[dict[str, Any]]] | None = None
     altered: Callable[[dict[str, Any]], Any] | None = None
     page: int = 50
+    delay: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def add_table(self, name: str, location: str, **facts: Any) -> Table:
@@ -228,6 +230,8 @@ def _middleware(server: UnityServer) -> Any:
     @web.middleware
     async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
         server.requests.append(f"{request.method} {request.path_qs}")
+        if server.delay:
+            await asyncio.sleep(server.delay)
         fault = next((each for each in server.faults if re.search(each.path, request.path)), None)
         if fault is not None:
             server.faults.remove(fault)
