@@ -69,7 +69,10 @@ REASONS = {
         "cdfd run -c shop.yaml --shard 0/3",
     ): "needs several processes: tests/integration/kafka/test_shards.py runs them",
     ("architecture", "  cli, demo"): "a drawing",
-    ("catalogs", "export UC_ENDPOINT"): "needs a Unity Catalog: tests/standard/cli/test_catalog.py runs them with a stand-in",
+    (
+        "catalogs",
+        "export UC_ENDPOINT",
+    ): "needs a Unity Catalog: tests/standard/cli/test_catalog.py runs them with a stand-in",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
