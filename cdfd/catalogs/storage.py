@@ -152,13 +152,25 @@ class CatalogStorage:
         Raises:
             StorageError: the catalog's list of commits lacks one that is not published.
         """
-        opened = await self._loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+        opened = await self._for_listing(prefix, start_after)
         listing = opened.store.list(prefix, start_after)
         if opened.log is not None and prefix == LOG:
             listing = self._ratified_names(opened.log, listing, start_after)
         async with aclosing(listing) as files:
             async for file in files:
                 yield file
+
+    async def _for_listing(self, prefix: str, start_after: str) -> _Opened:
+        """The catalog's answer for a listing. While the catalog is down, the last one has the versions that were ratified before."""
+        try:
+            return await self._loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+        except StorageError as error:
+            known = self._opened
+            latest = None if known is None or known.log is None else known.log.latest
+            # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
+            if not error.retriable or known is None or latest is None or not "" < start_after < _path(latest):
+                raise
+            return known
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. UnsupportedError for a table that is read by its catalog."""
@@ -330,7 +342,7 @@ class CatalogStorage:
 
     async def _check_cleaned_up(self, opened: _Opened, version: int) -> None:
         """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
-        async with aclosing(opened.store.list(LOG, f"{LOG}{paths.commit_name(version)}")) as files:
+        async with aclosing(opened.store.list(LOG, _path(version))) as files:
             async for file in files:
                 name = paths.parse_name(file.path.removeprefix(LOG))
                 # Commits are published in order, and only published ones have checkpoints.
@@ -342,9 +354,7 @@ class CatalogStorage:
         self, log: RatifiedLog, listing: AsyncGenerator[Stat, None], start_after: str
     ) -> AsyncGenerator[Stat, None]:
         """A listing of the log's folder with the ratified commits, and without versions that are not ratified."""
-        waiting = [
-            path for version in sorted(log.commits) if (path := f"{LOG}{paths.commit_name(version)}") > start_after
-        ]
+        waiting = [path for version in sorted(log.commits) if (path := _path(version)) > start_after]
         last: int | None = None
 
         def commit_at(path: str, stat: Stat | None) -> Stat:
@@ -375,7 +385,7 @@ class CatalogStorage:
         for path in waiting:
             yield commit_at(path, None)
         newest = log.latest
-        if newest is not None and newest >= 0 and last != newest and f"{LOG}{paths.commit_name(newest)}" > start_after:
+        if newest is not None and newest >= 0 and last != newest and _path(newest) > start_after:
             raise _truncated(newest if last is None else last + 1, newest).within(table=self._uri)
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
@@ -417,6 +427,10 @@ class CatalogSchema:
 def _log(opened: _Opened) -> RatifiedLog:
     assert opened.log is not None
     return opened.log
+
+
+def _path(version: int) -> str:
+    return f"{LOG}{paths.commit_name(version)}"
 
 
 def _version_of(path: str) -> int | None:

@@ -52,11 +52,6 @@ class UnityCatalog:
         """Whether the catalog is on this machine, too, or the user trusts it."""
         return self._options.is_local if self._options.local_locations is None else self._options.local_locations
 
-    @property
-    def requests(self) -> int:
-        """Requests that were sent."""
-        return self._client.requests
-
     def parts(self, name: str) -> tuple[str, ...]:
         """`catalog.schema.table`, or `catalog.schema`; see the port."""
         parts = tuple(name.split("."))

@@ -76,8 +76,6 @@ class UnityClient:
         self._tokens = Tokens(options, self._opened)
         self._next_at = 0.0
         self._slots = asyncio.Semaphore(CONNECTIONS)
-        self.requests = 0
-        """Requests that were sent."""
         loop.on_close(self._close)
 
     async def ask(
@@ -146,7 +144,6 @@ class UnityClient:
         token = await self._tokens.token()
         headers = {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
         session = await self._opened()
-        self.requests += 1
         async with session.request(
             method,
             self.options.endpoint + path,

@@ -515,22 +515,25 @@ class TestRequests:
 
         run(scenario())
 
-    def test_ratified_versions_are_read_while_the_catalog_is_down(self, table: ManagedTable) -> None:
+    def test_ratified_versions_are_read_while_the_catalog_is_down(
+        self, table: ManagedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cdfd.catalogs.storage.SHARED_SECONDS", 1e-9)
+
         async def scenario() -> Sequence[int]:
-            for _ in range(5):
+            for _ in range(100):
                 table.commit()
             opened = table.opened()
-            await opened.log.latest_version()
 
             def down(now: CatalogTable) -> CatalogTable:
                 raise StorageError("the catalog cannot be reached", retriable=True)
 
-            table.catalog.answer = down
             read: list[int] = []
 
             async def read_all() -> None:
                 async for _, rows in following(opened):
                     read.extend(rows)
+                    table.catalog.answer = down
 
             with pytest.raises(StorageError, match="cannot be reached") as caught:
                 await read_all()
@@ -538,4 +541,4 @@ class TestRequests:
             assert caught.value.table == f"memory://{NAME}"
             return read
 
-        assert run(scenario()) == [1, 2, 3, 4, 5]
+        assert run(scenario()) == list(range(1, 101))
