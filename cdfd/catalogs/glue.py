@@ -54,8 +54,8 @@ class GlueCatalog:
 
     def parts(self, name: str) -> tuple[str, ...]:
         """`database.table`, or `database`; see the port."""
-        parts = tuple(name.split(".", 1))
-        if not all(part and part.isprintable() and "/" not in part for part in parts):
+        parts = tuple(name.split("."))
+        if len(parts) > self.depth or not all(part and part.isprintable() and "/" not in part for part in parts):
             raise ConfigError(f"{name!r:.200} names no table of Glue", hint="Write glue://database.table")
         return parts
 

@@ -49,7 +49,7 @@ class MemoryCatalog:
     def parts(self, name: str) -> tuple[str, ...]:
         """Three names, or two; see the port."""
         parts = tuple(name.split("."))
-        if len(parts) not in (2, 3) or not all(parts):
+        if len(parts) not in (2, 3) or not all(part and part.isprintable() and "/" not in part for part in parts):
             raise ConfigError(f"{name!r} names no table")
         return parts
 
