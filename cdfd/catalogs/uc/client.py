@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import ssl
 import time
@@ -22,8 +21,6 @@ from cdfd.catalogs.uc.tokens import Tokens
 from cdfd.errors import StorageError
 from cdfd.escaping import one_line
 from cdfd.storage.s3.loop import RequestLoop
-
-logger = logging.getLogger("cdfd.catalogs")
 
 CONNECTIONS = 16
 MAX_ANSWER_BYTES = 32 << 20
@@ -129,11 +126,19 @@ class UnityClient:
             delay = min(2 * delay, MAX_DELAY)
 
     async def _pace(self, deadline: float) -> None:
-        """Wait for this request's turn."""
+        """Wait for this request's turn.
+
+        Raises:
+            StorageError: it comes too late, because the catalog has asked for a long pause.
+        """
         now = time.monotonic()
         turn = max(now, self._next_at)
         if turn >= deadline + self.options.deadline:
-            raise TimeoutError("the catalog's rate limit")
+            raise StorageError(
+                f"the catalog {self.options.host} has asked for a pause of {turn - now:.0f} s more, with status 429",
+                hint="Poll less often: set `poll.max_interval`",
+                retriable=True,
+            )
         self._next_at = turn + 1 / self.options.requests_per_second
         if turn > now:
             await asyncio.sleep(turn - now)
@@ -199,8 +204,6 @@ class UnityClient:
         return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
 
     def _unreachable(self, failure: Exception, request: str) -> StorageError:
-        if isinstance(failure, StorageError):
-            return failure
         reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
         return StorageError(
             f"the catalog cannot be reached: {one_line(self._tokens.redacted(reason), 300)}; the request was {self._named(request)}",

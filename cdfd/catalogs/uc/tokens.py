@@ -38,7 +38,7 @@ class Tokens:
         self._session = session
         self._lock = asyncio.Lock()
         self._token: str | None = None
-        self._until = 0.0
+        self._until = self._ends = 0.0
 
     async def token(self) -> str | None:
         """The token for a request now; None if none is configured.
@@ -56,9 +56,20 @@ class Tokens:
                     self._token = await _text(options.token_file, options.token, "token_file")
                     self._until = time.monotonic() + FILE_SECONDS
                 else:
-                    self._token, life = await self._of_client()
-                    self._until = time.monotonic() + RENEW_SHARE * life
+                    await self._renew()
             return self._token
+
+    async def _renew(self) -> None:
+        """Get a token of the OAuth client. If that fails, the last one stays in use until it ends."""
+        asked = time.monotonic()
+        try:
+            self._token, life = await self._of_client()
+        except StorageError:
+            if self._token is None or asked >= self._ends:
+                raise
+            self._until = min(asked + FILE_SECONDS, self._ends)
+        else:
+            self._until, self._ends = asked + RENEW_SHARE * life, asked + life
 
     def expire(self) -> bool:
         """Forget the token, because the catalog refused it. Returns whether another one may be had."""

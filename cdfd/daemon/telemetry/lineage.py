@@ -33,6 +33,7 @@ from cdfd.escaping import LONGEST_LINE, shortened
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.registry import CATALOGS
 from cdfd.runtime.tasks import background
 
 logger = logging.getLogger("cdfd.daemon")
@@ -59,7 +60,10 @@ def _facet(kind: str, release: str, /, **fields: Any) -> dict[str, Any]:
 
 
 def source_dataset(uri: str) -> Dataset:
-    """The dataset of a table's location: `s3://lake/orders` is `orders` in `s3://lake`."""
+    """The dataset of a table: `s3://lake/orders` is `orders` in `s3://lake`, `uc://main.sales.orders` is `main.sales.orders` in `uc`."""
+    scheme, _, name = uri.partition("://")
+    if scheme in CATALOGS:
+        return scheme, name
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         return "file", parts.path

@@ -15,6 +15,7 @@ from cdfd.config import parse
 from cdfd.config.discovery import FolderPattern
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import search
+from cdfd.daemon.telemetry.lineage import source_dataset
 from cdfd.errors import ConfigError
 from tests.support.catalogs.memory import ManagedTable, MemoryCatalog
 from tests.support.catalogs.unity_server import UnityServer, unity_server
@@ -69,6 +70,11 @@ storage: {{s3: {{region: eu-west-1, access_key_id: k, secret_access_key: s3cret}
         assert own.options("UC://main.sales.orders")["s3.secret_access_key"] == "s3cret"
         glue = settings.options("glue://sales.orders")
         assert (glue["secret_access_key"], glue["s3.secret_access_key"]) == ("s3cret", "s3cret")
+
+
+def test_dataset_of_run_events() -> None:
+    assert source_dataset("uc://main.sales.orders") == ("uc", "main.sales.orders")
+    assert source_dataset("s3://lake/orders") == ("s3://lake", "orders")
 
 
 class TestDiscovery:

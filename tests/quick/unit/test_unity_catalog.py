@@ -137,9 +137,12 @@ class TestFaults:
 
         assert ask(two(opened(server))) >= 1
         server.faults.append(Fault(LOAD, status=429, headers={"Retry-After": "9000"}))
-        with pytest.raises(StorageError, match="429") as caught:
-            ask(opened(server, deadline=1).load(NAME))
-        assert caught.value.retriable
+        catalog, before = opened(server, deadline=1), server.count(LOAD)
+        for _ in range(3):
+            with pytest.raises(StorageError, match="429") as caught:
+                ask(catalog.load(NAME))
+            assert caught.value.retriable
+        assert server.count(LOAD) == before + 1
 
     def test_slow_catalog_is_a_transient_error(self, server: UnityServer, table: ManagedTable) -> None:
         server.faults += [Fault(LOAD, seconds=3)] * 9
@@ -373,6 +376,21 @@ class TestTokens:
             await catalog.load(NAME)
 
         ask(twice())
+        assert server.count("POST /oidc/v1/token") == 2
+
+    def test_token_stays_in_use_while_the_server_for_tokens_is_down(
+        self, server: UnityServer, table: ManagedTable
+    ) -> None:
+        server.oauth, server.token_life = ("id", "secret"), 3
+        catalog = opened(server, client_id="id", client_secret="secret")
+
+        async def twice() -> int | None:
+            await catalog.load(NAME)
+            server.faults += [Fault("oidc", status=503)] * 9
+            await asyncio.sleep(2.5)
+            return (await catalog.load(NAME)).latest
+
+        assert ask(twice()) == 1
         assert server.count("POST /oidc/v1/token") == 2
 
     def test_refused_token_is_renewed_once(self, server: UnityServer, table: ManagedTable) -> None:
