@@ -26,7 +26,7 @@ from cdfd.catalogs.ratified import RatifiedLog
 from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.delta import paths
 from cdfd.errors import CdfdError, NotATableError, NotFoundError, StorageError, TableChangedError, UnsupportedError
-from cdfd.storage.base import Stat, Storage, WholeFiles, check_path, check_range, fetch_each
+from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles, check_path, check_range, fetch_each
 from cdfd.storage.location import is_local, open_table
 from cdfd.storage.s3.loop import request_loop
 
@@ -159,6 +159,13 @@ class CatalogStorage:
         async with aclosing(listing) as files:
             async for file in files:
                 yield file
+
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """The names of folders; see `FolderListing`. UnsupportedError if the table's store cannot list them."""
+        store = (await self._resolved()).store
+        if not isinstance(store, FolderListing):
+            raise UnsupportedError("this store cannot list folders", table=self._uri)
+        return await store.folders(folder)
 
     async def _for_listing(self, prefix: str, start_after: str) -> _Opened:
         """The catalog's answer for a listing. While the catalog is down, the last one has the versions that were ratified before."""

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdfd.catalogs.base import CatalogTable
+from cdfd.catalogs.storage import CatalogStorage, Connection
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles
 from cdfd.storage.fsspec_storage import FsspecStorage
@@ -24,6 +26,7 @@ from cdfd.storage.s3.native import LISTING_PAGE
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.axes import under_test
+from tests.support.catalogs.memory import MemoryCatalog
 from tests.support.memory_storage import MemoryStorage
 from tests.support.s3.fixtures import new_bucket
 from tests.support.s3.server import Server
@@ -56,8 +59,17 @@ def fsspec_local(folder: Path) -> Iterator[Storage]:
     yield FsspecStorage(fsspec.filesystem("file"), str(folder), folder.as_uri())
 
 
+@contextmanager
+def by_catalog(folder: Path) -> Iterator[Storage]:
+    """An external table, which the user's own credentials open."""
+    catalog = MemoryCatalog()
+    catalog.known["main.sales.orders"] = CatalogTable("id", str(folder / "root"))
+    yield CatalogStorage("uc://main.sales.orders", "main.sales.orders", Connection(catalog))
+
+
 STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [
     local,
+    by_catalog,
     local_behind_link,
     memory,
     fsspec_memory,
