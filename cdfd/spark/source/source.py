@@ -31,6 +31,8 @@ from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream import StreamReader
 
+NO_FILTERS = Filters()
+
 
 class CdfdSource(DataSource):
     """A table's changes."""
@@ -116,7 +118,7 @@ class BatchReader(DataSourceReader):
         schemas = Schemas.to(self._target.schema)
         ranges = []
         target = self._target
-        for plan in await _plans(table, self._options, self._filters, target):
+        for plan in await plans_of(table, self._options, target, self._filters):
             conformed = schemas.of(plan, table.uri)
             kept = None
             if self._filters.predicates and self._filters.has_version(plan):
@@ -151,7 +153,10 @@ class _PushFilters:
         return filters
 
 
-async def _plans(table: Table, options: SourceOptions, filters: Filters, target: Target) -> list[ChangePlan]:
+async def plans_of(
+    table: Table, options: SourceOptions, target: Target, filters: Filters = NO_FILTERS
+) -> list[ChangePlan]:
+    """The plans of the versions to read, but of those without a row that filters let pass. Raises what planning raises."""
     last = target.version
     stream = table.stream(target.rows, target.schema)
     if options.start == "snapshot":

@@ -1,0 +1,148 @@
+"""`cdfd.spark.changes` and `cdfd.spark.snapshot`: cdfd plans, and Spark's own Parquet reader reads, where it gives the same rows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.log.table import Table
+from cdfd.model.columns import CHANGE_ORDINAL
+from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.scan.read import count_rows
+from cdfd.scan.table_files import TableFiles
+from cdfd.spark.engine.target import Target, resolve_target
+from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
+from cdfd.spark.frames.paths import check_store, spark_paths
+from cdfd.spark.frames.scan_frame import ScanFrames
+from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.partitioning import Schemas
+from cdfd.spark.source.range_partitions import listed_snapshot
+from cdfd.spark.source.reading import open_table
+from cdfd.spark.source.source import plans_of
+
+logger = logging.getLogger("cdfd.spark")
+
+Reader = Literal["auto", "spark", "cdfd"]
+
+_MOST_LISTED = 10_000
+
+
+def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: bool, reader: Reader) -> DataFrame:
+    """See `cdfd.spark.changes`."""
+    if reader not in get_args(Reader):
+        raise ConfigError(f"reader is {reader!r:.100}", hint=f"One of: {', '.join(get_args(Reader))}")
+    parsed = SourceOptions.parse(options)
+    if parsed.packed:
+        raise ConfigError("packed rows are for streams", hint="Omit the option `packed`")
+    table = open_table(parsed)
+    target = asyncio.run(resolve_target(table, parsed))
+    fields = [
+        (name, field)
+        for name, field in zip(target.names, target.spark_schema, strict=True)
+        if name != CHANGE_ORDINAL or ordinals or _names_ordinal(parsed)
+    ]
+    if reader != "cdfd":
+        try:
+            return _by_spark(spark, table, parsed, target, fields)
+        except ReadByCdfd as reason:
+            if reader == "spark":
+                what, hint = f"Spark's reader cannot read the rows: {reason}", "Omit `reader`: cdfd reads the rows then"
+                raise UnsupportedError(what, table=table.uri, hint=hint) from None
+            logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
+    return _by_cdfd(spark, options, parsed, target, [field for _, field in fields])
+
+
+def _names_ordinal(options: SourceOptions) -> bool:
+    return any(each.name.lower() == CHANGE_ORDINAL for each in options.columns or ())
+
+
+def _by_spark(
+    spark: SparkSession,
+    table: Table,
+    options: SourceOptions,
+    target: Target,
+    fields: Sequence[tuple[str, StructField]],
+) -> DataFrame:
+    """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer."""
+    shape = options.rows.shape
+    if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
+        raise ReadByCdfd("an option changes rows or leaves some out")
+    if options.skip_missing:
+        raise ReadByCdfd("missing files are skipped")
+    check_store(table.files, has_options=bool(options.storage))
+    field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
+    files = _files(table, options, target)
+    check_files(files)
+    for schema in {id(each.schema): each.schema for each in files}.values():
+        check_schema(schema, field_ids=field_ids)
+    if any(name == CHANGE_ORDINAL for name, _ in fields):
+        files = _with_ordinals(files, table.files)
+    if not files:
+        return spark.createDataFrame([], StructType([field for _, field in fields]))
+    s3 = "s3" if spark.conf.get("spark.hadoop.fs.s3.impl", None) else "s3a"
+    sources = _sources(target)
+    wanted = [(sources.get(name, name), field) for name, field in fields]
+    scans = ScanFrames(spark, table.files, spark_paths(files, table.files, s3), wanted)
+    groups = groups_of(files)
+    logger.info("Spark's reader reads the changes of %s: %d scans, %d files", table.uri, len(groups), len(files))
+    return reduce(DataFrame.unionAll, map(scans.frame, groups))
+
+
+def _sources(target: Target) -> dict[str, str]:
+    """The table's names of columns, by published ones."""
+    return {each.published: each.name for each in target.rows.shape.columns or ()}
+
+
+def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRows]:
+    if options.start == "snapshot":
+        live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
+        if live is not None:
+            raise ReadByCdfd("executors list the files of the snapshot")
+    schemas = Schemas.to(target.schema)
+    plans = asyncio.run(plans_of(table, options, target))
+    if sum(len(plan.scans) for plan in plans) > 4 * _MOST_LISTED:
+        raise ReadByCdfd("the files are too many for Spark's driver")
+    return list(file_rows(schemas.of(plan, table.uri) for plan in plans))
+
+
+def _with_ordinals(files: Sequence[FileRows], of: TableFiles) -> list[FileRows]:
+    """The files with the ordinals of their first rows, by their footers."""
+    if any(each.is_cdc for each in files):
+        raise ReadByCdfd("the rows of change data files have another order than in their files")
+
+    def count(each: FileRows) -> int:
+        try:
+            return count_rows(each.scan, of)
+        except CdfdError as error:
+            raise error.within(table=of.storage.uri, version=each.version, path=each.scan.path) from None
+
+    found, version, following = list[FileRows](), -1, 0
+    for each, rows in zip(files, map_in_order(count, files, workers=16 if of.storage.remote else 1), strict=True):
+        if each.version != version:
+            version, following = each.version, 0
+        found.append(replace(each, ordinal=following))
+        following += rows
+    return found
+
+
+def _by_cdfd(
+    spark: SparkSession, options: Mapping[str, str], parsed: SourceOptions, target: Target, fields: list[StructField]
+) -> DataFrame:
+    """The rows as `format("cdfd")` reads them, up to the same version."""
+    from cdfd.spark import register
+
+    register(spark)
+    ends = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _ENDS}
+    reader = spark.read.format("cdfd").options(**ends).option("endingVersion", target.version)
+    return reader.schema(StructType(fields)).load()
+
+
+_ENDS = ("endingversion", "endingtimestamp")

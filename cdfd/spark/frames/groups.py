@@ -1,0 +1,172 @@
+"""Groups of data files that one scan of Spark reads, from the plans of versions.
+
+A plan is read so only if its rows are rows of Parquet files as they are. Updates that are found by keys or row ids, and values that Spark's
+reader does not give as cdfd does, are left to `format("cdfd")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdfd.delta.actions import DeletionVectorDescriptor
+from cdfd.delta.types.datatypes import ArrayType, DataType, Foreign, MapType, Primitive, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
+from cdfd.scan.data_files import is_parquet
+
+FEW_FILES: Final = 32
+"""Files up to which Spark lists the paths of a scan on its driver, by default. More of them take a job."""
+
+SMALL_FILE: Final = 4 << 20
+"""Bytes of a file, about, below which `format("cdfd")` reads many of them faster: it reads them together."""
+
+MOST_FILES: Final = 10_000
+"""Files of one DataFrame, at most: Spark's driver asks the store for each of them."""
+
+MOST_SCANS: Final = 24
+"""Scans with constant columns, at most. Beyond, files share scans, and a join by path brings the constants."""
+
+_UNLIKE: Final = (Primitive("variant"), Primitive("void"))
+"""Types whose values Spark's reader does not give as cdfd does: a variant is text in cdfd."""
+
+
+class ReadByCdfd(Exception):
+    """Spark's reader cannot read the rows, or is slower. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows of one file.
+
+    Attributes:
+        scan: the file, and which of its rows.
+        version: of the table.
+        timestamp_ms: when it was committed, in ms since the Unix epoch.
+        schema: in which the file is read.
+        ordinal: of the file's first selected row; None if ordinals are not requested.
+    """
+
+    scan: FileScan
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
+    ordinal: int | None = None
+
+    @property
+    def vectors(self) -> tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]:
+        """The deletion vectors that select rows: those of `only` and of `without`."""
+        return self.scan.only, self.scan.without
+
+    @property
+    def is_cdc(self) -> bool:
+        """Whether the file brings change types of its own."""
+        return self.scan.change_type is None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files that one scan reads: in one schema, with change types of their own or without, with deletion vectors or without."""
+
+    files: list[FileRows] = field(default_factory=list)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the files."""
+        return self.files[0].schema
+
+    @property
+    def is_cdc(self) -> bool:
+        """Whether the files bring change types of their own."""
+        return self.files[0].is_cdc
+
+    @property
+    def selects(self) -> bool:
+        """Whether deletion vectors select rows of the files."""
+        return self.files[0].vectors != (None, None)
+
+
+def file_rows(plans: Iterable[ChangePlan]) -> Iterator[FileRows]:
+    """The files of plans, in order of their rows. A change data file comes once.
+
+    Raises:
+        ReadByCdfd: a plan has other rows than those of files.
+    """
+    for plan in plans:
+        if plan.refinement is not None:
+            raise ReadByCdfd(f"version {plan.version} has updates that are found by a key or by row ids")
+        for scan in plan.scans:
+            if scan.image_phase != "late":  # the other half of the same file
+                yield FileRows(scan, plan.version, plan.timestamp_ms, scan.schema or plan.schema)
+
+
+def check_files(files: Sequence[FileRows]) -> None:
+    """Check that Spark's reader reads files as cdfd does, and in less time.
+
+    Raises:
+        ReadByCdfd: it does not.
+    """
+    paths = {each.scan.path: each.scan.size for each in files}
+    if len(paths) > MOST_FILES:
+        raise ReadByCdfd(f"{len(paths)} files are too many for Spark's driver")
+    if len(paths) > FEW_FILES and sum(paths.values()) < SMALL_FILE * len(paths):
+        raise ReadByCdfd(f"{len(paths)} files are small, and are read together")
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if not is_parquet(path):
+            raise ReadByCdfd(f"the file {path!r:.200} is not Parquet")
+        if name.startswith(("_", ".")) or name.endswith("._COPYING_"):
+            raise ReadByCdfd(f"Spark does not read a file of the name {name!r:.200}")
+
+
+def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
+    """Check that Spark's reader gives the values of columns as cdfd does.
+
+    Args:
+        schema: of files.
+        field_ids: whether the session reads columns by their ids.
+
+    Raises:
+        ReadByCdfd: it does not.
+    """
+    if schema.mapping is ColumnMappingMode.ID and schema.data_fields and not field_ids:
+        raise ReadByCdfd("the table finds columns by id, and spark.sql.parquet.fieldId.read.enabled is false")
+    names = [schema.physical_name(child).lower() for child in schema.data_fields]
+    if len(set(names)) < len(names):
+        raise ReadByCdfd("the names of two columns differ only in case")
+    for child in schema.struct:
+        for kind in _types(child.type):
+            if isinstance(kind, Foreign) or kind in _UNLIKE:
+                raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")
+
+
+def _types(kind: DataType) -> Iterator[DataType]:
+    yield kind
+    match kind:
+        case StructType():
+            for child in kind:
+                yield from _types(child.type)
+        case ArrayType(element):
+            yield from _types(element)
+        case MapType(key, value):
+            yield from _types(key)
+            yield from _types(value)
+
+
+def groups_of(files: Sequence[FileRows]) -> list[Group]:
+    """The groups of files: with the same constants each, if there are few of them."""
+    fine = _grouped(files, constants=True)
+    return fine if len(fine) <= MOST_SCANS else _grouped(files, constants=False)
+
+
+def _grouped(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
+    found = dict[object, Group]()
+    for each in files:
+        scan = each.scan
+        key: tuple[object, ...] = id(each.schema), each.is_cdc, each.vectors != (None, None)
+        if constants:
+            key += each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
+        found.setdefault(key, Group()).files.append(each)
+    return list(found.values())

@@ -1,0 +1,74 @@
+"""Where Spark finds the files of a table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from cdfd.errors import CdfdError, MissingFileError, NotFoundError
+from cdfd.scan.table_files import MISSING_HINT, TableFiles
+from cdfd.spark.frames.groups import FileRows, ReadByCdfd
+from cdfd.storage.base import NamedTable, root_of
+from cdfd.storage.local import LocalStorage
+
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+_SCHEMES: Final = ("s3", "gs", "abfss", "abfs")
+
+
+def check_store(files: TableFiles, *, has_options: bool) -> None:
+    """Check that Spark can read a table's files by itself.
+
+    Raises:
+        ReadByCdfd: they are in a store that only cdfd has the keys of, or knows.
+    """
+    storage = files.storage
+    if isinstance(storage, LocalStorage):
+        return
+    if has_options:
+        raise ReadByCdfd("options of the store are those of cdfd, and not of Spark")
+    if isinstance(storage, NamedTable):
+        raise ReadByCdfd("a catalog has the keys of the table")
+    if root_of(storage).partition("://")[0] not in _SCHEMES:
+        raise ReadByCdfd("Spark may not know the table's store")
+
+
+def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[str, str]:
+    """Where Spark finds each file, by its path in the log. Local files are looked at: Spark would follow any link.
+
+    Args:
+        rows: the files.
+        files: of the table.
+        s3: the scheme by which Spark knows S3.
+
+    Raises:
+        MissingFileError: a local file is gone; it names table, version and file.
+        PathError: a file lies outside the table.
+    """
+    found = dict[str, str]()
+    with asyncio.Runner() as runner:
+        for each in rows:
+            path = each.scan.path
+            if path in found:
+                continue
+            try:
+                storage, inside = files.locate(path)
+                if isinstance(storage, LocalStorage):
+                    runner.run(storage.stat(inside))
+                    found[path] = f"file://{os.path.join(storage.root, inside)}"
+                else:
+                    root = re.sub(r"^s3://", f"{s3}://", root_of(storage))
+                    found[path] = f"{root.rstrip('/')}/{inside}"
+            except NotFoundError:
+                error = MissingFileError("the file is gone", path=path, hint=MISSING_HINT)
+                raise error.within(table=files.storage.uri, version=each.version) from None
+            except CdfdError as error:
+                raise error.within(table=files.storage.uri, version=each.version, path=path) from None
+    return found
+
+
+def escaped(path: str) -> str:
+    """A path that Spark does not take for a pattern."""
+    return _GLOB.sub(r"\\\g<0>", path)

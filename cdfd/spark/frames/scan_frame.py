@@ -1,0 +1,232 @@
+"""A group of files as a DataFrame: a scan of Spark, with what is constant in each file as literals, or by a join on the file's path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from cdfd.delta.types import values
+from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.schema import TableSchema
+from cdfd.errors import CdfdError, MissingFileError
+from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.scan.table_files import MISSING_HINT, TableFiles
+from cdfd.spark.frames.columns import quoted, read_schema, selected
+from cdfd.spark.frames.constants import CHANGE_CONSTANTS, Constant, constant_of
+from cdfd.spark.frames.groups import FileRows, Group, ReadByCdfd
+from cdfd.spark.frames.paths import escaped
+from cdfd.spark.frames.row_words import row_words
+from cdfd.spark.source.columns import spark_schema
+
+MOST_WORDS: Final = 8 << 20
+"""Words of deletion vectors of one scan, at most: each task holds them."""
+
+_OPTIONS: Final = {
+    "recursiveFileLookup": "true",  # no column comes from the name of a folder
+    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    # As cdfd reads times before 1582, and 96-bit ones before 1900, of files that do not say which calendar they have.
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+"""Options of Spark's reader, whatever the session says."""
+
+_FILE, _ROW, _PATH, _FIRST, _WORDS, _BEFORE, _TOTAL, _KEEPS, _BASE = (
+    f"__cdfd_{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
+)
+_VECTORS: Final = {
+    _FIRST: pa.int64(),
+    _WORDS: pa.list_(pa.int64()),
+    _BEFORE: pa.list_(pa.int64()),
+    _TOTAL: pa.int64(),
+    _KEEPS: pa.bool_(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFrames:
+    """Makes DataFrames of groups of files.
+
+    Attributes:
+        spark: the session.
+        files: of the table.
+        paths: where Spark finds each file.
+        wanted: the columns of change rows: of each, the name in the table or that of a change column, and the field.
+    """
+
+    spark: SparkSession
+    files: TableFiles
+    paths: Mapping[str, str]
+    wanted: Sequence[tuple[str, StructField]]
+
+    def frame(self, group: Group) -> DataFrame:
+        """The rows of a group.
+
+        Raises:
+            ReadByCdfd: its deletion vectors are too large for a broadcast, or Spark does not list a file.
+            CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
+        """
+        frame = self._scan(group)
+        same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
+        ordered = group.files[0].ordinal is not None
+        if different or group.selects or (ordered and len(group.files) > 1):
+            frame = self._join(frame, group, different, ordered=ordered)
+        elif ordered:
+            number = frame.metadataColumn("_metadata")["row_index"]
+            frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
+        columns = {name: constant.decode(F.lit(value)) for name, (constant, value) in same.items()}
+        columns |= {name: constant.decode(frame[_joined(name)]) for name, (constant, _) in different.items()}
+        if ordered:
+            columns[CHANGE_ORDINAL] = _ordinal(frame, selects=group.selects)
+        return frame.select(selected(frame, group.schema, self.wanted, columns))
+
+    def _scan(self, group: Group) -> DataFrame:
+        names = {name for name, _ in self.wanted}
+        schema = (
+            group.schema.select([name for name in group.schema.names if name in names])
+            if names & {*group.schema.names}
+            else None
+        )
+        read = read_schema(schema or TableSchema(type(group.schema.struct)(())), is_cdc=group.is_cdc)
+        # The same file may have rows in several versions. Spark would read a path twice that is given twice.
+        paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group.files))
+        try:
+            frame = self.spark.read.schema(read).options(**_OPTIONS).parquet(*map(escaped, paths))
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            path = (error.getMessageParameters() or {}).get("path")
+            raise MissingFileError(
+                "a file is gone", table=self.files.storage.uri, path=path, hint=MISSING_HINT
+            ) from None
+        return frame
+
+    def _join(
+        self, frame: DataFrame, group: Group, different: Mapping[str, tuple[Constant, Sequence[Any]]], *, ordered: bool
+    ) -> DataFrame:
+        """The rows with the constants of their files, and of these the rows that deletion vectors leave."""
+        spelled = {unquote(_short(uri)): _short(uri) for uri in frame.inputFiles()}
+        columns: dict[str, pa.Array[Any]] = {}
+        try:
+            paths = [spelled[_short(self.paths[each.scan.path])] for each in group.files]
+        except KeyError as error:
+            raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
+        columns[_PATH] = pa.array(paths, pa.string())
+        for name, (constant, found) in different.items():
+            columns[_joined(name)] = pa.array(found, constant.kind)
+        if ordered:
+            columns[_BASE] = pa.array([each.ordinal for each in group.files], pa.int64())
+        if group.selects:
+            columns |= self._vectors(group)
+        beside = self.spark.createDataFrame(pa.table(columns))
+        metadata = frame.metadataColumn("_metadata")
+        frame = frame.withColumn(_FILE, metadata["file_path"])
+        if group.selects or ordered:
+            frame = frame.withColumn(_ROW, metadata["row_index"])
+        frame = frame.join(F.broadcast(beside), frame[_FILE] == beside[_PATH])
+        return frame.where(_is_selected(frame)) if group.selects else frame
+
+    def _vectors(self, group: Group) -> dict[str, pa.Array[Any]]:
+        workers = 16 if self.files.storage.remote else 1
+        uri, found, total = self.files.storage.uri, list[dict[str, Any]](), 0
+
+        def words_of(each: FileRows) -> Any:
+            try:
+                return row_words(each, self.files)
+            except CdfdError as error:
+                raise error.within(table=uri, version=each.version, path=each.scan.path) from None
+
+        for words in map_in_order(words_of, group.files, workers=workers):
+            total += len(words.words)
+            if total > MOST_WORDS:
+                raise ReadByCdfd("the deletion vectors are too large for a broadcast")
+            ends = words.ends
+            values_ = (words.first, words.words, ends - words.counts, int(ends[-1]) if len(ends) else 0, words.keeps)
+            found.append(dict(zip(_VECTORS, values_, strict=True)))
+        return {name: pa.array([each[name] for each in found], kind) for name, kind in _VECTORS.items()}
+
+
+def _joined(name: str) -> str:
+    return f"__cdfd_of_{name}"
+
+
+def _short(uri: str) -> str:
+    """A URI as `_metadata.file_path` has it."""
+    return f"file:/{uri.removeprefix('file:').lstrip('/')}" if uri.startswith("file:") else uri
+
+
+def _constants(
+    group: Group, wanted: Sequence[str], uri: str
+) -> tuple[dict[str, tuple[Constant, Any]], dict[str, tuple[Constant, Sequence[Any]]]]:
+    """Wanted columns that are constant in each file: those with one value in all files, and those with several."""
+    found: dict[str, tuple[Constant, list[Any]]] = {}
+    change: dict[str, list[Any]] = {
+        COMMIT_VERSION: [each.version for each in group.files],
+        COMMIT_TIMESTAMP: [each.timestamp_ms for each in group.files],
+    }
+    if not group.is_cdc:
+        change[CHANGE_TYPE] = [each.scan.change_type for each in group.files]
+    for name, of_files in change.items():
+        if name in wanted:
+            found[name] = CHANGE_CONSTANTS[name], of_files
+    partitions = [child for child in group.schema.partition_fields if child.name in wanted]
+    if partitions:
+        parsed = list(map(partial(_partition, schema=group.schema, uri=uri), group.files))
+        for child in partitions:
+            (spark,) = spark_schema(group.schema, [child.name])
+            constant = constant_of(arrow_type(child.type), spark.dataType)
+            scalars = [row.get(child.name) for row in parsed]
+            encoded = [None if scalar is None or not scalar.is_valid else constant.encode(scalar) for scalar in scalars]
+            found[child.name] = constant, encoded
+    same: dict[str, tuple[Constant, Any]] = {}
+    different: dict[str, tuple[Constant, Sequence[Any]]] = {}
+    for name, (constant, of_files) in found.items():
+        first = of_files[0]
+        if all(each is first or each == first for each in of_files):
+            same[name] = constant, first
+        else:
+            different[name] = constant, of_files
+    return same, different
+
+
+def _partition(each: FileRows, schema: TableSchema, uri: str) -> dict[str, Any]:
+    try:
+        return dict(values.parse_partition(each.scan.partition_values, schema))
+    except CdfdError as error:
+        raise error.within(table=uri, version=each.version, path=each.scan.path) from None
+
+
+def _word(frame: DataFrame) -> Column:
+    """The number of a row's word among those of the vector."""
+    return (F.shiftright(frame[_ROW], 6) - frame[_FIRST]).cast("int")
+
+
+def _bit(frame: DataFrame) -> Column:
+    return frame[_ROW].bitwiseAND(F.lit(63)).cast("int")
+
+
+def _is_selected(frame: DataFrame) -> Column:
+    bit = F.getbit(F.get(frame[_WORDS], _word(frame)), _bit(frame)) == 1
+    return F.coalesce(bit, F.lit(False)) == frame[_KEEPS]
+
+
+def _ordinal(frame: DataFrame, *, selects: bool) -> Column:
+    """The ordinal of a row: that of its file's first row, and the number of selected rows before it."""
+    if not selects:
+        return frame[_BASE] + frame[_ROW]
+    word = _word(frame)
+    below = F.expr(f"shiftleft(1L, CAST({quoted(_ROW)} & 63 AS INT)) - 1L")
+    inside = F.get(frame[_BEFORE], word) + F.bit_count(F.get(frame[_WORDS], word).bitwiseAND(below))
+    rank = F.coalesce(inside.cast("bigint"), F.when(word < 0, F.lit(0).cast("bigint")).otherwise(frame[_TOTAL]))
+    return frame[_BASE] + F.when(frame[_KEEPS], rank).otherwise(frame[_ROW] - rank)
