@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("registered")
 
 @pytest.fixture(scope="module")
 def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table that Spark's reader cannot read by itself: partitions of several types, deletion vectors, INT96, mapped, renamed, dropped, added and
-    widened columns, columns within structs, a path that is no URI, files that come back."""
+    """A table that Spark's reader cannot read by itself: partitions of several types, deletion vectors, INT96, mapped, renamed, dropped,
+    added and widened columns, columns within structs, a path that is no URI, files that come back."""
     table = f"{tmp_path_factory.mktemp('lake')}/or ders%20ü+[a]{{b}}"
     name = f"delta.`{table}`"
     properties = (
