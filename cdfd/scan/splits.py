@@ -42,7 +42,6 @@ class Split:
         ordinal: `_change_ordinal` of its first row; None where it is not known.
         following: `_change_ordinal` of the row after its last one; None where it is not known.
         looks: change data files whose types are counted where this split is measured. Each file is looked at once.
-        wanted: whether a reader asked for its rows. Other splits are measured too, because the ordinals after them depend on it.
     """
 
     plan: ChangePlan
@@ -50,7 +49,6 @@ class Split:
     ordinal: int | None = None
     following: int | None = None
     looks: tuple[FileScan, ...] = ()
-    wanted: bool = True
 
     @property
     def size(self) -> int:
@@ -97,7 +95,6 @@ def plan_splits(
     start: Position | None = None,
     end: int | None = None,
     ordered: bool = True,
-    kept: npt.NDArray[np.bool_] | None = None,
 ) -> list[Split]:
     """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
 
@@ -107,25 +104,20 @@ def plan_splits(
         start: where to begin, with the ordinal of the first row; None for the beginning.
         end: the number of the scan to end before; None for the end.
         ordered: False if neither the order of rows nor their ordinals are needed. No change data file is read twice then.
-        kept: for each scan of the plan, whether its rows are needed; None for all. Scans without needed rows get slices of their own.
     """
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
     scans = plan.scans[part:stop]
-    kept = None if kept is None else kept[part:stop]
     if not ordered and len(scans) == len(plan.scans):
-        # Early halves come first, and a file is wanted in both or in none.
         scans = _as_written(scans)
-        kept = None if kept is None else kept[: len(scans)]
     splits, seen = list[Split](), set[str]()
-    for first, some in _scan_runs(scans, limit, kept):
+    for first, some in _scan_runs(scans, limit):
         known = not splits
         if some[0].bucket is not None:
             splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
             continue
         looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
-        wanted = kept is None or bool(kept[first])
-        splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
+        splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else None, None, looks))
     return splits
 
 
@@ -145,18 +137,13 @@ def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
 
 
-def _scan_runs(
-    scans: Sequence[FileScan], limit: int, kept: npt.NDArray[np.bool_] | None
-) -> Iterator[tuple[int, Sequence[FileScan]]]:
-    """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
-    breaks = None if kept is None else np.flatnonzero(np.diff(kept)) + 1
+def _scan_runs(scans: Sequence[FileScan], limit: int) -> Iterator[tuple[int, Sequence[FileScan]]]:
+    """Runs of scans, each with the number of its first one."""
     ends = np.cumsum(shares(scans) + FILE_BYTES)
     start = 0
     while start < len(scans):
         before = ends[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
-        if breaks is not None and (run := int(np.searchsorted(breaks, start, "right"))) < len(breaks):
-            end = min(end, int(breaks[run]))
         pieces = _pieces(scans[start], limit) if end == start + 1 else 1
         if pieces > 1:
             for number in range(pieces):

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["changes", "register", "run_available", "snapshot"]
 
 
-def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+def register(spark: SparkSession) -> None:
     """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session.
 
     Each session has its own formats, those of `newSession()` too. To register a session again changes nothing.
 
     Args:
         spark: the session, classic or Connect.
-        push_filters: whether the session passes filters of queries to Python sources, so that cdfd skips files. In Spark 4.1, a DataFrame
-            keeps the filters of its last query: a later query of it without filters lacks rows. Load a DataFrame for each query then.
 
     Raises:
         ConfigError: PySpark is missing, or Spark is too old.
@@ -35,8 +33,6 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     from cdfd.spark.engine.kafka_sink import CdfdKafka
     from cdfd.spark.source.source import CdfdSource
 
-    if push_filters:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     # Spark 4.1 refuses a name that the thread's active session has, if another session registers it.
     with active_session(spark):
         spark.dataSource.register(CdfdSource)

@@ -98,14 +98,6 @@ class Target:
         )
 
     @property
-    def pushable(self) -> dict[str, str]:
-        """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
-        masked = {name.lower() for name, _ in self.rows.shape.masks}
-        names = {each.published: each.name for each in self.rows.shape.columns or () if each.name.lower() not in masked}
-        names |= {name: name for name in CHANGE_FIELDS}
-        return {spark: names[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in names}
-
-    @property
     def ordered(self) -> bool:
         """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
         return CHANGE_ORDINAL in self.names or self.rows.shape.where is not None

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from cdfd.deliver.splits import measure
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
@@ -38,13 +35,11 @@ class PlanRange:
         plan: of a version.
         start: the first scan, with the ordinal of the first row; None: the start of the plan.
         end: number of the scan after the last one; None: the end of the plan.
-        kept: for each scan of the plan, whether it may have a requested row; None: all.
     """
 
     plan: ChangePlan
     start: Position | None = None
     end: int | None = None
-    kept: npt.NDArray[np.bool_] | None = None
 
     @property
     def weight(self) -> int:
@@ -111,27 +106,15 @@ def partition_splits(
     if limit is None:
         limit = partition_bytes(sum(plan_range.weight for plan_range in plan_ranges))
     limit = max(limit, FILE_BYTES)
-    cuts = [
-        plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept)
-        for each in plan_ranges
-    ]
+    cuts = [plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered) for each in plan_ranges]
     if ordered:
-        cuts = _place_splits(plan_ranges, [_needed(splits) for splits in cuts], execution)
-    return list(_packed((split for splits in cuts for split in splits if split.wanted), limit))
+        cuts = _place_splits(plan_ranges, cuts, execution)
+    return list(_packed((split for splits in cuts for split in splits), limit))
 
 
 def partition_bytes(whole: int) -> int:
     """Bytes of files of one task, if `whole` bytes are read."""
     return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
-
-
-def _needed(splits: list[Split]) -> list[Split]:
-    """The wanted splits, and all splits before them."""
-    if splits and splits[0].plan.cross_partition:
-        # Only all of them together determine the pairs of images.
-        return splits if any(split.wanted for split in splits) else []
-    last = max((number for number, split in enumerate(splits) if split.wanted), default=-1)
-    return splits[: last + 1]
 
 
 def _place_splits(

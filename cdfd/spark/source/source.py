@@ -14,24 +14,20 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cdfd.errors import ConfigError
 from cdfd.log.start import check_range, start_version
 from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan
-from cdfd.plan.planner import plan_snapshot
 from cdfd.spark.engine.target import Target, resolve_target
-from cdfd.spark.source.filters import Filters
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
 from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_splits
 from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.stream import StreamReader
-
-NO_FILTERS = Filters()
 
 
 class CdfdSource(DataSource):
@@ -81,24 +77,11 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
         self._target = target or asyncio.run(resolve_target(open_table(options), options, schema))
-        self._filters = Filters()
-
-    @property
-    def pushFilters(self) -> _PushFilters:
-        """Spark calls this with filters, if the session allows pushdown."""
-        return _PushFilters(self)
-
-    def take_filters(self, filters: Sequence[Filter]) -> None:
-        """Skip files without rows that match the filters."""
-        if self._options.net:
-            # They are of the net changes, and not of the rows that these come from.
-            return
-        self._filters = Filters.of(filters, self._target.pushable)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
         table, target = open_table(self._options), self._target
-        if self._options.start == "snapshot" and not self._filters.predicates:
+        if self._options.start == "snapshot":
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
@@ -116,18 +99,8 @@ class BatchReader(DataSourceReader):
 
     async def _plan_ranges(self, table: Table) -> list[PlanRange]:
         schemas = Schemas.to(self._target.schema)
-        ranges = []
-        target = self._target
-        for plan in await plans_of(table, self._options, target, self._filters):
-            conformed = schemas.of(plan, table.uri)
-            kept = None
-            if self._filters.predicates and self._filters.has_version(plan):
-                known, stats = await _with_stats(table, plan) if self._filters.of_rows else (plan, {})
-                kept = self._filters.kept(known, conformed, stats)
-            elif self._filters.predicates:
-                continue
-            ranges.append(PlanRange(conformed, kept=kept))
-        return ranges
+        plans = await plans_of(table, self._options, self._target)
+        return [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""
@@ -135,28 +108,8 @@ class BatchReader(DataSourceReader):
         return read_partition(partition, self._options)
 
 
-class _PushFilters:
-    """`pushFilters` of a reader.
-
-    Spark refuses a reader that overrides `pushFilters`, if the session has not enabled pushdown
-    (`spark.sql.python.filterPushdown.enabled`). With this class, `pushFilters` looks like that of the base, so that reads still work.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Store the filters. Spark still applies all of them to the rows."""
-        self._reader.take_filters(filters)
-        return filters
-
-
-async def plans_of(
-    table: Table, options: SourceOptions, target: Target, filters: Filters = NO_FILTERS
-) -> list[ChangePlan]:
-    """The plans of the versions to read, but of those without a row that filters let pass. Raises what planning raises."""
+async def plans_of(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan]:
+    """The plans of the versions to read. Raises what planning raises."""
     last = target.version
     stream = table.stream(target.rows, target.schema)
     if options.start == "snapshot":
@@ -167,18 +120,7 @@ async def plans_of(
         else await start_version(table.log, "earliest" if options.start is None else options.start)
     )
     await check_range(table.log, first, last)
-    first, last = filters.versions(first, last)
     if first > last:
         return []
     with table.tailer() as tailer:
         return [version.plan async for version in stream.versions(tailer, first, last)]
-
-
-async def _with_stats(table: Table, plan: ChangePlan) -> tuple[ChangePlan, dict[str, str | None]]:
-    """The plan with the files' statistics, and the statistics by path. Planning itself does not need them."""
-    if plan.origin == "snapshot":
-        return plan_snapshot(await table.log.snapshot(plan.version, with_stats=True), plan.timestamp_ms), {}
-    if plan.origin != "files":
-        return plan, {}
-    entry = await table.log.entry(plan.version, with_stats=True)
-    return plan, {add.path: add.stats for add in entry.commit.adds}

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,7 +29,7 @@ from cdfd.model.position import Position
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import FILE_BYTES, Split, digest, place_splits, plan_splits
 from cdfd.scan.table_files import TableFiles
-from tests.standard.unit.test_change_images import KINDS, Lot, blocks, lot, versions
+from tests.standard.unit.test_change_images import Lot, blocks, lot, versions
 from tests.support.memory_storage import MemoryStorage
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
@@ -85,22 +84,6 @@ class TestChangeDataFiles:
         lot, _ = made
         execution, plan = opened(lot.storage(), batch_rows=batch_rows), lot.plan()
         assert in_slices(plan, limit, execution) == rows(execution.batches([plan]))
-
-    @settings(deadline=None, max_examples=60)
-    @given(versions() | blocks(), LIMITS, st.data())
-    def test_of_some_of_its_files(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
-        """Files that the caller leaves out do not change the rows of the others."""
-        lot, _ = made
-        execution, plan = opened(lot.storage()), lot.plan()
-        kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
-        splits = plan_splits(plan, limit, kept=np.array([scan.path in kept for scan in plan.scans], np.bool_))
-        if any(not each.is_placed for each in splits):
-            splits = place_splits(plan, splits, [measure(each, execution) for each in splits])
-        found = rows(read_splits([each for each in splits if each.wanted], execution))
-        keys = {(image.kind, image.id) for path, _, images in lot.files for image in images if path in kept}
-        letters = {kind: letter for letter, kind in KINDS.items()}
-        wanted = [row for row in rows(execution.batches([plan])) if (letters[row.values[-3]], row.values[0]) in keys]
-        assert found == wanted
 
     @settings(deadline=None, max_examples=60)
     @given(versions() | blocks(), LIMITS, st.data())
@@ -224,14 +207,6 @@ class TestCut:
         assert [[scan.path for scan in each.plan.scans] for each in splits] == [["b"], ["c"]]
         assert [(each.part, each.ordinal) for each in splits] == [(1, 7), (2, None)]
         assert [each.part for each in plan_splits(plan, FILE_BYTES, start=Position("T", 3, 3), end=9)] == [3, 4]
-
-    def test_scans_without_needed_rows_have_slices_of_their_own(self) -> None:
-        kept = np.array([True, False, False, True, True])
-        splits = plan_splits(of("a", "b", "c", "d", "e"), WHOLE, kept=kept)
-        found = [([scan.path for scan in each.plan.scans], each.wanted) for each in splits]
-        assert found == [(["a"], True), (["b", "c"], False), (["d", "e"], True)]
-        later = plan_splits(of("a", "b", "c", "d", "e"), WHOLE, start=Position("T", 3, 2), kept=kept)
-        assert [each.wanted for each in later] == [False, True]
 
     def test_first_slice_of_a_part_alone_looks_at_the_files_that_decide_about_pairs(self) -> None:
         scans = tuple(FileScan(path, None, {}, 1000) for path in ("a", "b", "c", "d"))

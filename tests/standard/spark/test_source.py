@@ -1,6 +1,5 @@
 """`format("cdfd")`, batch: the rows that `cdfd.changes` gives and, where it answers, those of delta-spark's change feed."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import cdfd
 import cdfd.spark
 from cdfd.model.columns import CHANGE_ORDINAL
+from tests.support.spark.workload import settings
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -180,40 +180,9 @@ class TestErrors:
             ours(spark, str(tmp_path / "none"))
 
 
-class TestFilters:
-    @pytest.fixture(autouse=True)
-    def pushed(self, spark: SparkSession) -> Iterator[None]:
-        cdfd.spark.register(spark, push_filters=True)
-        yield
-        spark.conf.set(PUSHDOWN, "false")
-
-    @pytest.mark.parametrize(
-        ("condition", "ids"),
-        [
-            ("id < 30", range(30)),
-            ("p = 0", [id for id in range(60) if id // 10 % 2 == 0]),
-            ("id IN (5, 55)", [5, 55]),
-            ("_commit_version > 4", range(50, 60)),
-            ("_change_type = 'delete'", []),
-            ("id >= 44 AND id <= 45 AND p IS NOT NULL", [44, 45]),
-        ],
-    )
-    def test_files_that_hold_no_such_row_are_not_read(
-        self, spark: SparkSession, numbers: Table, condition: str, ids: list[int]
-    ) -> None:
-        found = ours(spark, numbers).where(condition).collect()
-        assert sorted(row.id for row in found) == list(ids)
-        assert all((row._commit_version, row._change_ordinal) == (row.id // 10, row.id % 10) for row in found)
-
-    def test_of_a_snapshot(self, spark: SparkSession, numbers: Table) -> None:
-        """Its files are of one version: with ordinals, those before a file that is read would be counted."""
-        found = ours(spark, numbers, startingVersion="snapshot", columns="id,_change_type").where("id > 45")
-        assert sorted(row.id for row in found.collect()) == list(range(46, 60))
-
-
 def test_a_frame_that_is_queried_again(spark: SparkSession, orders: Table) -> None:
-    """By default, Spark pushes no filters: Spark 4.1 would keep them for the next query of the same DataFrame."""
-    assert spark.conf.get(PUSHDOWN) == "false"
-    found = ours(spark, orders)
-    assert of_spark(found.where("id < 3")) == [row for row in of_python(orders) if row[3] < 3]
-    assert of_spark(found) == of_python(orders)
+    """Spark 4.1 keeps the filters that a Python source takes, for the next query of the same DataFrame. cdfd takes none."""
+    with settings(spark, {PUSHDOWN: "true"}):
+        found = ours(spark, orders)
+        assert of_spark(found.where("id < 3")) == [row for row in of_python(orders) if row[3] < 3]
+        assert of_spark(found) == of_python(orders)

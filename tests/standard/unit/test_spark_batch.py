@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql import datasource as spark
-
 import cdfd
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
 from cdfd.scan.splits import FILE_BYTES
@@ -88,21 +86,6 @@ class TestPortions:
         (Path(numbers) / lake.entry_path(12)).write_bytes((Path(numbers) / "other" / lake.entry_path(1)).read_bytes())
         assert cdfd.snapshot(numbers).schema.names
         assert rows(read(made)) == wanted(numbers, 0, 11)
-
-
-class TestFilters:
-    def test_files_are_left_out(self, numbers: str) -> None:
-        made = reader(numbers)
-        filters: list[spark.Filter] = [
-            spark.GreaterThan(("_commit_version",), 4),
-            spark.LessThanOrEqual(("_commit_version",), 6),
-        ]
-        assert made.pushFilters(filters) == filters
-        assert rows(read(made)) == wanted(numbers, 5, 6)
-
-    def test_spark_takes_the_offer_for_the_base_s(self, numbers: str) -> None:
-        """How it finds out whether a reader has one of its own, and then refuses it where pushdown is off."""
-        assert reader(numbers).pushFilters.__func__ is spark.DataSourceReader.pushFilters
 
 
 def test_errors_cross_processes(numbers: str) -> None:

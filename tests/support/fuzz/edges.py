@@ -1,7 +1,6 @@
-"""Cases that mutations seldom reach: arguments of the public functions, checkpoints only, files that expand, filters."""
+"""Cases that mutations seldom reach: arguments of the public functions, checkpoints only, files that expand."""
 
 import asyncio
-import json
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import PurePosixPath
 from random import Random
@@ -10,14 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 import cdfd
-from cdfd.delta.types import schema_string
-from cdfd.delta.types.schema import TableSchema
 from cdfd.log.log import DeltaLog
-from cdfd.model.file_scan import FileScan
-from cdfd.model.plan import ChangePlan
-from cdfd.spark.source.filters import Filters
 from tests.support.fuzz import lakes, mutate, stores, tables
-from tests.support.fuzz.cases import Case, Target, Violation, guarded
+from tests.support.fuzz.cases import Case, Target, guarded
 from tests.support.fuzz.reading import Enough, base, lines_of
 from tests.support.fuzz.tables import LOG
 
@@ -219,102 +213,8 @@ def _make_bomb(random: Random) -> Case:
     )
 
 
-# --- what Spark leaves out ---
-
-_FIELDS = (
-    ("id", "long"),
-    ("s", "string"),
-    ("d", "date"),
-    ("t", "timestamp"),
-    ("x", "decimal(10,2)"),
-    ("f", "double"),
-    ("b", "boolean"),
-    ("p", "integer"),
-)
-_SCHEMA = TableSchema(
-    schema_string.parse(
-        json.dumps(
-            {"type": "struct", "fields": [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in _FIELDS]}
-        )
-    ),
-    ("p",),
-)
-_NAMES = {name: name for name in (*_SCHEMA.names, "_change_type", "_commit_version", "_commit_timestamp")}
-
-
-def check_filter(case: Case) -> str:
-    """Filters over statistics and partition values: files are kept or left out, and nothing is raised."""
-    from pyspark.sql import datasource as spark
-
-    kinds: Any = {name: getattr(spark, name) for name in case.args["filters"]}
-    operands = [operand(each) for each in case.args["operands"]]
-    given = []
-    for name, kind in kinds.items():
-        for column in case.args["columns"]:
-            found = (
-                [(column,), tuple(operands)]
-                if name == "In"
-                else [(column,)]
-                if "Null" in name and "Equal" not in name
-                else [(column,), operands[0]]
-            )
-            given.append(kind(*found))
-    found = Filters.of(given, _NAMES)
-    scan = FileScan("f", case.args["type"], case.args["partition"], 0)
-    plan = ChangePlan(7, case.args["time"], _SCHEMA, (scan,), "files")
-    kept = found.kept(plan, plan, {"f": case.args["stats"]})
-    first, last = found.versions(3, 9)
-    if first < 3 or last > 9:
-        raise Violation("versions", f"{first} {last}")
-    return "value" if kept is None or kept.shape == (1,) else "no"
-
-
-def operand(text: Any) -> Any:
-    """The value that Spark passes to a filter for this JSON text."""
-    if isinstance(text, str) and text.startswith("t:"):
-        return datetime(1, 1, 1, tzinfo=UTC) + timedelta(days=int(text[2:]))
-    if isinstance(text, str) and text.startswith("d:"):
-        return date.min + timedelta(days=int(text[2:]))
-    return text
-
-
-def _make_filter(random: Random) -> Case:
-    from tests.support.fuzz.texts import STATS
-
-    stats = random.choice(STATS)
-    if random.random() < 0.7:
-        stats = mutate.repeated(random, stats.encode(), mutate.document).decode(errors="replace")
-    operands = (None, True, 0, 2**63 - 1, -1.5, "", "bcd", "t:0", "t:3652058", "t:700000", "d:0", "d:3652058", "é")
-    kinds = (
-        "EqualTo",
-        "EqualNullSafe",
-        "LessThan",
-        "GreaterThanOrEqual",
-        "In",
-        "IsNull",
-        "IsNotNull",
-        "LessThanOrEqual",
-        "GreaterThan",
-    )
-    partition = {"p": random.choice((None, "3", "", "x", "9" * 400, mutate.text(random, "12")))}
-    return Case(
-        "filter",
-        {},
-        {
-            "filters": random.sample(kinds, 2),
-            "columns": random.sample(sorted(_NAMES), 3),
-            "operands": [random.choice(operands) for _ in range(2)],
-            "stats": stats,
-            "partition": random.choice((partition, {}, {"P": "3"})),
-            "type": random.choice(("insert", "delete")),
-            "time": random.choice((0, 1_767_225_600_000, -(10**13), 2**62)),
-        },
-    )
-
-
 TARGETS = (
     Target("arguments", _make_arguments, check_arguments, 4),
     Target("checkpoint", _make_checkpoint, check_checkpoint, 4),
     Target("bomb", _make_bomb, check_bomb, 0.1),
-    Target("filter", _make_filter, check_filter, 40),
 )
