@@ -17,7 +17,7 @@ import orjson
 
 from cdfd.catalogs.base import unreadable
 from cdfd.catalogs.uc.options import UnityOptions
-from cdfd.catalogs.uc.tokens import Tokens
+from cdfd.catalogs.uc.tokens import Tokens, read_body
 from cdfd.errors import StorageError
 from cdfd.escaping import one_line
 from cdfd.storage.s3.loop import RequestLoop
@@ -158,7 +158,7 @@ class UnityClient:
             # A redirect would send the token to another host.
             allow_redirects=False,
         ) as response:
-            data = await _bounded(response.content)
+            data = await read_body(response.content, MAX_ANSWER_BYTES)
             return response.status, response.headers, data
 
     async def _opened(self) -> aiohttp.ClientSession:
@@ -217,21 +217,6 @@ class UnityClient:
     async def _close(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    """All bytes of a body.
-
-    Raises:
-        ClientError: there are more than any answer has.
-    """
-    parts, size = [], 0
-    async for part in content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise aiohttp.ClientPayloadError(f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
-    return b"".join(parts)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -98,7 +98,7 @@ class Tokens:
         session = await self._session()
         try:
             async with session.post(options.token_url, data=form, headers=headers, allow_redirects=False) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES)
+                body = await read_body(response.content, MAX_ANSWER_BYTES)
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             what = f"the server for tokens cannot be reached: {type(error).__name__}"
@@ -112,6 +112,21 @@ class Tokens:
                 retriable=status == 429 or status >= 500,
             )
         return token, life
+
+
+async def read_body(content: aiohttp.StreamReader, most: int) -> bytes:
+    """All bytes of a body, in however many pieces they arrive.
+
+    Raises:
+        ClientError: there are more than `most`.
+    """
+    parts, size = [], 0
+    async for part in content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise aiohttp.ClientPayloadError(f"the answer has more than {most >> 20} MiB")
+    return b"".join(parts)
 
 
 def _parse(body: bytes) -> tuple[str | None, float]:

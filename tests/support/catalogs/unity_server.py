@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 import threading
 import time
@@ -299,9 +300,14 @@ def _add_routes(application: web.Application, server: UnityServer) -> None:
         ):
             return web.json_response({"error": "invalid_client"}, status=401)
         server.token = f"oauth-{uuid.uuid4()}"
-        return web.json_response(
-            {"access_token": server.token, "token_type": "Bearer", "expires_in": server.token_life}
-        )
+        answer = {"access_token": server.token, "token_type": "Bearer", "expires_in": server.token_life}
+        body = json.dumps(answer).encode()
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
+        await response.prepare(request)
+        for piece in (body[:20], body[20:]):
+            await response.write(piece)
+            await asyncio.sleep(0.01)  # a body arrives in pieces
+        return response
 
     application.router.add_route("POST", "/oidc/v1/token", token)
 
