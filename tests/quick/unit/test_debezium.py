@@ -1,20 +1,26 @@
+import io
 import json
 from typing import Any
 
+import fastavro
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
+from cdfd.encode.formats import EncoderOptions, FormatChoice, format_of
 from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.values import Rules
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from tests.support.change_rows import whole_batches
+from tests.support.protobuf import parse
+from tests.support.schemas import Catalog
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -189,3 +195,41 @@ def test_parts_of_a_snapshot() -> None:
         SnapshotPart.END: ["first", "true", "last"],
         SnapshotPart.INCREMENTAL: ["incremental"] * 3,
     }
+
+
+@given(CHANGES, st.booleans())
+@settings(deadline=None)
+def test_events_are_the_same_in_every_encoding(changes: list[tuple[str, int]], transactions: bool) -> None:
+    """Read by fastavro and by Google's library."""
+    rows, known = change_rows(changes), Catalog()
+    options = EncoderOptions(
+        Origin("shop", 'or"ders', "table-id", "shop.orders"), registration=known.registration, transactions=transactions
+    )
+    (plain,) = format_of(FormatChoice("debezium")).encoder(options).encode(rows)
+    (avro,) = format_of(FormatChoice("debezium", "avro")).encoder(options).encode(rows)
+    (connect,) = format_of(FormatChoice("debezium", "connect_json")).encoder(options).encode(rows)
+    (validated,) = format_of(FormatChoice("debezium", "json_schema")).encoder(options).encode(rows)
+    events = [json.loads(value) for value in plain.values.to_pylist()]
+    schemas = [schema for _, schema in known.subjects]
+    writer = fastavro.parse_schema(json.loads(schemas[0]))
+    values = [io.BytesIO(value[5:]) for value in avro.values.to_pylist()]
+    assert [fastavro.schemaless_reader(value, writer) for value in values] == events
+    assert [json.loads(value)["payload"] for value in connect.values.to_pylist()] == events
+    assert [json.loads(value[5:]) for value in validated.values.to_pylist()] == events
+    validator = jsonschema.Draft7Validator(json.loads(schemas[1]))
+    for event in events:
+        validator.validate(event)
+
+
+def test_an_event_in_protobuf() -> None:
+    known = Catalog()
+    options = EncoderOptions(
+        Origin("shop", "orders", "table-id", "shop.orders"), registration=known.registration, transactions=True
+    )
+    rows = change_rows([("update_preimage", 4), ("update_postimage", 4), ("delete", 5)])
+    (records,) = format_of(FormatChoice("debezium", "protobuf")).encoder(options).encode(rows)
+    update, delete = (parse(known.subjects[0][1], value[6:]) for value in records.values.to_pylist())
+    assert (update.op, update.before.id, update.after.id, update.after.note) == ("u", 0, 1, 'row "1"')
+    assert (update.before.HasField("note"), update.source.sequence, update.source.txId) == (False, '["4","1"]', 4)
+    assert (update.transaction.id, update.transaction.total_order) == ("4", 2)
+    assert (delete.op, delete.before.id, delete.HasField("after")) == ("d", 2, False)
