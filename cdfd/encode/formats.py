@@ -125,6 +125,7 @@ class RecordFormat:
         tells_snapshots: whether records tell live rows from inserts.
         takes_headers: whether records have headers from columns: those of tables with a key, of all tables, or none.
         tombstones: whether tombstones follow deletes on every topic, if the configuration says nothing; otherwise on compacted ones.
+        has_events: whether a record has both images of an update.
     """
 
     encoder: Callable[[EncoderOptions], RecordEncoder]
@@ -132,6 +133,7 @@ class RecordFormat:
     tells_snapshots: bool = False
     takes_headers: Literal["keyed", "all", "none"] = "none"
     tombstones: bool = False
+    has_events: bool = False
 
 
 def record_format(choice: str | FormatChoice) -> RecordFormat:
@@ -149,7 +151,9 @@ def format_of(choice: FormatChoice) -> RecordFormat:
     schemas = _SCHEMAS.get(choice.encoding)
     if choice.envelope == "debezium":
         debezium = partial(_debezium, choice)
-        return RecordFormat(debezium, schemas, tells_snapshots=True, takes_headers="keyed", tombstones=True)
+        return RecordFormat(
+            debezium, schemas, tells_snapshots=True, takes_headers="keyed", tombstones=True, has_events=True
+        )
     tells_snapshots = choice.envelope == "cloudevents"
     return RecordFormat(partial(_rows, choice), schemas, tells_snapshots, takes_headers="all")
 

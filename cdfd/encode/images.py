@@ -79,6 +79,10 @@ class KeyedRows:
         codes[pairs], codes[pairs + 1] = DELETE, INSERT
         return cls(with_codes(batch, codes), codes, keys, pairs)
 
+    def pairs(self) -> Integers:
+        """The pre-images of updates that keep their key; the row after each is the post-image."""
+        return _pairs(self.batch, self.codes)
+
     def key_headers(self, prefix: str) -> HeaderColumns:
         """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none."""
         if self.keys is None or not len(self.moved):

@@ -10,7 +10,7 @@ topic, with more fields; their id is the version, as in `transaction.id` of even
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -19,7 +19,10 @@ import pyarrow as pa
 
 from cdfd.delta.types.schema_change import Path, SchemaChange
 from cdfd.delta.types.schema_string import serialize
-from cdfd.encode.images import change_codes, check_change_columns
+from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.images import KeyedRows, change_codes, check_change_columns
+from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.keys import KeyColumns
 from cdfd.encode.pieces import pool
 from cdfd.encode.records import Origin, Records
 from cdfd.model.columns import CHANGE_TYPES
@@ -28,16 +31,34 @@ from cdfd.model.plan import ChangePlan
 _CHANGE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
 
 
-class RowCounts:
-    """Counts the change rows of a version by their type."""
+EVENTS: Final = "events"
+"""The name of the count of events, next to those of rows."""
 
-    def __init__(self) -> None:
+
+class RowCounts:
+    """Counts the change rows of a version by their type.
+
+    Args:
+        key: columns of the key, where records are events: one for both images of an update that keeps its key. None: each row has one.
+    """
+
+    def __init__(self, key: Sequence[str] | None = None) -> None:
         self._counts = np.zeros(len(_CHANGE_NAMES), np.int64)
+        self._counts_events = key is not None
+        self._keys = EncodedRows(JsonEncoding(), "Key", KeyColumns(key)) if key else None
+        self._events = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch. `DataError` where it does not end in the change columns."""
         check_change_columns(batch.schema)
         self._counts += np.bincount(change_codes(batch), minlength=len(_CHANGE_NAMES))
+        if self._counts_events and batch.num_rows:
+            self._events += batch.num_rows - len(KeyedRows.of(batch, self._keys).pairs())
+
+    @property
+    def events(self) -> int | None:
+        """Events of all rows; None if they are not counted."""
+        return self._events if self._counts_events else None
 
     def by_type(self) -> dict[str, int]:
         """Rows of each change type, all four of them."""
@@ -82,9 +103,10 @@ def end_record(origin: Origin, plan: ChangePlan, counts: Mapping[str, int]) -> R
     Args:
         origin: the table.
         plan: of the version.
-        counts: change rows by type, as `RowCounts.by_type` has them; of all parts of the version.
+        counts: change rows by type, as `RowCounts.by_type` has them; of all parts of the version. With `EVENTS`, those are counted.
     """
-    total = sum(counts.values())
+    rows = {name: count for name, count in counts.items() if name != EVENTS}
+    total = counts.get(EVENTS, sum(rows.values()))
     value = {
         "status": "END",
         "id": str(plan.version),
@@ -92,7 +114,7 @@ def end_record(origin: Origin, plan: ChangePlan, counts: Mapping[str, int]) -> R
         "data_collections": [{"data_collection": origin.topic, "event_count": total}],
         **_place(origin, plan),
         "rows_from": plan.origin,
-        "rows": dict(counts),
+        "rows": rows,
     }
     return _record(_transaction_key(origin, plan), value)
 

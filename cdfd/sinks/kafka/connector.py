@@ -85,6 +85,7 @@ class KafkaConnector(Connector):
             oversized=sink.oversized,
             schema_topic=sink.schema_topic(config.pipeline) if role is None else None,
             transactions_topic=sink.transactions_topic(config.pipeline) if role is None else None,
+            event_key=tuple(table.rows.published_key) if sink.format.record_format.has_events else None,
             closing_timeout=CLOSING_SECONDS,
             transaction_timeout=sink.transaction_timeout,
             role=role,

@@ -22,6 +22,7 @@ from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from tests.support.change_rows import Row, change_rows
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
 from tests.support.kafka.sinking import Place, at, deliver, rows, version
 
@@ -214,6 +215,21 @@ class TestChunks:
             "false",
         ]
         assert [event["op"] for event in events] == ["r"] * 6 + ["c"]
+
+    @pytest.mark.parametrize("keyed", [True, False])
+    async def test_the_end_of_a_version_counts_events(self, keyed: bool) -> None:
+        """An update is one, but two where its key changes. The last event has that number."""
+        table = recorded(kind="debezium", keyed=keyed, event_key=("id",) if keyed else (), transactions_topic="shop.tx")
+        delivery = await table.sink.begin(at(1))
+        await delivery.start_version(version(1))
+        kinds = ["insert", "update_preimage", "update_postimage", "update_preimage", "update_postimage"]
+        numbered = zip(kinds, (1, 2, 2, 3, 4), strict=True)
+        await delivery.write(change_rows([Row(kind, 1, number, "a") for kind, number in numbered]))
+        await delivery.commit(at(2))
+        _, end = documents(table.producer.values("shop.tx"))
+        events = documents(table.producer.values("shop.orders"))
+        assert (end["event_count"], sum(end["rows"].values())) == (4 if keyed else 3, 5)
+        assert [event["transaction"]["total_order"] for event in events] == list(range(1, end["event_count"] + 1))
 
     async def test_rows_of_a_snapshot_on_demand_are_marked(self) -> None:
         table = recorded(kind="debezium")

@@ -158,7 +158,8 @@ class Recorded:
         self.producer = RecordingProducer(destination.producer_settings(Batching()))
         facts = TopicFacts(self.partitions, False, LIMIT)
         self._encoder, self._sender = Worker("encode", 0.1), Worker("send", 0.1)
-        make = encoders(self.kind, ["id"] if destination.keyed else [])
+        announced = destination.transactions_topic is not None
+        make = encoders(self.kind, ["id"] if destination.keyed else [], transactions=announced)
         context = DeliveryContext(
             destination,
             RecordWriter(make, self.producer, destination, facts, self.stage),

@@ -10,6 +10,7 @@ import pyarrow as pa
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.delta.types.schema_string import parse
+from cdfd.encode.formats import FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.position import Position
@@ -57,7 +58,7 @@ class Place:
         self,
         *,
         producer: MakeProducer = KafkaPythonProducer,
-        kind: str = "flat",
+        kind: str | FormatChoice = "flat",
         registration: Registration | None = None,
     ) -> KafkaSink:
         key = ["id"] if self.destination.keyed else []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from cdfd.encode.records import Records
-from cdfd.encode.side import RowCounts, begin_record, end_record, schema_record
+from cdfd.encode.side import EVENTS, RowCounts, begin_record, end_record, schema_record
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -37,7 +37,8 @@ class Markers:
         self._backfill: Mapping[str, str | int] = {} if progress is None else progress.backfill
         self._counts_before: Mapping[str, int] = {} if progress is None else progress.counts
         self._control = EMPTY if progress is None else progress.control
-        self._counts = RowCounts()
+        self._event_key = destination.event_key
+        self._counts = RowCounts(self._event_key)
         self._version: Version | None = None
 
     @property
@@ -54,7 +55,7 @@ class Markers:
         continued = bool(self._position.part) and self._position.version == plan.version
         if not continued:
             self._counts_before = {}
-        self._version, self._counts = version, RowCounts()
+        self._version, self._counts = version, RowCounts(self._event_key)
         if self._schema_topic is not None and (not self._announced or (version.schema_change and not continued)):
             change = version.schema_change if self._announced else None
             yield self._schema_topic, schema_record(self._origin, plan, change)
@@ -64,7 +65,7 @@ class Markers:
 
     def resume(self, version: Version, counts: Mapping[str, int]) -> None:
         """Continue a version that an earlier delivery started. `counts` are its rows from other producers, by change type."""
-        self._version, self._counts, self._counts_before = version, RowCounts(), counts
+        self._version, self._counts, self._counts_before = version, RowCounts(self._event_key), counts
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Count rows of the version. `DataError` if they are not change rows."""
@@ -126,7 +127,12 @@ class Markers:
         self._version, self._counts_before = None, {}
 
     def _total(self) -> dict[str, int]:
-        """Rows of the version so far, including those of earlier deliveries."""
+        """Rows of the version so far, including those of earlier deliveries; and events, if records are events."""
+        before = {name: count for name, count in self._counts_before.items() if name != EVENTS}
         total = Counter(self._counts.by_type())
-        total.update(self._counts_before)
-        return dict(total)
+        total.update(before)
+        events = self._counts.events
+        if events is None:
+            return dict(total)
+        # Producers of parts count rows alone.
+        return {**total, EVENTS: events + self._counts_before.get(EVENTS, sum(before.values()))}
