@@ -58,9 +58,13 @@ class KafkaConnector(Connector):
         """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
         options = arguments(self._sink)
-        oauth = self._sink.security.oauth
-        if oauth is not None and oauth.token_url is not None and sent_in_the_clear(oauth.token_url):
-            logger.warning("sink.security.oauth.token_url has no TLS: the client's secret is sent in the clear")
+        schemas = self._sink.schema_registry
+        if schemas is not None:
+            tls_of(schemas)
+        for section, settings in (("security", self._sink.security), ("schema_registry", schemas)):
+            oauth = None if settings is None else settings.oauth
+            if oauth is not None and oauth.token_url is not None and sent_in_the_clear(oauth.token_url):
+                logger.warning("sink.%s.oauth.token_url has no TLS: the client's secret is sent in the clear", section)
         if (certificate := options.get("ssl_certfile")) is not None:
             password = str(options.get("ssl_password") or "")
             warn_of_expiry("sink.security.certificate_path", certificate, options["ssl_keyfile"], password)

@@ -17,12 +17,14 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from cdfd.config import parse
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, EncodingName, FormatChoice, encoding_of
 from cdfd.encode.records import Origin
 from cdfd.encode.registered import Registration, Strategy
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_COLUMNS
+from cdfd.sinks.configured import connector
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, basic, login_of, tls_of
 from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 from tests.support.change_rows import Row, change_rows
@@ -359,3 +361,15 @@ def test_subjects(strategy: Strategy, subject: str) -> None:
     options = EncoderOptions(ORIGIN, registration=Registration(known, strategy))
     EncodedRows(encoding_of(FormatChoice("flat", "avro"), options, "value"), "orders.Value")(change_rows([]))
     assert [name for name, _ in known.subjects] == [subject]
+
+
+def test_tokens_endpoint_and_certificates_are_checked_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    oauth = "oauth: {token_url: 'http://idp.example/token', client_id: cdfd, client_secret: s3cret}"
+    text = "pipeline: shop\ntables: [{uri: /lake/orders}]\nsink: {kind: kafka, bootstrap_servers: 'a:1', format: avro, schema_registry: {%s}}"
+    connector(parse(text % f"url: 'https://registry', {oauth}", {})).preflight()
+    assert "sink.schema_registry.oauth.token_url has no TLS" in caplog.text
+    with pytest.raises(ConfigError, match="certificates of sink"):
+        connector(parse(text % f"url: 'https://registry', ca_path: {tmp_path / 'ca.pem'}", {})).preflight()
