@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.consumers import flink
-from tests.support.consumers.images import as_numbers, difference, images
+from tests.support.consumers.images import Images, as_milliseconds, as_numbers, difference, images
 from tests.support.consumers.life import NESTED, SCALARS, Life
 from tests.support.consumers.living import deliver
 from tests.support.consumers.recipes import flink_options
@@ -28,8 +28,11 @@ _TYPES = {
     pa.timestamp("us", "UTC"): "TIMESTAMP_LTZ(6)",
     pa.timestamp("us"): "TIMESTAMP(6)",
 }
-IN_AVRO = {"TINYINT": "INT", "SMALLINT": "INT", "TIMESTAMP_LTZ(6)": "BIGINT", "TIMESTAMP(6)": "BIGINT"}
+_AVRO_INTEGERS = {"TINYINT": "INT", "SMALLINT": "INT"}
+IN_AVRO = _AVRO_INTEGERS | {"TIMESTAMP_LTZ(6)": "BIGINT", "TIMESTAMP(6)": "BIGINT"}
 """The types that Flink's Avro formats need instead. Times are microseconds since 1970."""
+IN_AVRO_WITH_MILLISECONDS = _AVRO_INTEGERS | {"TIMESTAMP_LTZ(6)": "TIMESTAMP(3)", "TIMESTAMP(6)": "TIMESTAMP(3)"}
+"""With `time: connect`."""
 
 
 def sql_type(kind: pa.DataType, instead: Mapping[str, str]) -> str:
@@ -52,9 +55,9 @@ def check(
     *,
     key: bool = False,
     instead: Mapping[str, str] | None = None,
-    no_number: bool = False,
+    expected: Images | None = None,
 ) -> None:
-    """Read the topic to its end with a table of these options, and compare. `no_number`: NaN and the infinities are null."""
+    """Read the topic to its end with a table of these options, and compare."""
     columns = [f"`{field.name}` {sql_type(field.type, instead or {})}" for field in life.schema]
     columns += ["PRIMARY KEY (`id`) NOT ENFORCED"] if key else []
     settings = ", ".join(
@@ -62,7 +65,7 @@ def check(
     )
     rows = flink.rows(f"CREATE TABLE t ({', '.join(columns)}) WITH ({settings});\nSELECT * FROM t;\n")
     found = images([dict(zip(life.schema.names, row, strict=True)) for row in rows], life.schema)
-    assert not difference(found, as_numbers(life.images()) if no_number else life.images())
+    assert not difference(found, life.images() if expected is None else expected)
 
 
 def living(pipeline: Pipeline, seed: int, sink: Mapping[str, Any], **options: Any) -> Life:
@@ -89,7 +92,12 @@ def test_events_with_schemas_in_json(pipeline: Pipeline) -> None:
     modes = {"decimal": "string", "time": "iso", "binary": "base64"}
     sink = {"format": {"envelope": "debezium", "encoding": "connect_json"} | modes}
     life = living(pipeline, 12, sink, columns=(*SCALARS, *NESTED))
-    check(pipeline, life, options(pipeline, 0) | {"debezium-json.schema-include": "true"}, no_number=True)
+    check(
+        pipeline,
+        life,
+        options(pipeline, 0) | {"debezium-json.schema-include": "true"},
+        expected=as_numbers(life.images()),
+    )
 
 
 def test_events_in_avro(pipeline: Pipeline, registry: Registry) -> None:
@@ -97,6 +105,14 @@ def test_events_in_avro(pipeline: Pipeline, registry: Registry) -> None:
     life = living(pipeline, 8, sink, columns=(*SCALARS, *NESTED))
     address = {"debezium-avro-confluent.url": registry.url}
     check(pipeline, life, options(pipeline, 1, **address), instead=IN_AVRO)
+
+
+def test_events_in_avro_with_milliseconds(pipeline: Pipeline, registry: Registry) -> None:
+    choice = {"envelope": "debezium", "encoding": "avro", "time": "connect"}
+    life = living(pipeline, 13, {"format": choice, "schema_registry": {"url": registry.url}})
+    address = {"debezium-avro-confluent.url": registry.url}
+    expected = as_milliseconds(life.images())
+    check(pipeline, life, options(pipeline, 1, **address), instead=IN_AVRO_WITH_MILLISECONDS, expected=expected)
 
 
 def test_the_newest_row_of_each_key_in_json(pipeline: Pipeline) -> None:

@@ -15,6 +15,14 @@ from tests.support.kafka.pipeline import Pipeline
 from tests.support.schema_registry import Registry
 
 _SECONDS = 60.0
+_TYPES = {
+    "decimal": "numeric",
+    "timestamp": "timestamp without time zone",
+    "timestamp_ntz": "timestamp without time zone",
+    "date": "date",
+    "binary": "bytea",
+}
+"""The types of some columns in PostgreSQL."""
 
 
 def converters(encoding: str, registry: Registry) -> dict[str, str]:
@@ -57,6 +65,9 @@ def check(
             worker.wait(pipeline.name, lambda: not found(), _SECONDS)
         except TimeoutError as error:
             raise AssertionError(found()) from error
+    statement = f"SELECT column_name, data_type FROM information_schema.columns WHERE table_name = '{table}'"
+    kinds = dict(line.split("|") for line in database.execute(statement).splitlines())
+    assert kinds.items() >= _TYPES.items()
 
 
 def living(pipeline: Pipeline, seed: int, registry: Registry, sink: Mapping[str, Any], **options: Any) -> Life:

@@ -60,6 +60,15 @@ def as_numbers(rows: Images) -> Images:
     return {number: {name: _number(each) for name, each in row.items()} for number, row in rows.items()}
 
 
+def as_milliseconds(rows: Images) -> Images:
+    """The rows with timestamps that are cut to milliseconds."""
+    times = ("timestamp", "timestamp_ntz")
+    return {
+        number: {name: each and each[:-3] + "000" if name in times else each for name, each in row.items()}
+        for number, row in rows.items()
+    }
+
+
 def _number(given: Any) -> Any:
     is_none = given == "NaN" or (isinstance(given, float) and math.isinf(given))
     return None if is_none else given
