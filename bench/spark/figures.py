@@ -19,7 +19,7 @@ from bench.spark.session import Session, session
 from tests.support.spark.installation import missing
 
 CORES = 2
-OURS, SAME_COLUMNS, PACKED, THEIRS = "cdfd", "cdfd-same-columns", "cdfd-packed", "delta"
+OURS, SAME_COLUMNS, SCANS, PACKED, THEIRS = "cdfd", "cdfd-same-columns", "cdfd-scans", "cdfd-packed", "delta"
 APPLIED_BEFORE = 3
 """The copy has the rows of this version of the change table, before later changes are applied."""
 
@@ -76,15 +76,28 @@ def read(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
-    readers = (OURS, SAME_COLUMNS, THEIRS)
+    readers = (SCANS, OURS, SAME_COLUMNS, THEIRS)
     with place.session() as running:
-        counts = {running.ask(do="count", reader=reader, table=uri)["count"] for reader in (OURS, THEIRS)}
+        counts = {running.ask(do="count", reader=reader, table=uri)["count"] for reader in (SCANS, OURS, THEIRS)}
         if len(counts) != 1:
             raise SystemExit(f"not the same rows: {counts}")
         found = rounds(running, readers, runs, do="read", table=uri)
     name = f"batch read of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
+    yield from compared(f"{name}, `cdfd.spark.changes`", found, 1.7, 2.5, SCANS)
     for reader, what in ((OURS, ""), (SAME_COLUMNS, ", without `_change_ordinal`")):
         yield from compared(name + what, found, 1.15, 1.5, reader)
+
+
+def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
+    if not available():
+        return
+    uri = tables.changes_table()
+    named = {"column": '`select("id")`', "key": '`where("id = 5")`', "types": "a count by change type"}
+    with place.session() as running:
+        for query, what in named.items():
+            found = rounds(running, (SCANS, OURS, THEIRS), runs, do="read", table=uri, query=query)
+            for reader, way in ((SCANS, "`cdfd.spark.changes`"), (OURS, '`format("cdfd")`')):
+                yield from compared(f"{what} of the change table, warm, {place.name}, {way}", found, 0.8, 1.0, reader)
 
 
 def scaling(runs: int) -> Iterator[Figure]:
@@ -140,11 +153,12 @@ def snapshot(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         return
     uri = tables.changes_table()
     with place.session() as running:
-        found = rounds(running, (SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
+        found = rounds(running, (SCANS, SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
     counts = {one["count"] for of in found.values() for one in of}
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
     name = f"snapshot of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
+    yield from compared(f"{name}, the table's columns, `cdfd.spark.snapshot`", found, 1.1, 1.5, SCANS)
     for reader, what in ((SAME_COLUMNS, ", the table's columns"), (OURS, ", with the change columns")):
         yield from compared(name + what, found, 0.9, 1.2, reader)
 
@@ -190,6 +204,7 @@ def planning(runs: int) -> Iterator[Figure]:
 
 SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {
     "spark-read": read,
+    "spark-queries": queries,
     "spark-scaling": scaling,
     "spark-stream": stream,
     "spark-snapshot": snapshot,

@@ -35,15 +35,30 @@ def batch(spark: SparkSession, reader: str, table: str) -> DataFrame:
     """The change table, read by ours or by delta-spark; or by ours with just the columns that delta-spark has."""
     if reader == "delta":
         return spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
+    if reader == "cdfd-scans":
+        return cdfd.spark.changes(spark, table, 0, reader="spark")
     feed = spark.read.format("cdfd").option("startingVersion", 0)
     if reader == "cdfd-same-columns":
         feed = feed.option("columns", ",".join(batch(spark, "delta", table).columns))
     return feed.load(table)
 
 
+QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "all": lambda frame: frame,
+    "column": lambda frame: frame.select("id"),
+    "key": lambda frame: frame.where("id = 5"),
+    "types": lambda frame: frame.groupBy("_change_type").count(),
+}
+
+
 def read(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    frame = batch(spark, asked["reader"], asked["table"])
-    return taken(lambda: frame.write.format("noop").mode("overwrite").save())
+    """A query of the changes into nowhere, with its planning."""
+    query = QUERIES[asked.get("query", "all")]
+
+    def run() -> None:
+        query(batch(spark, asked["reader"], asked["table"])).write.format("noop").mode("overwrite").save()
+
+    return taken(run)
 
 
 def snapshot(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +67,10 @@ def snapshot(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     ours = spark.read.format("cdfd").option("startingVersion", "snapshot")
     if asked["reader"] == "cdfd-same-columns":
         ours = ours.schema(delta.schema)
-    frame = delta if asked["reader"] == "delta" else ours.load(table)
+    if asked["reader"] == "cdfd-scans":
+        frame = cdfd.spark.snapshot(spark, table, reader="spark").select(delta.columns)
+    else:
+        frame = delta if asked["reader"] == "delta" else ours.load(table)
     return taken(lambda: frame.write.format("noop").mode("overwrite").save()) | {"count": frame.count()}
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from cdfd.delta.types import datatypes
 from cdfd.delta.types.datatypes import DataType, without_void
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, LogError
 from cdfd.log.start import check_version_exists, state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
@@ -163,7 +163,14 @@ async def resolve_target(table: Table, options: SourceOptions, user_schema: Stru
     newest = await table.log.header()
     last = newest.version if options.end is None else await state_version(table.log, options.end)
     assert last is not None
-    await check_version_exists(table.log, last, newest.version)
+    if options.start != "snapshot":
+        # As delta-spark does: a range ends at the newest version. A snapshot has to exist.
+        last = min(last, newest.version)
+    try:
+        await check_version_exists(table.log, last, newest.version)
+    except LogError as error:
+        error.hint = f"Set endingVersion to a version up to {newest.version}, or omit it"
+        raise
     header = newest if last == newest.version else await table.log.header(last)
     if options.rows.key:
         header.schema.select(options.rows.key)

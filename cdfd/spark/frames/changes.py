@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import reduce
 from typing import Literal, get_args
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -39,6 +41,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     """See `cdfd.spark.changes`."""
     if reader not in get_args(Reader):
         raise ConfigError(f"reader is {reader!r:.100}", hint=f"One of: {', '.join(get_args(Reader))}")
+    options = {name: _with_zone(name, text, spark) for name, text in options.items()}
     parsed = SourceOptions.parse(options)
     if parsed.packed:
         raise ConfigError("packed rows are for streams", hint="Omit the option `packed`")
@@ -58,6 +61,19 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
                 raise UnsupportedError(what, table=table.uri, hint=hint) from None
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
     return _by_cdfd(spark, options, parsed, target, [field for _, field in fields])
+
+
+def _with_zone(name: str, text: str, spark: SparkSession) -> str:
+    """An option; a time without a zone is one of the session's zone, as in delta-spark."""
+    if not name.lower().endswith("timestamp"):
+        return text
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=ZoneInfo(str(spark.conf.get("spark.sql.session.timeZone"))))
+    except (ValueError, KeyError):
+        return text  # another form of a time, or a zone that only Java knows
+    return moment.isoformat()
 
 
 def _names_ordinal(options: SourceOptions) -> bool:

@@ -93,8 +93,16 @@ class SourceOptions:
             for name, text in given.items()
             if not name.startswith((STORAGE, MASK))
         }
+        if "location" in rest:
+            # A CREATE TABLE passes its own properties, too, and each option a second time.
+            rest.setdefault("path", rest.pop("location"))
+            rest = {
+                name: text for name, text in rest.items() if name not in _OF_CATALOG and not name.startswith("option.")
+            }
         for name in rest:
-            if name not in _NAMES:
+            if name in _OF_DELTA and rest[name].strip().lower() == "true":
+                raise ConfigError(f"there is no option {_shown(name, options)}", hint=_OF_DELTA[name])
+            if name not in _NAMES and name not in _OF_DELTA:
                 raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
         if rest.get("table"):
             if rest.get("path"):
@@ -179,6 +187,15 @@ _OPTIONS = (
     "keepKeyNames",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
+
+_OF_CATALOG = ("owner", "provider", "external", "comment", "collation", "ismanagedlocation")
+"""Properties of a table in a catalog of Spark."""
+
+_CHANGES_ARE_READ = (
+    "cdfd reads updates and deletes as changes: leave them out with `excludeChangeTypes`, or omit the option"
+)
+_OF_DELTA = dict.fromkeys(("ignorechanges", "ignoredeletes", "skipchangecommits"), _CHANGES_ARE_READ)
+"""Options of delta-spark without a meaning for change rows, and what to do instead. With the value `false`, they are as omitted."""
 
 
 def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOptions:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, LogError
 from cdfd.log.start import check_range, start_version
 from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan
@@ -119,7 +119,11 @@ async def plans_of(table: Table, options: SourceOptions, target: Target) -> list
         if options.start == "latest"
         else await start_version(table.log, "earliest" if options.start is None else options.start)
     )
-    await check_range(table.log, first, last)
+    try:
+        await check_range(table.log, first, last)
+    except LogError as error:
+        error.hint = "Set startingVersion to `latest`, or to a version up to the next one"
+        raise
     if first > last:
         return []
     with table.tailer() as tailer:

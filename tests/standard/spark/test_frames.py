@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -107,6 +108,14 @@ class TestRows:
         with settings(spark, {"spark.sql.session.timeZone": zone}):
             frame = cdfd.spark.changes(spark, orders, 0, reader="spark")
             assert bag([utc(batch) for batch in frame.toArrow().to_batches()]) == wanted
+
+    def test_since_a_time_of_the_session(self, spark: SparkSession, orders: str) -> None:
+        at = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}[9]
+        local = at.astimezone(ZoneInfo("Asia/Kathmandu")).replace(tzinfo=None).isoformat(" ")
+        with settings(spark, {"spark.sql.session.timeZone": "Asia/Kathmandu"}):
+            bounds = {"startingTimestamp": local, "endingTimestamp": local}
+            frame = cdfd.spark.changes(spark, orders, options=bounds)
+            assert {row[0] for row in frame.select("_commit_version").collect()} == {9}
 
     def test_columns_by_other_names(self, spark: SparkSession, orders: str) -> None:
         options = {"columns": "text as name, day, id"}

@@ -114,6 +114,23 @@ class TestRows:
             wanted = theirs(spark, orders, startingVersion=start, endingVersion=end)
             assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted if end == 7 else wanted.drop("note"))
 
+    def test_an_end_after_the_newest_version(self, spark: SparkSession, orders: Table) -> None:
+        """As delta-spark: the range ends at the newest version. It may also begin with the next one."""
+        wanted = rows(theirs(spark, orders, startingVersion=6, endingVersion=99))
+        assert rows(ours(spark, orders, startingVersion=6, endingVersion=99).drop(CHANGE_ORDINAL)) == wanted
+        assert ours(spark, orders, startingVersion=8, endingVersion=99).count() == 0
+
+    def test_a_table_of_the_catalog(self, spark: SparkSession, orders: Table) -> None:
+        spark.sql(f"CREATE TABLE feed USING cdfd OPTIONS (startingVersion 6) LOCATION '{orders}'")
+        spark.sql(f"CREATE TEMPORARY VIEW seen USING cdfd OPTIONS (path '{orders}', startingVersion 6)")
+        try:
+            assert (
+                rows(spark.table("feed")) == rows(spark.table("seen")) == rows(ours(spark, orders, startingVersion=6))
+            )
+        finally:
+            spark.sql("DROP TABLE feed")
+            spark.sql("DROP VIEW seen")
+
     def test_since_a_time(self, spark: SparkSession, orders: Table) -> None:
         times = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}
         at = times[3].astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -165,7 +182,8 @@ class TestErrors:
         [
             ({"startingVersions": 1}, "Did you mean startingVersion?"),
             ({"startingVersion": 99}, "there is no version 99 yet; the newest is"),
-            ({"endingVersion": 99}, "there is no version 99 yet; the newest is 7"),
+            ({"startingVersion": "snapshot", "endingVersion": 99}, "Set endingVersion to a version up to 7"),
+            ({"ignoreDeletes": "true"}, "leave them out with `excludeChangeTypes`"),
             ({"columns": "idd"}, "Did you mean 'id'?"),
             ({"readChangeFeed": "false"}, "cdfd reads only changes"),
         ],

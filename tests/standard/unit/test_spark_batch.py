@@ -90,7 +90,7 @@ class TestPortions:
 
 def test_errors_cross_processes(numbers: str) -> None:
     with pytest.raises(LogError, match="there is no version 99"):
-        reader(numbers, endingVersion=99)
+        reader(numbers, startingVersion="snapshot", endingVersion=99)
     with pytest.raises(ConfigError, match="a stream has no end"):
         CdfdSource({"path": numbers, "endingVersion": "3"}).streamReader(CdfdSource({"path": numbers}).schema())
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import cdfd
 from cdfd.errors import CdfdError, SchemaChangedError
+from cdfd.spark import changes
 from tests.support.fold import META, SIGN
 from tests.support.spark.workload import FEED, REFUSALS, Workload, name_of
 
@@ -90,6 +91,14 @@ class Comparison:
                         within(found, low, high),
                         lambda s=low, e=high: self.on_spark(s, e),
                     )
+                    self._same(
+                        f"cdfd.spark.changes {low} to {high}",
+                        within(found, low, high),
+                        lambda s=low, e=high: self.by_spark(s, e),
+                    )
+        self._same("cdfd.spark.snapshot", newest, lambda: self.by_spark("snapshot", last, META))
+        for ordinals in (False, True):
+            self._same_as_python(last, ordinals=ordinals)
         back = returned(self.work.path)
         for source in ("auto", "files"):
             if self._narrowed(last, source):
@@ -135,6 +144,28 @@ class Comparison:
         if self.work.allowed_roots:
             reader = reader.option("allowedRoots", ",".join(self.work.allowed_roots))
         return bag(reader.load(self.work.path).toArrow().to_batches(), ["_change_ordinal"])
+
+    def by_spark(self, start: object, end: int, less: Iterable[str] = (), **options: object) -> Bag:
+        """Our changes of a range, or the live rows of a version, read by Spark's own reader where it can."""
+        if self.work.allowed_roots:
+            options["allowedRoots"] = ",".join(self.work.allowed_roots)
+        ordinals = bool(options.pop("ordinals", False))
+        frame = changes(self.work.spark, self.work.path, start, end, options, ordinals=ordinals)  # type: ignore[arg-type]
+        return bag(frame.toArrow().to_batches(), less)
+
+    def _same_as_python(self, last: int, *, ordinals: bool) -> None:
+        """The whole history from its files alone, also where delta-spark does not answer; with numbers of rows, or without."""
+        less = () if ordinals else ("_change_ordinal",)
+        roots = self.work.allowed_roots
+        try:
+            wanted = bag(cdfd.changes(self.work.path, 0, last, changes="files", allowed_roots=roots), less)
+        except CdfdError:
+            return  # the comparisons above have it
+        self._same(
+            f"cdfd.spark.changes of files, ordinals {ordinals}",
+            wanted,
+            lambda: self.by_spark(0, last, changes="files", ordinals=ordinals),
+        )
 
     def rows(self, version: int) -> Bag:
         """Our rows of a version."""
