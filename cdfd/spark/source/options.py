@@ -93,12 +93,12 @@ class SourceOptions:
             for name, text in given.items()
             if not name.startswith((STORAGE, MASK))
         }
-        if "location" in rest:
-            # A CREATE TABLE passes its own properties, too, and each option a second time.
-            rest.setdefault("path", rest.pop("location"))
-            rest = {
-                name: text for name, text in rest.items() if name not in _OF_CATALOG and not name.startswith("option.")
-            }
+        if "provider" in rest:
+            # Only a CREATE TABLE passes this. Spark 4.1 leaves out the options and the location when it reads the table.
+            raise ConfigError(
+                "Spark passes no options to a table of its catalog",
+                hint="Create a view: CREATE TEMPORARY VIEW feed USING cdfd OPTIONS (path 's3://lake/orders')",
+            )
         for name in rest:
             if name in _OF_DELTA and rest[name].strip().lower() == "true":
                 raise ConfigError(f"there is no option {_shown(name, options)}", hint=_OF_DELTA[name])
@@ -187,9 +187,6 @@ _OPTIONS = (
     "keepKeyNames",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
-
-_OF_CATALOG = ("owner", "provider", "external", "comment", "collation", "ismanagedlocation")
-"""Properties of a table in a catalog of Spark."""
 
 _CHANGES_ARE_READ = (
     "cdfd reads updates and deletes as changes: leave them out with `excludeChangeTypes`, or omit the option"

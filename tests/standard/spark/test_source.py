@@ -120,16 +120,17 @@ class TestRows:
         assert rows(ours(spark, orders, startingVersion=6, endingVersion=99).drop(CHANGE_ORDINAL)) == wanted
         assert ours(spark, orders, startingVersion=8, endingVersion=99).count() == 0
 
-    def test_a_table_of_the_catalog(self, spark: SparkSession, orders: Table) -> None:
-        spark.sql(f"CREATE TABLE feed USING cdfd OPTIONS (startingVersion 6) LOCATION '{orders}'")
-        spark.sql(f"CREATE TEMPORARY VIEW seen USING cdfd OPTIONS (path '{orders}', startingVersion 6)")
+    def test_of_a_view_in_sql(self, spark: SparkSession, orders: Table) -> None:
+        spark.sql(f"CREATE TEMPORARY VIEW feed USING cdfd OPTIONS (path '{orders}', startingVersion 6)")
         try:
-            assert (
-                rows(spark.table("feed")) == rows(spark.table("seen")) == rows(ours(spark, orders, startingVersion=6))
-            )
+            assert rows(spark.table("feed")) == rows(ours(spark, orders, startingVersion=6))
         finally:
-            spark.sql("DROP TABLE feed")
-            spark.sql("DROP VIEW seen")
+            spark.sql("DROP VIEW feed")
+
+    def test_a_table_of_the_catalog(self, spark: SparkSession, orders: Table) -> None:
+        """Spark 4.1 would create it, and then read it without its options."""
+        with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW feed USING cdfd"):
+            spark.sql(f"CREATE TABLE feed USING cdfd OPTIONS (startingVersion 6) LOCATION '{orders}'")
 
     def test_since_a_time(self, spark: SparkSession, orders: Table) -> None:
         times = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}
