@@ -163,6 +163,14 @@ class TestQueries:
             assert cdfd.spark.changes(spark, table).count() == count + 3
 
 
+def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(2000)]
+    write_deltalake(tmp_path / "wide", pa.table({name: [number, None] for number, name in enumerate(names)}))
+    frame = cdfd.spark.changes(spark, tmp_path / "wide", reader="spark")
+    assert frame.columns[:-3] == names
+    assert [tuple(row) for row in frame.select("c0", "c1999").collect()] == [(0, 1999), (None, None)]
+
+
 class TestReader:
     """Which reader reads."""
 
