@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from cdfd.catalogs.base import Catalog
-from cdfd.catalogs.storage import CatalogSchema, CatalogStorage, Connection
+from cdfd.catalogs.resolver import Connection
+from cdfd.catalogs.storage import CatalogStorage
 from cdfd.runtime.registry import CATALOGS
 from cdfd.storage.base import Storage
 from cdfd.storage.s3.loop import request_loop
@@ -42,3 +43,26 @@ def connection_for(kind: str, options: Mapping[str, object]) -> Connection:
             catalog: Catalog = CATALOGS.load(kind)(options)
             _connections[key] = Connection(catalog)
         return _connections[key]
+
+
+class CatalogSchema:
+    """The tables of a schema, for discovery; see `FolderListing`. It has no files of its own.
+
+    Args:
+        uri: the schema's name with its scheme.
+        name: the schema's name.
+        connection: to the catalog.
+    """
+
+    remote = True
+
+    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+        self.uri = uri
+        self._name = name
+        self._catalog = connection.catalog
+
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """The names of the tables."""
+        if folder:
+            return ()
+        return await request_loop().run(self._catalog.tables(self._name))

@@ -9,26 +9,22 @@ request for an entry that does not exist yet is one request to the catalog.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import math
-import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
-from cdfd.catalogs.base import Catalog, CatalogTable, RatifiedCommit
+from cdfd.catalogs.base import RatifiedCommit
 from cdfd.catalogs.ratified import RatifiedLog
-from cdfd.catalogs.vending import VendedKeys, Vendor
+from cdfd.catalogs.resolver import Connection, Opened, TableResolver, blocking
 from cdfd.delta import paths
-from cdfd.errors import CdfdError, NotATableError, NotFoundError, StorageError, TableChangedError, UnsupportedError
+from cdfd.errors import NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles, check_path, check_range, fetch_each
-from cdfd.storage.location import is_local, open_table
-from cdfd.storage.s3.loop import request_loop
+from cdfd.storage.location import open_table
 
 T = TypeVar("T")
 
@@ -42,23 +38,6 @@ KNOWN_STATS = 256
 """Entries whose stats are kept. A ratified commit never changes, so they need no request."""
 
 
-class Connection:
-    """A catalog, and the credentials that all its tables share."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
-        self.vendor = Vendor(catalog)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A table that was resolved: the catalog's answer, its store, and its log, if the catalog decides that."""
-
-    table: CatalogTable
-    store: Storage
-    log: RatifiedLog | None
-
-
 class CatalogStorage:
     """The `Storage` port over a table of a catalog. It is read only, unless the user's own credentials open the store.
 
@@ -70,12 +49,8 @@ class CatalogStorage:
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
         self._uri = uri
-        self._name = name
-        self._catalog = connection.catalog
-        self._vendor = connection.vendor
-        self._opened: _Opened | None = None
-        self._sent_at = self._loaded_at = -RECHECK_SECONDS
-        self._lock = asyncio.Lock()
+        self._resolver = TableResolver(uri, name, connection)
+        self._vended = connection.catalog.vends
         self._stats: OrderedDict[int, Stat] = OrderedDict()
 
     @property
@@ -86,21 +61,23 @@ class CatalogStorage:
     @property
     def location(self) -> str:
         """Where the table is; see `NamedTable`."""
-        return self._resolved_now().store.uri
+        return self._resolver.resolved_now().store.uri
 
     @property
     def ratified(self) -> bool:
         """Whether the catalog decides which commits exist, as far as known; see `NamedTable`."""
-        return self._opened is not None and self._opened.log is not None
+        return self._resolver.opened is not None and self._resolver.opened.log is not None
 
     @property
     def remote(self) -> bool:
         """Whether requests take long. Those to a catalog do."""
-        return self._opened is None or self._opened.log is not None or self._opened.store.remote
+        return (
+            self._resolver.opened is None or self._resolver.opened.log is not None or self._resolver.opened.store.remote
+        )
 
     def open_root(self, root: str) -> Storage:
         """The store of another root; see `NamedTable`."""
-        return open_table(root, self._catalog.store_options(root))
+        return open_table(root, self._resolver.catalog.store_options(root))
 
     # --- the port ---
 
@@ -128,7 +105,7 @@ class CatalogStorage:
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Several objects; see the port."""
-        opened = await self._resolved()
+        opened = await self._resolver.resolved()
         return await (opened.store.fetch_many(paths, length) if opened.log is None else fetch_each(self, paths, length))
 
     async def stat(self, path: str) -> Stat:
@@ -139,7 +116,7 @@ class CatalogStorage:
             return known
         if version is not None and not self.ratified:
             # The last entry is looked at again while none comes. Then the name is looked up again, too.
-            await self._loaded(RECHECK_SECONDS)
+            await self._resolver.loaded(RECHECK_SECONDS)
 
         async def stat(store: Storage, at: str) -> Stat:
             return await store.stat(at)
@@ -162,17 +139,17 @@ class CatalogStorage:
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """The names of folders; see `FolderListing`. UnsupportedError if the table's store cannot list them."""
-        store = (await self._resolved()).store
+        store = (await self._resolver.resolved()).store
         if not isinstance(store, FolderListing):
             raise UnsupportedError("this store cannot list folders", table=self._uri)
         return await store.folders(folder)
 
-    async def _for_listing(self, prefix: str, start_after: str) -> _Opened:
+    async def _for_listing(self, prefix: str, start_after: str) -> Opened:
         """The catalog's answer for a listing. While the catalog is down, the last one has the versions that were ratified before."""
         try:
-            return await self._loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+            return await self._resolver.loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
         except StorageError as error:
-            known = self._opened
+            known = self._resolver.opened
             latest = None if known is None or known.log is None else known.log.latest
             # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
             if not error.retriable or known is None or latest is None or not "" < start_after < _path(latest):
@@ -194,7 +171,7 @@ class CatalogStorage:
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Announce an object; see the port."""
         check_path(path)
-        opened, version = self._opened, _version_of(path)
+        opened, version = self._resolver.opened, _version_of(path)
         if opened is None:
             return
         if version is None or opened.log is None:
@@ -208,7 +185,7 @@ class CatalogStorage:
         """Random access to an object; see the port."""
         check_path(path)
         if _version_of(path) is None:
-            return self._resolved_now().store.open_input_file(path, size)
+            return self._resolver.resolved_now().store.open_input_file(path, size)
 
         async def located(store: Storage, at: str) -> Callable[[], pa.NativeFile]:
             await store.stat(at)
@@ -217,86 +194,18 @@ class CatalogStorage:
         def inline(content: bytes, _: Stat) -> Callable[[], pa.NativeFile]:
             return lambda: pa.BufferReader(content)
 
-        return _blocking(self._with_entry(path, located, inline))()
+        return blocking(self._with_entry(path, located, inline))()
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects; see `WholeFiles`."""
-        store = self._resolved_now().store
+        store = self._resolver.resolved_now().store
         if isinstance(store, WholeFiles):
             return store.read_whole(paths, sizes)
         return [_whole(store, path, size) for path, size in zip(paths, sizes, strict=True)]
 
-    # --- the catalog ---
-
-    async def _resolved(self) -> _Opened:
-        return self._opened or await self._loaded(0.0)
-
-    def _resolved_now(self) -> _Opened:
-        """The same in a thread without an event loop, such as one of an executor, which reads no log."""
-        return self._opened or _blocking(self._load(math.inf))
-
-    async def _loaded(self, age: float) -> _Opened:
-        """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
-        return await request_loop().run(self._load(time.monotonic() - age if age else math.inf))
-
-    async def _load(self, since: float) -> _Opened:
-        """An answer that came after `since`, or to a request that was sent after this call. Callers share it. It runs in the request loop."""
-        called = time.monotonic()
-        async with self._lock:
-            # While it waited, another caller may have asked.
-            if self._opened is not None and (self._sent_at >= called or self._loaded_at >= since):
-                return self._opened
-            sent = time.monotonic()
-            try:
-                self._opened = await self._ask()
-            except CdfdError as error:
-                raise error.within(table=self._uri) from None
-            self._sent_at, self._loaded_at = sent, time.monotonic()
-            return self._opened
-
-    async def _ask(self) -> _Opened:
-        before = self._opened
-        if before is None and self._catalog.vends:
-            self._vendor.request_early(self._name)
-        try:
-            table = await self._catalog.load(self._name)
-        except NotATableError as error:
-            if before is None:
-                raise
-            raise TableChangedError(
-                f"the catalog no longer has the table of the id {before.table.table_id} under this name: {error.what}",
-                hint="It was dropped or renamed: write its new name into the configuration, or remove it there",
-            ) from None
-        if before is None or before.table.location != table.location:
-            store = await self._open_store(table)
-        else:
-            store = before.store
-        if before is not None and (before.log is not None or before.table.table_id != table.table_id):
-            log: RatifiedLog | None = (before.log or RatifiedLog(before.table.table_id, None, {})).after(table)
-        else:
-            log = RatifiedLog.of(table) if table.managed else None
-        return _Opened(table, store, log)
-
-    async def _open_store(self, table: CatalogTable) -> Storage:
-        location = table.location
-        if is_local(location):
-            if not self._catalog.trusted_locations:
-                raise StorageError(
-                    "the catalog says that the table is on this machine",
-                    hint="If you trust the catalog with all files that cdfd may read, set `local_locations: true`",
-                )
-            return open_table(location)
-        options = dict(self._catalog.store_options(location))
-        if self._catalog.vends:
-            keys = VendedKeys(self._vendor, self._name, table.table_id, location)
-            # Refused here, with the name of the missing grant, and not with the first file.
-            await keys.config()
-            options["credential_source"] = keys
-        return open_table(location, options)
-
     async def _writable(self) -> Storage:
-        opened = await self._resolved()
-        if opened.log is not None or self._catalog.vends:
+        opened = await self._resolver.resolved()
+        if opened.log is not None or self._vended:
             raise UnsupportedError(
                 "cdfd does not write into a table of a catalog",
                 table=self._uri,
@@ -313,18 +222,18 @@ class CatalogStorage:
         inline: Callable[[bytes, Stat], T],
     ) -> T:
         """The result of `read` for the file that has the content of `path`, or of `inline` for a content that the catalog has."""
-        opened, version = await self._resolved(), _version_of(path)
+        opened, version = await self._resolver.resolved(), _version_of(path)
         if version is None or opened.log is None:
             return await read(opened.store, path)
         if not opened.log.includes(version):
-            opened = await self._loaded(0.0)
+            opened = await self._resolver.loaded(0.0)
             if not _log(opened).includes(version):
                 raise NotFoundError("the catalog has not ratified this version", path=path)
         try:
             return await self._read(opened, version, path, read, inline)
         except NotFoundError:
             # It was published, and the staged commit removed, or log clean-up removed it.
-            opened = await self._loaded(0.0)
+            opened = await self._resolver.loaded(0.0)
         try:
             return await self._read(opened, version, path, read, inline)
         except NotFoundError:
@@ -333,7 +242,7 @@ class CatalogStorage:
 
     async def _read(
         self,
-        opened: _Opened,
+        opened: Opened,
         version: int,
         path: str,
         read: Callable[[Storage, str], Awaitable[T]],
@@ -347,7 +256,7 @@ class CatalogStorage:
                 return await read(opened.store, _place(commit, path))
         return await read(opened.store, path)
 
-    async def _check_cleaned_up(self, opened: _Opened, version: int) -> None:
+    async def _check_cleaned_up(self, opened: Opened, version: int) -> None:
         """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
         async with aclosing(opened.store.list(LOG, _path(version))) as files:
             async for file in files:
@@ -397,7 +306,7 @@ class CatalogStorage:
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
         """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
-        version, opened = _version_of(path), self._opened
+        version, opened = _version_of(path), self._resolver.opened
         if version is None or opened is None or opened.log is None:
             return stat
         identity = f"{opened.log.table_id}-{version}"
@@ -408,30 +317,7 @@ class CatalogStorage:
         return known
 
 
-class CatalogSchema:
-    """The tables of a schema, for discovery; see `FolderListing`. It has no files of its own.
-
-    Args:
-        uri: the schema's name with its scheme.
-        name: the schema's name.
-        connection: to the catalog.
-    """
-
-    remote = True
-
-    def __init__(self, uri: str, name: str, connection: Connection) -> None:
-        self.uri = uri
-        self._name = name
-        self._catalog = connection.catalog
-
-    async def folders(self, folder: str = "") -> Sequence[str]:
-        """The names of the tables."""
-        if folder:
-            return ()
-        return await request_loop().run(self._catalog.tables(self._name))
-
-
-def _log(opened: _Opened) -> RatifiedLog:
+def _log(opened: Opened) -> RatifiedLog:
     assert opened.log is not None
     return opened.log
 
@@ -459,11 +345,6 @@ def _truncated(version: int, newest: int | None) -> StorageError:
         hint="Its list of commits is not complete, or a staged commit was removed before it was published",
         retriable=True,
     )
-
-
-def _blocking(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, for a thread without an event loop."""
-    return request_loop().submit(work).result()
 
 
 def _whole(store: Storage, path: str, size: int) -> bytes:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.catalogs.base import CatalogTable
-from cdfd.catalogs.storage import CatalogStorage, Connection
+from cdfd.catalogs.resolver import Connection
+from cdfd.catalogs.storage import CatalogStorage
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles
 from cdfd.storage.fsspec_storage import FsspecStorage

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit
-from cdfd.catalogs.storage import CatalogStorage, Connection
+from cdfd.catalogs.resolver import Connection
+from cdfd.catalogs.storage import CatalogStorage
 from cdfd.delta import paths
 from cdfd.errors import ConfigError, NotATableError
 from cdfd.log.log import DeltaLog

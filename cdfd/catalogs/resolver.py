@@ -1,0 +1,132 @@
+"""Resolves the name of a table in a catalog: its location, its store and its log, with as few requests as possible."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cdfd.catalogs.base import Catalog, CatalogTable
+from cdfd.catalogs.ratified import RatifiedLog
+from cdfd.catalogs.vending import VendedKeys, Vendor
+from cdfd.errors import CdfdError, NotATableError, StorageError, TableChangedError
+from cdfd.storage.base import Storage
+from cdfd.storage.location import is_local, open_table
+from cdfd.storage.s3.loop import request_loop
+
+T = TypeVar("T")
+
+
+class Connection:
+    """A catalog, and the credentials that all its tables share."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.vendor = Vendor(catalog)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A table that was resolved: the catalog's answer, its store, and its log, if the catalog decides that."""
+
+    table: CatalogTable
+    store: Storage
+    log: RatifiedLog | None
+
+
+class TableResolver:
+    """Looks up one name, and verifies that it still stands for the same table.
+
+    Args:
+        uri: the table's name with its scheme, for errors.
+        name: the table's name, as the catalog knows it.
+        connection: to the catalog.
+
+    Attributes:
+        catalog: the catalog.
+        opened: the table; None before the first answer.
+    """
+
+    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+        self.catalog = connection.catalog
+        self.opened: Opened | None = None
+        self._uri = uri
+        self._name = name
+        self._vendor = connection.vendor
+        self._sent_at = self._loaded_at = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def resolved(self) -> Opened:
+        """The table, whose name was looked up at any time."""
+        return self.opened or await self.loaded(0.0)
+
+    def resolved_now(self) -> Opened:
+        """The same in a thread without an event loop, such as one of an executor, which reads no log."""
+        return self.opened or blocking(self._load(math.inf))
+
+    async def loaded(self, age: float) -> Opened:
+        """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
+        return await request_loop().run(self._load(time.monotonic() - age if age else math.inf))
+
+    async def _load(self, since: float) -> Opened:
+        """An answer that came after `since`, or to a request that was sent after this call. Callers share it. It runs in the request loop."""
+        called = time.monotonic()
+        async with self._lock:
+            # While it waited, another caller may have asked.
+            if self.opened is not None and (self._sent_at >= called or self._loaded_at >= since):
+                return self.opened
+            sent = time.monotonic()
+            try:
+                self.opened = await self._ask()
+            except CdfdError as error:
+                raise error.within(table=self._uri) from None
+            self._sent_at, self._loaded_at = sent, time.monotonic()
+            return self.opened
+
+    async def _ask(self) -> Opened:
+        before = self.opened
+        if before is None and self.catalog.vends:
+            self._vendor.request_early(self._name)
+        try:
+            table = await self.catalog.load(self._name)
+        except NotATableError as error:
+            if before is None:
+                raise
+            raise TableChangedError(
+                f"the catalog no longer has the table of the id {before.table.table_id} under this name: {error.what}",
+                hint="It was dropped or renamed: write its new name into the configuration, or remove it there",
+            ) from None
+        if before is None or before.table.location != table.location:
+            store = await self._open_store(table)
+        else:
+            store = before.store
+        if before is not None and (before.log is not None or before.table.table_id != table.table_id):
+            log: RatifiedLog | None = (before.log or RatifiedLog(before.table.table_id, None, {})).after(table)
+        else:
+            log = RatifiedLog.of(table) if table.managed else None
+        return Opened(table, store, log)
+
+    async def _open_store(self, table: CatalogTable) -> Storage:
+        location = table.location
+        if is_local(location):
+            if not self.catalog.trusted_locations:
+                raise StorageError(
+                    "the catalog says that the table is on this machine",
+                    hint="If you trust the catalog with all files that cdfd may read, set `local_locations: true`",
+                )
+            return open_table(location)
+        options = dict(self.catalog.store_options(location))
+        if self.catalog.vends:
+            keys = VendedKeys(self._vendor, self._name, table.table_id, location)
+            # Refused here, with the name of the missing grant, and not with the first file.
+            await keys.config()
+            options["credential_source"] = keys
+        return open_table(location, options)
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, for a thread without an event loop."""
+    return request_loop().submit(work).result()
