@@ -178,7 +178,7 @@ def test_cdfd_writes_into_no_table_of_a_catalog(lake: Lake, target: str) -> None
         (lake.out / "t").parent.mkdir(parents=True, exist_ok=True)
         lake.out.with_name("items_").rename(lake.out / NAME)
         text = text.replace("kind: files", "kind: delta")
-        expected = "the writer feature catalogManaged"
+        expected = "rows cannot be appended to the table: it has the feature catalogManaged"
         lake.server.tables.pop("main.sales.items")
     lake.config.write_text(text)
     before = sorted(path for path in lake.config.parent.rglob("*.json"))
