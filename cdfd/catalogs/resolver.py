@@ -99,6 +99,17 @@ class TableResolver:
                 f"the catalog no longer has the table of the id {before.table.table_id} under this name: {error.what}",
                 hint="It was dropped or renamed: write its new name into the configuration, or remove it there",
             ) from None
+        if (
+            before is not None
+            and before.log is not None
+            and before.table.table_id == table.table_id
+            and not table.managed
+        ):
+            raise StorageError(
+                "the catalog no longer decides the commits of the table",
+                hint="If the feature catalogManaged was dropped, the table is read by its log once it is opened again",
+                retriable=True,
+            )
         if before is None or before.table.location != table.location:
             store = await self._open_store(table)
         else:

@@ -420,6 +420,19 @@ class TestTheTable:
 
         run(scenario())
 
+    def test_feature_that_is_dropped_is_a_transient_error_and_then_a_plain_log(self, table: ManagedTable) -> None:
+        table.commit()
+        table.publish(1)
+        opened = table.opened()
+        assert run(read_now(opened)) == [1]
+        table.now = CatalogTable(table.table_id, str(table.folder))
+        with pytest.raises(StorageError, match="no longer decides the commits") as caught:
+            run(opened.log.entry(2))
+        assert caught.value.retriable
+        first = table.entry(0).read_bytes()
+        table.entry(0).write_bytes(first.replace(b'"catalogManaged"', b'"vacuumProtocolCheck"'))
+        assert run(read_now(table.opened())) == [1]
+
     def test_waits_for_a_table_that_the_catalog_does_not_have_yet(self, table: ManagedTable) -> None:
         async def scenario() -> None:
             now = table.catalog.known.pop(NAME)
