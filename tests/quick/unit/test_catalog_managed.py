@@ -25,7 +25,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.version import Version
 from cdfd.scan.execute import Execution
 from tests.support.catalogs.memory import BEGINNING, NAME, ManagedTable, MemoryCatalog
-from tests.support.lake import run
+from tests.support.lake import WITHIN, run
 
 FEATURES = ("catalogManaged", "catalogOwned", "catalogOwned-preview")
 
@@ -438,7 +438,9 @@ class TestTheTable:
             now = table.catalog.known.pop(NAME)
             with quick_tailer(table.opened()) as tailer:
                 waiting = asyncio.ensure_future(tailer.wait_for_table())
-                await asyncio.sleep(0.02)
+                async with asyncio.timeout(WITHIN):
+                    while table.catalog.loads < 2:  # the first one has failed
+                        await asyncio.sleep(0.001)
                 assert not waiting.done()
                 table.now = now
                 assert await waiting
