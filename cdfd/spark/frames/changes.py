@@ -20,6 +20,7 @@ from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.read import count_rows
 from cdfd.scan.table_files import TableFiles
+from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
 from cdfd.spark.frames.paths import check_store, spark_paths
@@ -28,7 +29,7 @@ from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import Schemas
 from cdfd.spark.source.range_partitions import listed_snapshot
 from cdfd.spark.source.reading import open_table
-from cdfd.spark.source.source import plans_of
+from cdfd.spark.source.source import CdfdSource, plans_of
 
 logger = logging.getLogger("cdfd.spark")
 
@@ -153,9 +154,8 @@ def _by_cdfd(
     spark: SparkSession, options: Mapping[str, str], parsed: SourceOptions, target: Target, fields: list[StructField]
 ) -> DataFrame:
     """The rows as `format("cdfd")` reads them, up to the same version."""
-    from cdfd.spark import register
-
-    register(spark)
+    with active_session(spark):
+        spark.dataSource.register(CdfdSource)
     ends = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _ENDS}
     reader = spark.read.format("cdfd").options(**ends).option("endingVersion", target.version)
     return reader.schema(StructType(fields)).load()
