@@ -34,9 +34,11 @@ class ConnectJsonEncoding:
 
     Attributes:
         headers: of records; none.
+        wrapping: bytes of the schema before a payload, and of the brace after it.
     """
 
     headers: Headers = ()
+    wrapping = (0, 1)
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
@@ -50,7 +52,7 @@ class ConnectJsonEncoding:
             schema = _schema(kind_of_shape(payload.shape, self._modes), optional=False)
             text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
             self._prefix = b'{"schema":' + text.encode() + b',"payload":'
-            self._shape = payload.shape
+            self._shape, self.wrapping = payload.shape, (len(self._prefix), 1)
         return self._writer.rows(payload, payload.shape.fields, self._prefix, b"}")
 
 

@@ -142,7 +142,7 @@ class DebeziumEncoder:
             return [Records(None, values, fixed)]
         fixed = (*self._keys.headers, *fixed)
         taken = array_of(places)
-        columns = rows.key_headers(_PREFIX)
+        columns = rows.key_headers(_PREFIX, self._keys.wrapping)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         headers = tuple((name, column.take(taken)) for name, column in columns)

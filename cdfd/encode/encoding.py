@@ -21,6 +21,10 @@ class Encoding(Protocol):
     def headers(self) -> Headers:
         """Headers of the records of the last payload, such as the id of their schema."""
 
+    @property
+    def wrapping(self) -> tuple[int, int]:
+        """How many bytes of the last texts are before and after what a header of Kafka Connect takes: a schema around JSON."""
+
     def values(self, payload: Payload) -> pa.Array:
         """One text per record: `large_binary`, none null.
 
@@ -58,6 +62,11 @@ class EncodedRows:
     def headers(self) -> Headers:
         """Of the records of the last rows."""
         return self._encoding.headers
+
+    @property
+    def wrapping(self) -> tuple[int, int]:
+        """Of the texts of the last rows, as `Encoding.wrapping`."""
+        return self._encoding.wrapping
 
     def shape(self, schema: pa.Schema) -> Shape:
         """The shape of rows with this schema; the same object for the same schema. Raises what the choice of columns does."""

@@ -83,12 +83,20 @@ class KeyedRows:
         """The pre-images of updates that keep their key; the row after each is the post-image."""
         return _pairs(self.batch, self.codes)
 
-    def key_headers(self, prefix: str) -> HeaderColumns:
-        """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none."""
+    def key_headers(self, prefix: str, wrapping: tuple[int, int] = (0, 0)) -> HeaderColumns:
+        """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none.
+
+        Args:
+            prefix: of their names.
+            wrapping: bytes before and after the part of keys that headers have. Kafka Connect's default converter guesses the type of a
+                header. It fails at a key with a schema, and takes the key alone.
+        """
         if self.keys is None or not len(self.moved):
             return ()
+        before, after = wrapping
+        keys = pc.binary_slice(self.keys, before, -after) if after else self.keys
         old, new = self.moved, self.moved + 1
-        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
+        return (f"{prefix}.newkey", _spread(keys, old, new)), (f"{prefix}.oldkey", _spread(keys, new, old))
 
 
 def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:

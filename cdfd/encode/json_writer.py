@@ -63,6 +63,7 @@ class JsonEncoding:
     """
 
     headers: Headers = ()
+    wrapping = (0, 0)
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._writer = JsonWriter(rules or Rules())

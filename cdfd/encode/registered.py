@@ -97,6 +97,8 @@ class RegisteredEncoding:
         part: `value` or `key`.
     """
 
+    wrapping = (0, 0)
+
     def __init__(self, make: MakeFormat, registration: Registration, topic: str, part: str) -> None:
         self._make = make
         self._registration = registration

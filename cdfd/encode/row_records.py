@@ -49,7 +49,7 @@ class RowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         rows = KeyedRows.of(batch, self._keys)
-        columns = rows.key_headers(self._prefix)
+        columns = rows.key_headers(self._prefix, (0, 0) if self._keys is None else self._keys.wrapping)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         values = self._values(rows.batch)

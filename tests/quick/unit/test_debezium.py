@@ -192,6 +192,21 @@ def test_events_of_a_version_are_numbered_over_its_batches() -> None:
         assert places == [("3", 1), ("4", 1), ("4", 2), ("4", 3), ("5", 1)]
 
 
+def test_headers_of_a_changed_key_are_the_other_key_without_its_schema() -> None:
+    """Kafka Connect's default converter of headers fails at a key with a schema."""
+    options = EncoderOptions(Origin("shop", "orders", "table-id", "shop.orders"), key=("id",))
+    (records,) = (
+        format_of(FormatChoice("debezium", "connect_json"))
+        .encoder(options)
+        .encode(change_rows([("update_preimage", 1), ("update_postimage", 1)]))
+    )
+    assert [json.loads(key)["payload"] for key in records.keys.to_pylist()] == [{"id": 0}, {"id": 1}]
+    assert [(name, column.to_pylist()) for name, column in records.header_columns] == [
+        ("__debezium.newkey", [b'{"id":1}', None]),
+        ("__debezium.oldkey", [None, b'{"id":0}']),
+    ]
+
+
 def test_parts_of_a_snapshot() -> None:
     rows = change_rows([("insert", 3)] * 3)
     marks = {
