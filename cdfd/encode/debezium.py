@@ -22,7 +22,7 @@ not put side by side. A `u` always has both images, because consumers such as Fl
 | ts_ms, ts_us, ts_ns    | when the rows were encoded, by the clock that the encoder is given; without one, of the commit     |
 | source.snapshot        | `first` and `last` of a snapshot's rows, `true` between, `incremental` of one on demand, or `false` |
 | source.txId            | the version                                                                                        |
-| transaction            | null; with the topic of transactions its id there, and the number of the event within it            |
+| transaction            | null; with the topic of transactions its id there, and the place of the event in it                |
 
 As Debezium's connectors do where a primary key changes, the update becomes a delete (`d`) of the old key and an insert (`c`) of the new one,
 with the headers `__debezium.newkey` and `__debezium.oldkey`.
@@ -128,7 +128,6 @@ class DebeziumEncoder:
         self._transactions = transactions
         self._schema: pa.Schema | None = None
         self._shape = _SOURCE
-        self._last_event = -1, -1, 0
 
     def encode(
         self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
@@ -199,7 +198,7 @@ class DebeziumEncoder:
         source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, times, ordinals)
         # Those of a snapshot on demand stand between the events of transactions.
         announced = self._transactions and part is not SnapshotPart.INCREMENTAL
-        transaction = self._transaction(versions, ordinals) if announced else Constant(None)
+        transaction = _transaction(versions, ordinals) if announced else Constant(None)
         values = [before, after, source, transaction, operations, *self._moments(times)]
         return Payload(self.shape(batch.schema), values, len(places)), places
 
@@ -221,27 +220,18 @@ class DebeziumEncoder:
             ]
         )
 
-    def _transaction(self, versions: Integers, ordinals: Integers) -> Value:
-        """Events of a version are numbered from 1 on, over all of its batches."""
-        if not len(versions):
-            return Group([Constant(""), Constant(0), Constant(0)])
-        starts = np.flatnonzero(np.append(True, versions[1:] != versions[:-1]))
-        counts = np.diff(np.append(starts, len(versions)))
-        orders = np.arange(1, len(versions) + 1) - np.repeat(starts, counts)
-        version, ordinal, count = self._last_event
-        if versions[0] == version and ordinals[0] > ordinal:
-            # Otherwise the version begins, or an aborted delivery of it is repeated.
-            orders[: counts[0]] += count
-        self._last_event = int(versions[-1]), int(ordinals[-1]), int(orders[-1])
-        order = _numbers(orders)
-        return Group([Joined(("", ""), (versions,)), order, order])
-
     def _moments(self, times: Integers) -> list[Value]:
         """When the rows were processed, in thousandths, millionths and billionths of a second."""
         if self._clock is None:
             return [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
         now = self._clock()
         return [Constant(now // scale) for scale in (1_000_000, 1_000, 1)]
+
+
+def _transaction(versions: Integers, ordinals: Integers) -> Value:
+    """The place of events in their version. It follows from the row, so that it is the same after a restart and on executors."""
+    order = _numbers(ordinals + 1)
+    return Group([Joined(("", ""), (versions,)), order, order])
 
 
 def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
