@@ -140,7 +140,7 @@ async def _check_table(
         state = await assembly.open_table(config, table).log.snapshot()
         with Within(table.uri):
             files = len(state.live())
-            columns = change_schema(table.rows.shape.published(table.rows.shape.target(state.header.schema)).arrow)
+            columns = change_schema(table.rows.shape.published(table.rows.shape.select(state.header.schema)).arrow)
             await asyncio.to_thread(sink.check_columns, table, state.metadata.id, columns)
         warnings = [*report.warnings, *_ledger_warnings(config, table, ledger, report)]
     except CdfdError as error:
