@@ -148,10 +148,10 @@ def test_records_arrive_as_they_were(start: Open, create: Any, read: Any, broker
     headers = (("name", b"value"), ("empty", b""), ("Zoë", bytes(range(256))))
     producer.send(topic, 2, of(b"v", b"x" * 9000, b"", None, keys=keys, headers=headers), 1_234_567)
     producer.send(topic, 1, of(b"no key"), 1)
-    send_record(producer, topic, 0, b"one", b"record", (("h", b"1"),))
+    send_record(producer, topic, 0, b"one", b"record")
     producer.commit()
     expected = [
-        Record(0, 0, b"one", b"record", (("h", b"1"),)),
+        Record(0, 0, b"one", b"record", ()),
         Record(1, 0, None, b"no key", ()),
         *(Record(2, n, keys[n], value, headers) for n, value in enumerate([b"v", b"x" * 9000, b"", None])),
     ]

@@ -15,7 +15,6 @@ from tests.support import checkpoint_layout
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql import datasource as spark
 
 import cdfd
 from cdfd.deliver import path_ranges
@@ -189,9 +188,6 @@ class TestTheSwitch:
         path = table()
         found = reader(path, where="id > 60")
         assert not are_ranges(found.partitions())
-        pushed = reader(path)
-        pushed.take_filters([spark.GreaterThan(("id",), 60)])
-        assert not are_ranges(pushed.partitions())
 
     def test_another_word(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="snapshotPlanning is 'spark'"):
