@@ -36,6 +36,7 @@ def test() -> Iterator[Step]:
 
 def integration() -> Iterator[Step]:
     """Also the reference of Trevni, a browser, promtool and consumers of topics."""
+    from tests.support import installation
     from tests.support.browser import chromium
     from tests.support.consumers import clients, flink, postgres
     from tests.support.consumers import installation as consumers
@@ -49,11 +50,11 @@ def integration() -> Iterator[Step]:
         yield chromium.chromium
     if tools.missing() is None:
         yield tools.promtool
-    if consumers.missing_java() is None:
+    if consumers.missing() is None:
         for name in consumers.CONNECT:
             yield partial(consumers.jars, name)
         yield flink.install
-    if consumers.missing_package("psql") is None:
+    if installation.missing_package("psql") is None:
         yield postgres.install
     if clients.missing("kafkajs") is None:
         yield clients.install_node

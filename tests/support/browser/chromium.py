@@ -3,9 +3,6 @@
 import asyncio
 import base64
 import json
-import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,37 +12,19 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.cache import CACHE, locked
+from tests.support.installation import missing_package, package
 
-_INSTALL_SECONDS = 1800
 _SECONDS = 30.0
 
 
 def missing() -> str | None:
     """Why there can be no browser here, or None."""
-    if shutil.which("chromium") or (shutil.which("apt-get") and os.geteuid() == 0):
-        return None
-    return "the page needs Debian's package chromium: there is no `chromium` on the PATH, and only root can install it"
+    return missing_package("chromium")
 
 
 def chromium() -> str:
     """The browser, from Debian's package where it is not installed yet."""
-    with locked(CACHE / "chromium"):
-        if shutil.which("chromium") is None:
-            install = [
-                "apt-get",
-                "install",
-                "--yes",
-                "--no-install-recommends",
-                "-o",
-                "DPkg::Lock::Timeout=600",
-                "chromium",
-            ]
-            for command in (["apt-get", "update"], install):
-                subprocess.run(command, check=True, capture_output=True, timeout=_INSTALL_SECONDS)
-    found = shutil.which("chromium")
-    assert found is not None
-    return found
+    return package("chromium", "chromium")
 
 
 class Tab:

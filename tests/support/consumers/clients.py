@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.cache import locked
-from tests.support.consumers.installation import HERE, STORE, ConsumerError, missing_package, package, run
+from tests.support.consumers.installation import HERE, STORE, ConsumerError
+from tests.support.installation import missing_package, package, run
 from tests.support.kafka.reading import Record
 
 _SECONDS = 90

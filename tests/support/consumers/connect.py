@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.consumers.installation import CONNECT, ConsumerError, jars, java
+from tests.support.consumers.installation import CONNECT, ConsumerError, jars
+from tests.support.installation import java
 from tests.support.kafka.installation import LOGGING, QUICK, as_text
 from tests.support.kafka.node import free_ports
 

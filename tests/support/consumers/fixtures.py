@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.consumers.connect import Connect, connect
-from tests.support.consumers.installation import missing_java, missing_package
+from tests.support.consumers.installation import missing
 from tests.support.consumers.postgres import Postgres, postgres
+from tests.support.installation import missing_package
 from tests.support.kafka.shared import SharedBroker
 from tests.support.schema_registry import Registry, serving
 
@@ -25,7 +26,7 @@ def database() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def worker(broker: SharedBroker) -> Iterator[Connect]:
     """A worker of Kafka Connect. Take a connector of your own."""
-    need(missing_java())
+    need(missing())
     with connect(broker.bootstrap_servers) as started:
         yield started
 

@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.support.cache import locked
-from tests.support.consumers.installation import FLINK, HERE, STORE, ConsumerError, jars, java, run
+from tests.support.consumers.installation import FLINK, HERE, STORE, ConsumerError, jars
+from tests.support.installation import compile_java, java
 from tests.support.kafka.installation import LOGGING, QUICK
 
 PROGRAM = HERE / "java" / "FlinkRows.java"
@@ -65,7 +66,7 @@ def _classes() -> Path:
     with locked(STORE):
         if not (place / "FlinkRows.class").exists():
             place.mkdir(exist_ok=True)
-            run([java("javac"), "-nowarn", "-cp", f"{folder}/*", "-d", str(place), str(PROGRAM)])
+            compile_java(PROGRAM, folder, place)
     return place
 
 

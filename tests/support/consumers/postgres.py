@@ -13,7 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from tests.support.consumers.installation import ConsumerError, package
+from tests.support.consumers.installation import ConsumerError
+from tests.support.installation import package
 from tests.support.kafka.node import free_ports
 
 USER = "cdfd"

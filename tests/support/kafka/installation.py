@@ -6,7 +6,6 @@ second instead of three.
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.cache import CACHE, locked
+from tests.support.installation import InstallError, fetch_jars, java, missing_java
 from tests.support.kafka.node import BrokerError, Node, free_ports
 
 _HERE = Path(__file__).parent
@@ -26,7 +26,6 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """For brokers that live for seconds: no compiler that takes longer than it saves."""
 
 _CLUSTER_ID = "Y2RmZC10ZXN0LWJyb2tlcg"
-_DOWNLOAD_SECONDS = 900
 _STEP_SECONDS = 120
 
 
@@ -51,25 +50,12 @@ class Installation:
         shared = [f"-XX:SharedArchiveFile={self.archive}", "-Xshare:auto"] if self.archive.exists() else []
         logging = f"-Dlog4j2.configurationFile={LOGGING}"
         jars = f"{self.folder / 'jars'}/*"
-        return [_program("java"), "-Xmx512m", *jvm, *shared, logging, "-cp", jars, main, *arguments]
+        return [java(), "-Xmx512m", *jvm, *shared, logging, "-cp", jars, main, *arguments]
 
 
 def missing() -> str | None:
     """Why no broker can be started here, or None."""
-    try:
-        # A Mac has a `java` that only says where to get one.
-        answer = subprocess.run([_program("java"), "-version"], capture_output=True, text=True, timeout=_STEP_SECONDS)
-    except FileNotFoundError:
-        return "a Kafka broker needs Java 17 or newer: there is no `java` on the PATH, and JAVA_HOME leads to none"
-    version = re.search(r'version "(\d+)', answer.stderr)
-    if answer.returncode != 0 or version is None or int(version[1]) < 17:
-        first = (answer.stderr.strip() or "it does not run").splitlines()[0]
-        return f"a Kafka broker needs Java 17 or newer: `java -version` says {first!r}"
-    if not _complete(_place()) and shutil.which("mvn") is None:
-        return (
-            "a Kafka broker's jars come from Maven Central: there is no `mvn` on the PATH, and none were fetched before"
-        )
-    return None
+    return missing_java("a Kafka broker needs", [_place()])
 
 
 def installed() -> Installation:
@@ -108,8 +94,7 @@ def node_properties(data: Path, port: int, controller_port: int) -> dict[str, st
 
 def _place() -> Path:
     """Another list of jars or another Java is another installation."""
-    java = shutil.which(_program("java")) or ""
-    content = POM.read_bytes() + os.path.realpath(java).encode()
+    content = POM.read_bytes() + os.path.realpath(shutil.which(java()) or "").encode()
     return JARS / hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -117,17 +102,12 @@ def _complete(place: Path) -> bool:
     return (place / "complete").exists()
 
 
-def _program(name: str) -> str:
-    home = os.environ.get("JAVA_HOME")
-    return os.path.join(home, "bin", name) if home else name
-
-
 def _install(place: Path) -> None:
     print("fetching Kafka from Maven Central, once", file=sys.stderr, flush=True)
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    jars = [f"-DoutputDirectory={place / 'jars'}", "-DincludeScope=runtime"]
-    _run(["mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies", *jars], _DOWNLOAD_SECONDS)
+    try:
+        fetch_jars(POM, place)
+    except InstallError as error:
+        raise BrokerError(str(error)) from None
     _prepare(Installation(place), place / "preparation")
     shutil.rmtree(place / "preparation")
     (place / "complete").touch()
