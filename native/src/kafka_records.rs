@@ -11,7 +11,7 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::room::{Room, Stop, Text, Texts};
+use crate::room::{Room, Stop, Text, Texts, write_varint, zigzag};
 
 /// How many records before it a record's value is fetched into the processor's cache, because the values of a partition lie apart.
 const AHEAD: usize = 6;
@@ -77,11 +77,6 @@ struct Records<'a> {
     columns: Vec<(&'a [u8], Nullable<'a>)>,
 }
 
-#[inline]
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
 /// The size of a varint.
 #[inline]
 fn width(value: i64) -> usize {
@@ -93,22 +88,9 @@ fn width(value: i64) -> usize {
     }
 }
 
-/// Write a varint at `place`. Returns the place after it.
-#[inline]
-fn varint(out: &mut [u8; HEAD], mut place: usize, value: i64) -> usize {
-    let mut number = zigzag(value);
-    while number >= 0x80 {
-        out[place] = number as u8 | 0x80;
-        number >>= 7;
-        place += 1;
-    }
-    out[place] = number as u8;
-    place + 1
-}
-
 #[inline]
 fn put_varint(room: &mut Room, value: i64) -> Result<(), Stop> {
-    room.put_short(|out| varint(out, 0, value))
+    room.put_short(|out: &mut [u8; HEAD]| write_varint(out, 0, zigzag(value)))
 }
 
 /// A record to be written.
@@ -187,11 +169,11 @@ impl<'a> Records<'a> {
 
     #[inline]
     fn write_record(&self, record: &Record, room: &mut Room) -> Result<(), Stop> {
-        room.put_short(|out| {
-            let place = varint(out, 0, record.size as i64);
+        room.put_short(|out: &mut [u8; HEAD]| {
+            let place = write_varint(out, 0, zigzag(record.size as i64));
             out[place..place + 2].fill(0);
-            let place = varint(out, place + 2, record.delta);
-            varint(out, place, length(record.key))
+            let place = write_varint(out, place + 2, zigzag(record.delta));
+            write_varint(out, place, zigzag(length(record.key)))
         })?;
         put_bytes(room, record.key)?;
         put_varint(room, length(record.value))?;

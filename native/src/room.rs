@@ -6,6 +6,9 @@ use pyo3::exceptions::PyValueError;
 /// Short texts are copied as this many bytes where there is room, which saves a call.
 pub const WIDE: usize = 32;
 
+/// Bytes of a number in groups of seven bits, at most.
+pub const VARINT: usize = 10;
+
 /// Why no more can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -71,6 +74,18 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
+    /// Write a number in groups of seven bits.
+    #[inline]
+    pub fn put_varint(&mut self, number: u64) -> Result<(), Stop> {
+        self.put_short(|out: &mut [u8; VARINT]| write_varint(out, 0, number))
+    }
+
+    /// Write a number in groups of seven bits, in zigzag form.
+    #[inline]
+    pub fn put_zigzag(&mut self, number: i64) -> Result<(), Stop> {
+        self.put_varint(zigzag(number))
+    }
+
     /// Put bytes in the place of the byte at `start`, which is written already. The bytes behind it move.
     #[inline]
     pub fn replace_byte(&mut self, start: usize, bytes: &[u8]) -> Result<(), Stop> {
@@ -103,6 +118,24 @@ impl<'a> Room<'a> {
         }
         self.put(text.bytes())
     }
+}
+
+/// 0, -1, 1, -2 as 0, 1, 2, 3.
+#[inline]
+pub fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// Write a number at `place`, seven bits a byte, the lowest first. The high bit says that another byte follows. Returns the place after it.
+#[inline]
+pub fn write_varint<const N: usize>(out: &mut [u8; N], mut place: usize, mut number: u64) -> usize {
+    while number >= 0x80 {
+        out[place] = number as u8 | 0x80;
+        number >>= 7;
+        place += 1;
+    }
+    out[place] = number as u8;
+    place + 1
 }
 
 /// A text, and what follows it in memory, so that it can be copied as `WIDE` bytes.
@@ -194,5 +227,25 @@ impl<'a> Texts<'a> {
             tail: &self.data[start..],
             size: end - start,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(put: impl FnOnce(&mut Room) -> Result<(), Stop>) -> Vec<u8> {
+        let mut bytes = [0; 64];
+        let mut room = Room::new(&mut bytes, 0);
+        put(&mut room).unwrap();
+        let end = room.end();
+        bytes[..end].to_vec()
+    }
+
+    #[test]
+    fn varints_have_seven_bits_a_byte() {
+        assert_eq!(bytes(|room| room.put_varint(300)), [0xAC, 0x02]);
+        assert_eq!(bytes(|room| room.put_varint(u64::MAX)).len(), 10);
+        assert_eq!(bytes(|room| room.put_zigzag(-2)), [3]);
     }
 }

@@ -1,6 +1,6 @@
 //! Values as Avro and Protobuf write them.
 
-use crate::room::{Room, Stop, Text};
+use crate::room::{Room, Stop, Text, VARINT, write_varint, zigzag};
 
 /// The bytes before others: none, or how many they are, as a varint, of Avro's zigzag form or plain.
 #[derive(Clone, Copy)]
@@ -20,41 +20,11 @@ impl Length {
     }
 }
 
-#[inline]
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
-/// Seven bits a byte, the lowest first; the high bit says that another byte follows. Returns how many bytes there are.
-#[inline]
-fn varint(out: &mut [u8; 10], mut number: u64) -> usize {
-    let mut size = 0;
-    while number >= 0x80 {
-        out[size] = number as u8 | 0x80;
-        number >>= 7;
-        size += 1;
-    }
-    out[size] = number as u8;
-    size + 1
-}
-
-/// Write a number in groups of seven bits.
-#[inline]
-pub fn put_varint(room: &mut Room, number: u64) -> Result<(), Stop> {
-    room.put_short(|out| varint(out, number))
-}
-
-/// Write a number in groups of seven bits, in zigzag form: 0, -1, 1, -2 as 0, 1, 2, 3.
-#[inline]
-pub fn put_zigzag(room: &mut Room, number: i64) -> Result<(), Stop> {
-    put_varint(room, zigzag(number))
-}
-
 /// Write a text behind its length.
 #[inline]
 pub fn put_bytes(room: &mut Room, text: Text, length: Length) -> Result<(), Stop> {
     if !matches!(length, Length::Absent) {
-        put_varint(room, length.of(text.size()))?;
+        room.put_varint(length.of(text.size()))?;
     }
     room.put_text(text)
 }
@@ -95,8 +65,8 @@ pub fn put_with_length(
     let start = room.end();
     room.put(&[0])?;
     put(room)?;
-    let mut number = [0; 10];
-    let size = varint(&mut number, length.of(room.end() - start - 1));
+    let mut number = [0; VARINT];
+    let size = write_varint(&mut number, 0, length.of(room.end() - start - 1));
     room.replace_byte(start, &number[..size])
 }
 
@@ -110,13 +80,6 @@ mod tests {
         put(&mut room).unwrap();
         let end = room.end();
         bytes[..end].to_vec()
-    }
-
-    #[test]
-    fn varints_have_seven_bits_a_byte() {
-        assert_eq!(bytes(|room| put_varint(room, 300)), [0xAC, 0x02]);
-        assert_eq!(bytes(|room| put_varint(room, u64::MAX)).len(), 10);
-        assert_eq!(bytes(|room| put_zigzag(room, -2)), [3]);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Rows put together from cells and what stands between them.
 
-use super::binary::{
-    Length, put_bytes, put_fixed, put_unscaled, put_varint, put_with_length, put_zigzag,
-};
+use super::binary::{Length, put_bytes, put_fixed, put_unscaled, put_with_length};
 use super::numbers::{put_decimal, put_integer, put_thousandths, put_unsigned};
 use super::strings::put_string;
 use super::times::Calendar;
@@ -85,8 +83,8 @@ impl Cells<'_> {
                 };
                 put_with_length(room, *length, |room| rows.write_row(room, row))
             }
-            Cells::Varints(values, Length::Zigzag) => put_zigzag(room, at(values, row)?),
-            Cells::Varints(values, _) => put_varint(room, at(values, row)? as u64),
+            Cells::Varints(values, Length::Zigzag) => room.put_zigzag(at(values, row)?),
+            Cells::Varints(values, _) => room.put_varint(at(values, row)? as u64),
             Cells::Fixed(data, size) => put_fixed(room, data, *size, row),
             Cells::Bytes(texts, length) => put_bytes(room, texts.get(row)?, *length),
             Cells::Unscaled(values, length) => put_unscaled(room, at(values, row)?, *length),
