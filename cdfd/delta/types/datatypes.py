@@ -158,6 +158,20 @@ def without_void(struct: StructType) -> StructType:
     return StructType(tuple(kept))
 
 
+def types_in(kind: DataType) -> Iterator[DataType]:
+    """A type and all types within it, each before those that it holds."""
+    yield kind
+    match kind:
+        case StructType():
+            for child in kind:
+                yield from types_in(child.type)
+        case ArrayType(element):
+            yield from types_in(element)
+        case MapType(key, value):
+            yield from types_in(key)
+            yield from types_in(value)
+
+
 def _without_void(kind: DataType) -> DataType:
     match kind:
         case StructType():

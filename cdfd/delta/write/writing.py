@@ -10,7 +10,16 @@ from typing import Any
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.row_tracking import gives_ids
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, PrimitiveName, StructField, StructType
+from cdfd.delta.types.datatypes import (
+    ArrayType,
+    DataType,
+    MapType,
+    Primitive,
+    PrimitiveName,
+    StructField,
+    StructType,
+    types_in,
+)
 from cdfd.errors import UnsupportedError
 
 Action = tuple[str, Mapping[str, Any]]
@@ -110,7 +119,7 @@ def features_of(struct: StructType) -> frozenset[str]:
 
 def has_type(struct: StructType, name: PrimitiveName) -> bool:
     """Whether a column, or a value in one, has a type."""
-    return Primitive(name) in _leaves(struct)
+    return Primitive(name) in types_in(struct)
 
 
 def check_appendable(protocol: Protocol, struct: StructType) -> None:
@@ -209,17 +218,3 @@ def _fields(kind: DataType) -> Iterator[StructField]:
         case MapType(key, value):
             yield from _fields(key)
             yield from _fields(value)
-
-
-def _leaves(kind: DataType) -> Iterator[DataType]:
-    match kind:
-        case StructType():
-            for child in kind:
-                yield from _leaves(child.type)
-        case ArrayType(element):
-            yield from _leaves(element)
-        case MapType(key, value):
-            yield from _leaves(key)
-            yield from _leaves(value)
-        case _:
-            yield kind

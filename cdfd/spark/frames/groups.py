@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdfd.delta.actions import DeletionVectorDescriptor
-from cdfd.delta.types.datatypes import ArrayType, DataType, Foreign, MapType, Primitive, StructType
+from cdfd.delta.types.datatypes import Foreign, Primitive, types_in
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -137,22 +137,9 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
     if len(set(names)) < len(names):
         raise ReadByCdfd("the names of two columns differ only in case")
     for child in schema.struct:
-        for kind in _types(child.type):
+        for kind in types_in(child.type):
             if isinstance(kind, Foreign) or kind in _UNLIKE:
                 raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")
-
-
-def _types(kind: DataType) -> Iterator[DataType]:
-    yield kind
-    match kind:
-        case StructType():
-            for child in kind:
-                yield from _types(child.type)
-        case ArrayType(element):
-            yield from _types(element)
-        case MapType(key, value):
-            yield from _types(key)
-            yield from _types(value)
 
 
 def groups_of(files: Sequence[FileRows]) -> list[Group]:
@@ -162,11 +149,11 @@ def groups_of(files: Sequence[FileRows]) -> list[Group]:
 
 
 def _grouped(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
-    found = dict[object, Group]()
+    groups = dict[object, Group]()
     for each in files:
         scan = each.scan
         key: tuple[object, ...] = id(each.schema), each.is_cdc, each.vectors != (None, None)
         if constants:
             key += each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
-        found.setdefault(key, Group()).files.append(each)
-    return list(found.values())
+        groups.setdefault(key, Group()).files.append(each)
+    return list(groups.values())
