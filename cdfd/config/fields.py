@@ -68,6 +68,10 @@ class Section(BaseModel):
         optional = {name for name, field in cls.model_fields.items() if not field.is_required()} - cls.nullable
         return {key: value for key, value in data.items() if value is not None or key not in optional}
 
+    def set_fields(self) -> dict[str, Any]:
+        """The fields that are not null, by name."""
+        return {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+
 
 def registry_name(registry: Registry) -> AfterValidator:
     """Text that is one of a registry's names."""

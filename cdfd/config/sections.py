@@ -273,12 +273,8 @@ class S3(Section):
 
     def options(self) -> dict[str, object]:
         """The options for `open_storage`, with revealed secrets. Never show them."""
-        options = {name: getattr(self, name) for name in type(self).model_fields}
-        return {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if value is not None
-        }
+        fields = self.set_fields()
+        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in fields.items()}
 
 
 class Storage(Section):
@@ -355,9 +351,8 @@ class UnityCatalog(Section):
 
     def options(self, s3: S3) -> dict[str, object]:
         """The options for `open_storage`, with revealed secrets. Never show them."""
-        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
         options: dict[str, object] = {}
-        for name, value in given.items():
+        for name, value in self.set_fields().items():
             if isinstance(value, Secret):
                 options[name] = value.reveal()
                 if value.file is not None:
@@ -398,8 +393,7 @@ class Glue(Section):
         """The options for `open_storage`, with revealed secrets. Never show them."""
         own = s3.options()
         shared = {name: value for name, value in own.items() if name in _OWN_KEYS or name == "region"}
-        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
-        return shared | given | {f"s3.{name}": value for name, value in own.items()}
+        return shared | self.set_fields() | {f"s3.{name}": value for name, value in own.items()}
 
 
 class Catalogs(Section):
