@@ -136,9 +136,9 @@ def holds(prefix: str, location: str) -> bool:
 
 def canonical(location: str) -> str:
     """A location without a final slash, with one spelling of its scheme."""
-    scheme, mark, rest = location.partition("://")
+    scheme, mark, path = location.partition("://")
     scheme = scheme.lower()
-    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}{mark}{rest}".rstrip("/") if mark else location.rstrip("/")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}{mark}{path}".rstrip("/") if mark else location.rstrip("/")
 
 
 def unreadable(what: str, request: str) -> StorageError:

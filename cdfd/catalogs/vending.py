@@ -47,9 +47,9 @@ class Vendor:
         Raises:
             StorageError: the catalog has none for the table's location, or cannot answer and the last one has ended.
         """
-        found = self._covering(location, self._is_fresh)
-        if found is not None:
-            return found
+        live = self._covering(location, self._is_fresh)
+        if live is not None:
+            return live
         store = _store(location)
         try:
             if store in self._narrow:
@@ -60,18 +60,18 @@ class Vendor:
                         await self._ask(name, table_id, location)
         except StorageError as error:
             # It is renewed early, so that a catalog may be down for a while.
-            found = self._covering(location, self._is_usable) if error.retriable else None
-            if found is None:
+            live = self._covering(location, self._is_usable) if error.retriable else None
+            if live is None:
                 raise
-            return found
-        found = self._covering(location, self._is_usable)
-        if found is None:
+            return live
+        live = self._covering(location, self._is_usable)
+        if live is None:
             raise StorageError(
                 "the catalog's credentials are for other locations, or have ended already",
                 hint="Check the clock of this machine, and the storage credential of the table's location in the catalog",
                 retriable=True,
             )
-        return found
+        return live
 
     def request_early(self, name: str) -> None:
         """Ask for a table's credential while its location is looked up, if the catalog vends one for each table. Errors are left to
@@ -106,8 +106,8 @@ class Vendor:
 
     def _covering(self, location: str, usable: Callable[[Credential, float], bool]) -> Credential | None:
         """The usable credential with the longest prefix of a location."""
-        found = [prefix for prefix, live in self._live.items() if holds(prefix, location) and usable(*live)]
-        return self._live[max(found, key=len)][0] if found else None
+        prefixes = [prefix for prefix, live in self._live.items() if holds(prefix, location) and usable(*live)]
+        return self._live[max(prefixes, key=len)][0] if prefixes else None
 
     def _is_fresh(self, credential: Credential, margin: float) -> bool:
         return self._lasts(credential, margin)
@@ -121,8 +121,8 @@ class Vendor:
 
 def _store(location: str) -> str:
     """The bucket or container of a location."""
-    scheme, _, rest = canonical(location).partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
+    scheme, _, path = canonical(location).partition("://")
+    return f"{scheme}://{path.partition('/')[0]}"
 
 
 class VendedKeys:

@@ -115,9 +115,9 @@ CATALOG_OPTIONS = Annotated[
 _SECRETS = ("token", "client_secret", "secret_access_key", "session_token")
 
 
-def catalog_options(given: list[str] | None) -> dict[str, object] | None:
+def catalog_options(texts: list[str] | None) -> dict[str, object] | None:
     """The options of a catalog; None if there are none. Other users of a machine see a command line, so secrets are refused there."""
-    pairs = [text.partition("=") for text in given or ()]
+    pairs = [text.partition("=") for text in texts or ()]
     for name, _, value in pairs:
         if not (name and value):
             raise typer.BadParameter(

@@ -140,8 +140,8 @@ def record_format(choice: str | FormatChoice) -> RecordFormat:
     """The format of that name, or of an envelope and an encoding."""
     if isinstance(choice, FormatChoice):
         return format_of(choice)
-    found: RecordFormat = RECORD_FORMATS.load(choice)
-    return found
+    made: RecordFormat = RECORD_FORMATS.load(choice)
+    return made
 
 
 def format_of(choice: FormatChoice) -> RecordFormat:

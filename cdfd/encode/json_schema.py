@@ -64,8 +64,8 @@ def _type(kind: Kind) -> dict[str, Any]:
             }
             required = [each.name for each in kind.fields if not each.nullable]
             # A registry takes new properties if records of older schemas cannot have had them with other values.
-            found = {"type": "object", "properties": properties, "additionalProperties": False}
-            return found | ({"required": required} if required else {})
+            schema = {"type": "object", "properties": properties, "additionalProperties": False}
+            return schema | ({"required": required} if required else {})
         case "array":
             assert kind.items is not None
             return {"type": "array", "items": _nullable(kind.items)}

@@ -27,7 +27,7 @@ KINDS: Final[tuple[Kind, ...]] = ("AVRO", "JSON", "PROTOBUF")
 
 
 class Schemas(Protocol):
-    """A schema registry: `cdfd.sinks.kafka.registry.SchemaRegistry`. Calls block."""
+    """A schema registry: `cdfd.sinks.kafka.client.schema_registry.SchemaRegistry`. Calls block."""
 
     def register(self, subject: str, schema: str, kind: Kind) -> int:
         """The id of a schema, which is registered under that subject unless it is already.

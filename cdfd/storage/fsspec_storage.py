@@ -299,8 +299,8 @@ class RenewedSystem:
         config = request_loop().submit(self._source.config()).result()
         with self._lock:
             if config != self._config:
-                given = {**self._options, **_credential(config), "skip_instance_cache": True}
-                self._system = fsspec.core.url_to_fs(self._uri, use_listings_cache=False, **given)[0]
+                arguments = {**self._options, **_credential(config), "skip_instance_cache": True}
+                self._system = fsspec.core.url_to_fs(self._uri, use_listings_cache=False, **arguments)[0]
                 self._config = config
             return self._system
 
@@ -333,13 +333,13 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
     except (ImportError, ValueError):
         raise UnsupportedError(f"fsspec's implementation of {scheme}:// locations is not installed", path=uri) from None
     source = cast("KeySource | None", options.get(SOURCE))
-    given = {name: value for name, value in options.items() if name != SOURCE}
+    own = {name: value for name, value in options.items() if name != SOURCE}
     try:
         if source is not None:
-            renewed = RenewedSystem(uri, given, source).current
+            renewed = RenewedSystem(uri, own, source).current
             system = fsspec.get_filesystem_class(scheme)
             return FsspecStorage(system, system._strip_protocol(uri), uri, renewed)
-        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **given)
+        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **own)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the location cannot be opened: {type(error).__name__}", path=uri) from None
     return FsspecStorage(system, root, uri)

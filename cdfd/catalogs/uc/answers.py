@@ -53,10 +53,10 @@ def older_commits_of(answer: Any) -> tuple[tuple[RatifiedCommit, ...], int]:
 
 def credentials_of(answer: Any) -> Sequence[Credential]:
     """The credentials of an answer of `getTableCredentials`."""
-    found = _mapping({"answer": answer}, "answer").get("storage-credentials")
-    if not isinstance(found, list) or len(found) > 1000:
+    credentials = _mapping({"answer": answer}, "answer").get("storage-credentials")
+    if not isinstance(credentials, list) or len(credentials) > 1000:
         raise ValueError("it has no list of storage-credentials")
-    return [_credential(each) for each in found]
+    return [_credential(each) for each in credentials]
 
 
 def older_credentials_of(answer: Any, location: str) -> Sequence[Credential]:
@@ -96,31 +96,33 @@ def page_of(answer: Any) -> tuple[list[str], str | None]:
     return names, token if isinstance(token, str) and token else None
 
 
-def _credential(found: Any) -> Credential:
-    config = _mapping(found, "config")
+def _credential(credential: Any) -> Credential:
+    config = _mapping(credential, "config")
     keys = {key: value for key in _KEYS if (value := config.get(key)) is not None}
     if not all(isinstance(value, str) and value.isascii() and value.isprintable() for value in keys.values()):
         raise ValueError("a credential is not text")
-    return Credential(_location(found, "prefix"), keys, _whole(found.get("expiration-time-ms"), "expiration-time-ms"))
+    return Credential(
+        _location(credential, "prefix"), keys, _whole(credential.get("expiration-time-ms"), "expiration-time-ms")
+    )
 
 
-def _commits(found: Any, dash: str) -> list[RatifiedCommit]:
-    if found is None:
+def _commits(commits: Any, dash: str) -> list[RatifiedCommit]:
+    if commits is None:
         return []
-    if not isinstance(found, list) or len(found) > _MAX_COMMITS:
+    if not isinstance(commits, list) or len(commits) > _MAX_COMMITS:
         raise ValueError("its commits are no list")
-    return [_commit(each, dash) for each in found]
+    return [_commit(each, dash) for each in commits]
 
 
-def _commit(found: Any, dash: str) -> RatifiedCommit:
-    if not isinstance(found, dict):
+def _commit(commit: Any, dash: str) -> RatifiedCommit:
+    if not isinstance(commit, dict):
         raise ValueError("a commit is no object")  # noqa: TRY004 # as above
-    version = _whole(found.get("version"), "version")
-    size = _whole(found.get(f"file{dash}size"), f"file{dash}size")
-    modified = _whole(found.get(f"file{dash}modification{dash}timestamp"), "timestamp")
+    version = _whole(commit.get("version"), "version")
+    size = _whole(commit.get(f"file{dash}size"), f"file{dash}size")
+    modified = _whole(commit.get(f"file{dash}modification{dash}timestamp"), "timestamp")
     if version is None:
         raise ValueError("a commit has no version")
-    return RatifiedCommit(version, _text(found, f"file{dash}name"), None, size or 0, modified or 0)
+    return RatifiedCommit(version, _text(commit, f"file{dash}name"), None, size or 0, modified or 0)
 
 
 def _ascending(commits: list[RatifiedCommit]) -> tuple[RatifiedCommit, ...]:
@@ -128,26 +130,26 @@ def _ascending(commits: list[RatifiedCommit]) -> tuple[RatifiedCommit, ...]:
 
 
 def _is_managed(properties: Any) -> bool:
-    given = properties if isinstance(properties, dict) else {}
-    return any(given.get(f"delta.feature.{feature}") is not None for feature in FEATURES)
+    texts = properties if isinstance(properties, dict) else {}
+    return any(texts.get(f"delta.feature.{feature}") is not None for feature in FEATURES)
 
 
-def _mapping(found: Any, name: str) -> Mapping[str, Any]:
-    value = found.get(name) if isinstance(found, dict) else None
+def _mapping(answer: Any, name: str) -> Mapping[str, Any]:
+    value = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(value, dict):
         raise ValueError(f"it has no {name}")  # noqa: TRY004 # as above
     return value
 
 
-def _text(found: Mapping[str, Any], name: str) -> str:
-    value = found.get(name)
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
     if not isinstance(value, str) or not value or len(value) > _MAX_TEXT or not value.isprintable():
         raise ValueError(f"it has no {name} that is text")
     return value
 
 
-def _location(found: Mapping[str, Any], name: str) -> str:
-    location = _text(found, name).rstrip("/")
+def _location(fields: Mapping[str, Any], name: str) -> str:
+    location = _text(fields, name).rstrip("/")
     if ".." in location.split("/") or not location:
         raise ValueError(f"its {name} leads out of a folder")
     return location

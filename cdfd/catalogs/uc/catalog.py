@@ -82,28 +82,28 @@ class UnityCatalog:
         try:
             if name in self._older or not await self._has_delta_api(name):
                 return await self._older_credentials(name, table_id)
-            found = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
+            answer = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
         except Refusal as error:
             raise self._described(error, name, "credentials") from None
-        return self._parsed(answers.credentials_of, found, name)
+        return self._parsed(answers.credentials_of, answer, name)
 
     async def tables(self, schema: str) -> Sequence[str]:
         """The Delta tables of a schema, page by page of the older API, which alone lists them; see the port."""
         catalog, name = self.parts(schema)
         parameters = {"catalog_name": catalog, "schema_name": name}
-        found: set[str] = set()
+        tables: set[str] = set()
         token: str | None = ""
-        while token is not None and len(found) < MAX_TABLES:
-            given = parameters | ({"page_token": token} if token else {})
+        while token is not None and len(tables) < MAX_TABLES:
+            query = parameters | ({"page_token": token} if token else {})
             try:
-                answer = await self._get("/tables", given)
+                answer = await self._get("/tables", query)
             except Refusal as error:
                 raise self._described(error, schema, "list") from None
             names, following = self._parsed(answers.page_of, answer, schema)
             # A name that could not be written in a URI of one table is left out.
-            found |= {each for each in names if "." not in each and "/" not in each}
+            tables |= {each for each in names if "." not in each and "/" not in each}
             token = None if following == token else following
-        return sorted(found)
+        return sorted(tables)
 
     # --- the older API ---
 
@@ -162,13 +162,13 @@ class UnityCatalog:
     async def _ask_for_api(self, catalog: str, name: str) -> bool:
         parameters = {"catalog": catalog, "protocol-versions": VERSIONS}
         try:
-            found = await self._get("/delta/v1/config", parameters)
+            answer = await self._get("/delta/v1/config", parameters)
         except Refusal as error:
             # A server without the API has no such address; one with it names the catalog that it does not have.
             if error.answer.status in NO_API and error.answer.kind != "NoSuchCatalogException":
                 return False
             raise self._described(error, name, "load") from None
-        endpoints = found.get("endpoints") if isinstance(found, dict) else None
+        endpoints = answer.get("endpoints") if isinstance(answer, dict) else None
         return isinstance(endpoints, list) and LOAD in endpoints and CREDENTIALS in endpoints
 
     async def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:

@@ -194,12 +194,12 @@ class UnityClient:
     def _answer(self, status: int, data: bytes) -> Answer:
         """The error of an answer: of the Delta REST API below `error`, of the older one at the top."""
         try:
-            found = orjson.loads(data)
+            error = orjson.loads(data)
         except orjson.JSONDecodeError:
             return Answer(status)
-        found = found.get("error", found) if isinstance(found, dict) else {}
-        found = found if isinstance(found, dict) else {}
-        kind, message = found.get("type", found.get("error_code")), found.get("message")
+        error = error.get("error", error) if isinstance(error, dict) else {}
+        error = error if isinstance(error, dict) else {}
+        kind, message = error.get("type", error.get("error_code")), error.get("message")
         shown = one_line(self._tokens.redacted(message), 300) if isinstance(message, str) else ""
         return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
 

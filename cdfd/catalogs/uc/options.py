@@ -81,7 +81,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         ConfigError: an unknown key, an invalid value, or no endpoint. The error contains no secrets.
     """
     environ = os.environ if environ is None else environ
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     store: dict[str, object] = {}
     for key, value in options.items():
         name = key.lower()
@@ -92,14 +92,14 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
             hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(_NAMES))}, s3.region and the like"
             raise ConfigError(f"unknown option {key!r:.100} of Unity Catalog", hint=hint)
         elif value is not None:
-            found[name] = _value(name, value)
+            values[name] = _value(name, value)
     secrets = ("token", "token_file", "client_id", "client_secret", "client_secret_file")
-    chosen = any(name in found for name in secrets)
+    chosen = any(name in values for name in secrets)
     for name, variables in _VARIABLES.items():
-        if name not in found and not (chosen and name in secrets):
+        if name not in values and not (chosen and name in secrets):
             text = next((environ[variable] for variable in variables if environ.get(variable)), None)
-            found |= {} if text is None else {name: text}
-    return _checked(found, tuple(sorted(store.items())))
+            values |= {} if text is None else {name: text}
+    return _checked(values, tuple(sorted(store.items())))
 
 
 def _value(name: str, value: object) -> object:
@@ -121,28 +121,28 @@ def _value(name: str, value: object) -> object:
     return value
 
 
-def _checked(found: dict[str, object], store: tuple[tuple[str, object], ...]) -> UnityOptions:
-    endpoint = found.get("endpoint")
+def _checked(values: dict[str, object], store: tuple[tuple[str, object], ...]) -> UnityOptions:
+    endpoint = values.get("endpoint")
     if endpoint is None:
         raise ConfigError(
             "no endpoint of Unity Catalog is set",
             hint="Set `catalogs.uc.endpoint`, the option `endpoint`, or the variable UC_ENDPOINT",
         )
     for name in ("endpoint", "token_url"):
-        if (url := found.get(name)) is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", str(url)):
+        if (url := values.get(name)) is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", str(url)):
             if name == "endpoint" and re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?/?", str(url)):
-                found[name] = f"https://{url}"  # as in DATABRICKS_HOST
+                values[name] = f"https://{url}"  # as in DATABRICKS_HOST
                 continue
             raise ConfigError(
                 f"the option {name} of Unity Catalog is not a URL", hint="Such as https://catalog.example"
             )
-    base = str(found["endpoint"]).rstrip("/")
-    found["endpoint"] = base if "/api/" in base else base + API
-    if found.get("credentials", "vended") not in ("vended", "own"):
+    base = str(values["endpoint"]).rstrip("/")
+    values["endpoint"] = base if "/api/" in base else base + API
+    if values.get("credentials", "vended") not in ("vended", "own"):
         raise ConfigError("the option credentials of Unity Catalog is expected to be vended or own")
-    if "client_id" in found and not {"client_secret", "client_secret_file"} & set(found):
+    if "client_id" in values and not {"client_secret", "client_secret_file"} & set(values):
         raise ConfigError("the option client_id of Unity Catalog needs client_secret or client_secret_file")
-    if "client_id" in found and "token_url" not in found:
-        parts = urlsplit(str(found["endpoint"]))
-        found["token_url"] = f"{parts.scheme}://{parts.netloc}/oidc/v1/token"
-    return UnityOptions(**found, store=store)  # type: ignore[arg-type]  # names and types are those of the table above
+    if "client_id" in values and "token_url" not in values:
+        parts = urlsplit(str(values["endpoint"]))
+        values["token_url"] = f"{parts.scheme}://{parts.netloc}/oidc/v1/token"
+    return UnityOptions(**values, store=store)  # type: ignore[arg-type]  # names and types are those of the table above

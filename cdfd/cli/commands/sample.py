@@ -59,19 +59,19 @@ def _rows(
 ) -> tuple[pa.RecordBatch, bool]:
     """Change rows, and whether they are live rows."""
     if start is not None:
-        found = _first(opened, table.rows, start, count)
-        if found is None:
+        batch = _first(opened, table.rows, start, count)
+        if batch is None:
             raise ConfigError(f"no row changed from {start} on", hint="Leave --from out, or choose another version")
-        return found, False
+        return batch, False
     newest = asyncio.run(opened.log.header()).version
     for version in range(newest, max(-1, newest - _NEWEST), -1):
         try:
-            found = _first(opened, table.rows, str(version), count)
+            batch = _first(opened, table.rows, str(version), count)
         except CdfdError:
             # Older files may be gone, and live rows do.
             break
-        if found is not None:
-            return found, False
+        if batch is not None:
+            return batch, False
     return _live(config, opened, table, count), True
 
 

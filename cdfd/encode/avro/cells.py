@@ -45,13 +45,13 @@ class AvroWriter(Writer[KindField]):
 
     def struct(self, field: KindField, cells: list[Cell], places: Places) -> Cell:
         """The fields one after the other."""
-        found = Nested(self.separators(field.kind.fields), cells, *places)
-        return marked(found, VALUE, NULL) if field.nullable else found
+        cell = Nested(self.separators(field.kind.fields), cells, *places)
+        return marked(cell, VALUE, NULL) if field.nullable else cell
 
     def text(self, field: KindField, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
         """A string behind its length."""
-        found = Nested([each.encode() for each in separators], numbers, count, length=Form.ZIGZAG)
-        return marked(found, VALUE, NULL) if field.nullable else found
+        cell = Nested([each.encode() for each in separators], numbers, count, length=Form.ZIGZAG)
+        return marked(cell, VALUE, NULL) if field.nullable else cell
 
     def array(self, array: pa.Array, field: KindField) -> Cell:
         """A union of null and the type, or the type alone. `DataError` as `_plain` says, or where a null is in a field that has none."""

@@ -74,8 +74,8 @@ class _Records:
         return _primitive(kind, self._connect)
 
     def _nullable(self, kind: Kind, names: RecordNames) -> Any:
-        found = self._type(kind, names)
-        return found if found == "null" else ["null", found]
+        schema = self._type(kind, names)
+        return schema if schema == "null" else ["null", schema]
 
     def _record(self, kind: Kind, names: RecordNames) -> Any:
         if id(kind) in self._full_names:
@@ -94,11 +94,11 @@ class _Records:
         return document
 
     def _fields(self, fields: Sequence[KindField], names: RecordNames) -> list[dict[str, Any]]:
-        given: set[str] = set()
+        taken: set[str] = set()
         found = []
         for each in fields:
             type = (self._nullable if each.nullable else self._type)(each.kind, names.under(each.name))
-            found.append(_field(each.name, unique(legal(each.name), given), type))
+            found.append(_field(each.name, unique(legal(each.name), taken), type))
         return found
 
     def _map(self, kind: Kind, names: RecordNames) -> Any:
@@ -118,9 +118,9 @@ def _split(name: str) -> tuple[str, str]:
     return ".".join(parts[:-1]), parts[-1]
 
 
-def _field(name: str, given: str, type: Any) -> dict[str, Any]:
-    field = {"name": given, "type": type}
-    if given != name:
+def _field(name: str, taken: str, type: Any) -> dict[str, Any]:
+    field = {"name": taken, "type": type}
+    if taken != name:
         field["doc"] = name
     if isinstance(type, list) or type == "null":
         field["default"] = None

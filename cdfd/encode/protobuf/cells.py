@@ -33,8 +33,8 @@ _NULL: Final = b""
 def tag(number: int, wire_type: int) -> bytes:
     """The bytes before a value of a field."""
     (text,) = lengths(np.array([number << 3 | wire_type]), Form.PLAIN).to_pylist()
-    found: bytes = text
-    return found
+    prefix: bytes = text
+    return prefix
 
 
 class ProtobufWriter(Writer[Slot]):

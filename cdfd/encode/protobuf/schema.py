@@ -239,11 +239,11 @@ def _title(name: str) -> str:
 
 def _field_name(name: str, taken: set[str]) -> str:
     """A name that no field has, neither as it is nor as Protobuf has it in JSON by default. Both are taken from now on."""
-    found, number = legal(name), 2
-    while found in taken or _json_name(found) in taken:
-        found, number = f"{legal(name)}_{number}", number + 1
-    taken |= {found, _json_name(found)}
-    return found
+    field_name, number = legal(name), 2
+    while field_name in taken or _json_name(field_name) in taken:
+        field_name, number = f"{legal(name)}_{number}", number + 1
+    taken |= {field_name, _json_name(field_name)}
+    return field_name
 
 
 def _json_name(name: str) -> str:
@@ -273,17 +273,17 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
         DataError: there is no message in it.
     """
     path: list[str] = []
-    found: dict[str, dict[str, int]] = {}
+    messages: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         if match := _MESSAGE.match(line):
             path.append(match[1])
-            found[".".join(path)] = {}
+            messages[".".join(path)] = {}
         elif path and (match := _FIELD.match(line)):
-            found[".".join(path)][match[1]] = int(match[2])
+            messages[".".join(path)][match[1]] = int(match[2])
         elif path and _END.match(line):
             path.pop()
-    if not found:
+    if not messages:
         raise DataError(
             f"the registry has a schema that has no message: {text:.200}", hint="Is the subject another topic's?"
         )
-    return found
+    return messages

@@ -148,8 +148,8 @@ class TaskSink:
     def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Rows of all versions: images of one update are of the same one.
         plan = ChangePlan(-1, 0, self.schema, (), "files")
-        found = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in batches)
-        shaped = found if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, found)
+        pairs = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in batches)
+        shaped = pairs if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, pairs)
         return (batch.rows for batch in shaped if batch.rows.num_rows)
 
 

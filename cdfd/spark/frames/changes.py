@@ -141,13 +141,13 @@ def _with_ordinals(files: Sequence[FileRows], of: TableFiles) -> list[FileRows]:
         except CdfdError as error:
             raise error.within(table=of.storage.uri, version=each.version, path=each.scan.path) from None
 
-    found, version, following = list[FileRows](), -1, 0
+    numbered, version, following = list[FileRows](), -1, 0
     for each, rows in zip(files, map_in_order(count, files, workers=16 if of.storage.remote else 1), strict=True):
         if each.version != version:
             version, following = each.version, 0
-        found.append(replace(each, ordinal=following))
+        numbered.append(replace(each, ordinal=following))
         following += rows
-    return found
+    return numbered
 
 
 def _by_cdfd(

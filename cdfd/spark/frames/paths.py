@@ -47,26 +47,26 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
         MissingFileError: a local file is gone; it names table, version and file.
         PathError: a file lies outside the table.
     """
-    found = dict[str, str]()
+    paths = dict[str, str]()
     with asyncio.Runner() as runner:
         for each in rows:
             path = each.scan.path
-            if path in found:
+            if path in paths:
                 continue
             try:
                 storage, inside = files.locate(path)
                 if isinstance(storage, LocalStorage):
                     runner.run(storage.stat(inside))
-                    found[path] = f"file://{os.path.join(storage.root, inside)}"
+                    paths[path] = f"file://{os.path.join(storage.root, inside)}"
                 else:
                     root = re.sub(r"^s3://", f"{s3}://", root_of(storage))
-                    found[path] = f"{root.rstrip('/')}/{inside}"
+                    paths[path] = f"{root.rstrip('/')}/{inside}"
             except NotFoundError:
                 error = MissingFileError("the file is gone", path=path, hint=MISSING_HINT)
                 raise error.within(table=files.storage.uri, version=each.version) from None
             except CdfdError as error:
                 raise error.within(table=files.storage.uri, version=each.version, path=path) from None
-    return found
+    return paths
 
 
 def escaped(path: str) -> str:

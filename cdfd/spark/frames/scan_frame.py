@@ -123,8 +123,8 @@ class ScanFrames:
         except KeyError as error:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
-        for name, (constant, found) in different.items():
-            columns[_joined(name)] = pa.array(found, constant.kind)
+        for name, (constant, column) in different.items():
+            columns[_joined(name)] = pa.array(column, constant.kind)
         if ordered:
             columns[_BASE] = pa.array([each.ordinal for each in group.files], pa.int64())
         if group.selects:
@@ -139,7 +139,7 @@ class ScanFrames:
 
     def _vectors(self, group: Group) -> dict[str, pa.Array[Any]]:
         workers = 16 if self.files.storage.remote else 1
-        uri, found, total = self.files.storage.uri, list[dict[str, Any]](), 0
+        uri, vectors, total = self.files.storage.uri, list[dict[str, Any]](), 0
 
         def words_of(each: FileRows) -> Any:
             try:
@@ -153,8 +153,8 @@ class ScanFrames:
                 raise ReadByCdfd("the deletion vectors are too large for a broadcast")
             ends = words.ends
             values_ = (words.first, words.words, ends - words.counts, int(ends[-1]) if len(ends) else 0, words.keeps)
-            found.append(dict(zip(_VECTORS, values_, strict=True)))
-        return {name: pa.array([each[name] for each in found], kind) for name, kind in _VECTORS.items()}
+            vectors.append(dict(zip(_VECTORS, values_, strict=True)))
+        return {name: pa.array([each[name] for each in vectors], kind) for name, kind in _VECTORS.items()}
 
 
 def _joined(name: str) -> str:
@@ -170,7 +170,7 @@ def _constants(
     group: Group, wanted: Sequence[str], uri: str
 ) -> tuple[dict[str, tuple[Constant, Any]], dict[str, tuple[Constant, Sequence[Any]]]]:
     """Wanted columns that are constant in each file: those with one value in all files, and those with several."""
-    found: dict[str, tuple[Constant, list[Any]]] = {}
+    constants: dict[str, tuple[Constant, list[Any]]] = {}
     change: dict[str, list[Any]] = {
         COMMIT_VERSION: [each.version for each in group.files],
         COMMIT_TIMESTAMP: [each.timestamp_ms for each in group.files],
@@ -179,7 +179,7 @@ def _constants(
         change[CHANGE_TYPE] = [each.scan.change_type for each in group.files]
     for name, of_files in change.items():
         if name in wanted:
-            found[name] = CHANGE_CONSTANTS[name], of_files
+            constants[name] = CHANGE_CONSTANTS[name], of_files
     partitions = [child for child in group.schema.partition_fields if child.name in wanted]
     if partitions:
         parsed = list(map(partial(_partition, schema=group.schema, uri=uri), group.files))
@@ -188,10 +188,10 @@ def _constants(
             constant = constant_of(arrow_type(child.type), spark.dataType)
             scalars = [row.get(child.name) for row in parsed]
             encoded = [None if scalar is None or not scalar.is_valid else constant.encode(scalar) for scalar in scalars]
-            found[child.name] = constant, encoded
+            constants[child.name] = constant, encoded
     same: dict[str, tuple[Constant, Any]] = {}
     different: dict[str, tuple[Constant, Sequence[Any]]] = {}
-    for name, (constant, of_files) in found.items():
+    for name, (constant, of_files) in constants.items():
         first = of_files[0]
         if all(each is first or each == first for each in of_files):
             same[name] = constant, first

@@ -107,7 +107,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         ConfigError: an unknown key, or an invalid value. The error contains no secrets.
     """
     environ = os.environ if environ is None else environ
-    found: dict[str, object] = {"source": options.get(SOURCE)}
+    values: dict[str, object] = {"source": options.get(SOURCE)}
     for key, value in options.items():
         name = key.lower().removeprefix("aws_")
         if value is None or name in _IGNORED or key == SOURCE:
@@ -115,12 +115,12 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)
             raise ConfigError(f"unknown storage option {key!r:.100}", hint=f"Did you mean {near[0]}?" if near else None)
-        found[_NAMES[name]] = _value(name, _NAMES[name], value)
+        values[_NAMES[name]] = _value(name, _NAMES[name], value)
     # Botocore does not know the first of these, and does not use path-style addresses for the others.
     for name, variables in (("region", ("AWS_REGION",)), ("endpoint_url", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))):
-        if found.get(name) is None:
-            found[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)
-    parsed = S3Options(**found)  # type: ignore[arg-type]  # names and types are those of the tables above
+        if values.get(name) is None:
+            values[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)
+    parsed = S3Options(**values)  # type: ignore[arg-type]  # names and types are those of the tables above
     allow_http = _flag(options, "allow_http")
     url = parsed.endpoint_url
     if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):

@@ -134,14 +134,14 @@ class SchemaRegistry:
             )
         if status != 200 or not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             raise self._error(status, numbers, what)
-        found: dict[int, str] = {}
+        schemas: dict[int, str] = {}
         for number in numbers:
             status, answer = self._ask("GET", f"{path}/{number}?deleted=true", None, f"{what}, version {number}")
             known = (answer.get("id"), answer.get("schema")) if status == 200 and isinstance(answer, dict) else (0, 0)
             if type(known[0]) is not int or not isinstance(known[1], str):
                 raise self._error(status, answer, f"{what}, version {number}")
-            found[known[0]] = known[1]
-        return found
+            schemas[known[0]] = known[1]
+        return schemas
 
     def check(self, kind: Kind = "AVRO") -> None:
         """`SinkError` where there is no registry that we may use and that has schemas of this kind; registers nothing."""
@@ -270,5 +270,5 @@ def _code(answer: Any) -> Any:
 
 
 def _message(answer: Any) -> str:
-    found = answer.get("message") if isinstance(answer, dict) else None
-    return str(found if found else answer)[:500]
+    message = answer.get("message") if isinstance(answer, dict) else None
+    return str(message if message else answer)[:500]

@@ -217,8 +217,8 @@ def _batches_of_objects(
 
 
 def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], delta: int) -> bytes:
-    rest = b"\x00\x00" + b"".join((_varint(delta), _field(key), _field(value), _headers(headers)))
-    return _varint(len(rest)) + rest
+    fields = b"\x00\x00" + b"".join((_varint(delta), _field(key), _field(value), _headers(headers)))
+    return _varint(len(fields)) + fields
 
 
 def _field(text: bytes | None) -> bytes:

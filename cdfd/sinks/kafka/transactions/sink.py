@@ -225,11 +225,11 @@ def job_of(progress: Progress | None) -> Job | None:
     """
     if progress is None or not progress.job:
         return None
-    found, position = dict(progress.job), progress.position
-    known = all(type(found.get(name)) is kind for name, kind in _JOB_FIELDS.items())
-    if known and (found["version"], found["phase"]) == (position.version, position.phase):
-        parts, size, since = (int(found[name]) for name in ("parts", "bytes", "since"))
-        return Job(str(found["id"]), position.version, position.phase, parts, size, str(found["digest"]), since)
+    job, position = dict(progress.job), progress.position
+    known = all(type(job.get(name)) is kind for name, kind in _JOB_FIELDS.items())
+    if known and (job["version"], job["phase"]) == (position.version, position.phase):
+        parts, size, since = (int(job[name]) for name in ("parts", "bytes", "since"))
+        return Job(str(job["id"]), position.version, position.phase, parts, size, str(job["digest"]), since)
     raise SinkError(
         "the table's position is part of a job that this version of cdfd does not know",
         version=position.version,
