@@ -32,6 +32,7 @@ class JsonSchemaFormat:
 
     Attributes:
         schema: of the records, as JSON.
+        name: its title.
     """
 
     kind: Literal["JSON"] = "JSON"
@@ -39,6 +40,7 @@ class JsonSchemaFormat:
     def __init__(self, shape: Shape, modes: Modes = MODES) -> None:
         self._writer = JsonWriter(rules_of(modes, "entries"))
         self._shape = shape
+        self.name = shape.name
         document = {"$schema": _DRAFT, **_schema(kind_of_shape(shape, modes))}
         self.schema = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 

@@ -55,6 +55,10 @@ class SchemaFormat(Protocol):
     def schema(self) -> str:
         """Of the records, as text."""
 
+    @property
+    def name(self) -> str:
+        """Full name of the record in the schema: in Avro and Protobuf, in characters that they allow."""
+
     def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
         """The records as `large_binary`, each behind `prefix`."""
 
@@ -117,8 +121,8 @@ class RegisteredEncoding:
 
     def _register(self, shape: Shape) -> None:
         registration = self._registration
-        subject = registration.subject(self._topic, self._part, shape.name)
         made = self._make(shape, ())
+        subject = registration.subject(self._topic, self._part, made.name)
         if made.kind == "PROTOBUF":
             # Fields keep the numbers that they have in the registry.
             made = self._make(shape, registration.schemas.history(subject))

@@ -39,3 +39,8 @@ def legal(name: str) -> str:
     """The name, with `_` for every character that Avro does not allow there."""
     letters = re.sub("[^A-Za-z0-9_]", "_", name)
     return letters if re.match("[A-Za-z_]", letters) else f"_{letters}"
+
+
+def legal_path(name: str) -> str:
+    """A name with its namespace, of which each part is a legal one."""
+    return ".".join(map(legal, name.split(".")))

@@ -5,6 +5,7 @@ Apicurio's deserializers find schemas by the same ids, at paths of Apicurio's ow
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,35 +17,9 @@ from urllib.parse import unquote
 import fastavro
 import jsonschema
 
-from tests.support.protobuf import described, message_type
-
-PROMOTIONS = {
-    "int": {"long", "float", "double"},
-    "long": {"float", "double"},
-    "float": {"double"},
-    "string": {"bytes"},
-    "bytes": {"string"},
-}
-
-
-def readable(reader: Any, writer: Any) -> bool:
-    """Whether what was written with one schema can be read with the other (Avro, "Schema Resolution")."""
-    if isinstance(writer, list):
-        return all(readable(reader, branch) for branch in writer)
-    if isinstance(reader, list):
-        return any(readable(branch, writer) for branch in reader)
-    to, was = (each["type"] if isinstance(each, dict) else each for each in (reader, writer))
-    if to != was:
-        return to in PROMOTIONS.get(was, ())
-    if to == "record":
-        known = {each["name"]: each["type"] for each in writer["fields"]}
-        return reader["name"].split(".")[-1] == writer["name"].split(".")[-1] and all(
-            readable(each["type"], known[each["name"]]) if each["name"] in known else "default" in each
-            for each in reader["fields"]
-        )
-    if to == "array":
-        return readable(reader["items"], writer["items"])
-    return to != "map" or readable(reader["values"], writer["values"])
+from tests.support.protobuf import described as described_file
+from tests.support.protobuf import message_type
+from tests.support.schema_compatibility import READABLE
 
 
 @dataclass
@@ -72,11 +47,12 @@ class Registry:
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         parts = [unquote(part) for part in path.partition("?")[0].split("/")[1:]]
+        serialized = "format=serialized" in path
         match method, parts:
             case "GET", ["schemas", "types"]:
                 return 200, ["JSON", "PROTOBUF", "AVRO"]
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
-                return 200, self._described(int(number), serialized="format=serialized" in path)
+                return 200, self._described(int(number), serialized=serialized)
             case "GET", ["apis", "registry", "v2", "ids", "globalIds" | "contentIds", number, *more]:
                 return self._content(int(number), more)
             case "GET", ["subjects", subject, "versions", "latest"] if subject in self.subjects:
@@ -85,7 +61,7 @@ class Registry:
                     "subject": subject,
                     "version": len(self.subjects[subject]),
                     "id": newest,
-                    **self._described(newest),
+                    **self._described(newest, serialized=serialized),
                 }
             case "GET", ["subjects", _, "versions", "latest"]:
                 return 404, {"error_code": 40401, "message": "Subject not found."}
@@ -97,7 +73,8 @@ class Registry:
                 return 200, list(range(1, len(self.subjects[subject]) + 1))
             case "GET", ["subjects", subject, "versions", number] if subject in self.subjects:
                 found = self.subjects[subject][int(number) - 1]
-                return 200, {"subject": subject, "version": int(number), "id": found, "schema": self.schemas[found]}
+                described = self._described(found, serialized=serialized)
+                return 200, {"subject": subject, "version": int(number), "id": found, **described}
             case "POST", ["subjects", subject, "versions"]:
                 return self._register(subject, body["schema"], body.get("schemaType", "AVRO"))
         return 404, {"error_code": 40401, "message": "HTTP 404 Not Found"}
@@ -111,12 +88,13 @@ class Registry:
     def _described(self, number: int, *, serialized: bool = False) -> dict[str, str]:
         kind, text = self.kinds[number], self.schemas[number]
         if kind == "PROTOBUF" and serialized:
-            text = base64.b64encode(described(text).SerializeToString()).decode()
+            text = base64.b64encode(described_file(text).SerializeToString()).decode()
         return {"schema": text} | ({} if kind == "AVRO" else {"schemaType": kind})
 
     def _looked_up(self, subject: str, schema: str) -> tuple[int, Any]:
         for version, number in enumerate(self.subjects[subject], 1):
-            if self.schemas[number] == schema:
+            # Of Protobuf, clients ask by the descriptor that they got.
+            if schema in (self.schemas[number], self._described(number, serialized=True)["schema"]):
                 return 200, {"subject": subject, "version": version, "id": number, **self._described(number)}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
@@ -134,8 +112,8 @@ class Registry:
         known = next((number for number, text in self.schemas.items() if text == schema), None)
         if known in versions:
             return 200, {"id": known}
-        newest = json.loads(self.schemas[versions[-1]]) if versions and kind == "AVRO" else None
-        if newest is not None and not readable(json.loads(schema), newest):
+        newest = self.schemas[versions[-1]] if versions else schema
+        if newest != schema and not READABLE[kind](schema, newest):
             message = "Schema being registered is incompatible with an earlier schema for subject"
             return 409, {"error_code": 409, "message": f'{message} "{subject}"'}
         number = known or len(self.schemas) + 1
@@ -145,8 +123,8 @@ class Registry:
 
 
 @contextmanager
-def serving(path: str = "") -> Iterator[Registry]:
-    """A registry behind `path` on a free port."""
+def serving(path: str = "", tls: ssl.SSLContext | None = None) -> Iterator[Registry]:
+    """A registry behind `path` on a free port, with TLS if there is a context for it."""
     registry = Registry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -191,9 +169,12 @@ def serving(path: str = "") -> Iterator[Registry]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
+        if tls is not None:
+            # A client that breaks off its handshake must not hold up the others.
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        registry.url = f"http://127.0.0.1:{server.server_address[1]}{path}"
+        registry.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}{path}"
         try:
             yield registry
         finally:

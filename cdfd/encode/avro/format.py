@@ -8,6 +8,7 @@ from cdfd.encode.avro.cells import AvroWriter
 from cdfd.encode.avro.schema import record_schema
 from cdfd.encode.kinds import Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
+from cdfd.trevni.avro_names import legal_path
 
 MODES = Modes("precise", "micros", "bytes")
 """Forms of values that Avro has names for."""
@@ -23,6 +24,7 @@ class AvroFormat:
 
     Attributes:
         schema: of the records, as JSON.
+        name: full name of the record in it.
 
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
@@ -34,6 +36,7 @@ class AvroFormat:
         kind = kind_of_shape(shape, modes)
         self._writer = AvroWriter(modes)
         self._fields = kind.fields
+        self.name = legal_path(shape.name)
         self.schema = record_schema(kind, names=names)
 
     def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:

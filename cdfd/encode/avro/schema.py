@@ -32,7 +32,7 @@ from typing import Any, Final
 from pyarrow import types
 
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP, Kind, KindField
-from cdfd.trevni.avro_names import RecordNames, legal, unique
+from cdfd.trevni.avro_names import RecordNames, legal, legal_path, unique
 
 _PRIMITIVES: Final = {
     **dict.fromkeys(("int8", "int16", "int32"), "int"),
@@ -84,7 +84,7 @@ class _Records:
         if kind.name is None:
             document["name"] = names.take()
             return document | {"fields": self._fields(kind.fields, names)}
-        namespace, name = _split(kind.name)
+        namespace, _, name = legal_path(kind.name).rpartition(".")
         document |= {"name": name, "namespace": namespace}
         self._full_names[id(kind)] = f"{namespace}.{name}"
         self._given.add(name)
@@ -110,12 +110,6 @@ class _Records:
             return {"type": "map", "values": values}
         fields = [_field("key", "key", key), _field("value", "value", values)]
         return {"type": "array", "items": {"type": "record", "name": names.under("entry").take(), "fields": fields}}
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The namespace and the name, in characters that Avro allows."""
-    parts = [legal(part) for part in name.split(".")]
-    return ".".join(parts[:-1]), parts[-1]
 
 
 def _field(name: str, taken: str, type: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from cdfd.encode.kinds import Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.protobuf.cells import ProtobufWriter
 from cdfd.encode.protobuf.schema import ProtobufSchema
+from cdfd.trevni.avro_names import legal_path
 
 MODES = Modes("string", "connect", "bytes")
 """Forms of values that Protobuf has types for."""
@@ -24,6 +25,7 @@ class ProtobufFormat:
 
     Attributes:
         schema: of the records.
+        name: full name of their message in it.
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
@@ -37,6 +39,7 @@ class ProtobufFormat:
         self._writer = ProtobufWriter(modes)
         self._fields = schema.fields
         self.schema = schema.text
+        self.name = legal_path(shape.name)
 
     def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
         """The records as `large_binary`, each behind `prefix`. `DataError` as `ProtobufWriter` says."""

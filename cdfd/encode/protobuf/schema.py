@@ -36,7 +36,7 @@ from pyarrow import types
 
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField
 from cdfd.errors import DataError, UnsupportedError
-from cdfd.trevni.avro_names import legal, unique
+from cdfd.trevni.avro_names import legal, legal_path, unique
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 
@@ -117,13 +117,13 @@ class ProtobufSchema:
         self._imports: set[str] = set()
         self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
         self._top: list[_Message] = []
-        package, _, name = (kind.name or "Value").rpartition(".")
+        package, _, name = legal_path(kind.name or "Value").rpartition(".")
         # The first message of a file is that of the record, and shared ones stand behind it.
-        record = _Message(legal(name))
+        record = _Message(name)
         self._top.append(record)
         self.fields = self._fill(record, kind, record.name)
         lines = ['syntax = "proto3";']
-        lines += [f"package {'.'.join(legal(part) for part in package.split('.'))};"] if package else []
+        lines += [f"package {package};"] if package else []
         lines += [f'import "{name}";' for name in sorted(self._imports)]
         lines += [line for message in self._top for line in message.text()]
         self.text = "\n".join(lines) + "\n"

@@ -211,6 +211,55 @@ def test_a_column_of_another_type_is_refused(client: SchemaRegistry) -> None:
         encode(batch.set_column(0, "id", pa.array(["1"])))
 
 
+_INT = pa.array([1], pa.int32())
+_LONG = pa.array([1], pa.int64())
+_STRUCT = pa.array([{"x": 2.5}])
+_BOTH, _BACKWARD, _FORWARD, _NEITHER = (True, True), (True, False), (False, True), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "avro", "json_schema", "protobuf"),
+    [
+        pytest.param({}, {"new": _INT}, _BOTH, _BACKWARD, _BOTH, id="added"),
+        pytest.param({"old": _INT}, {}, _BOTH, _FORWARD, _BOTH, id="dropped"),
+        pytest.param({"old": _INT}, {"new": _INT}, _BOTH, _NEITHER, _BOTH, id="renamed"),
+        pytest.param({"old": _INT}, {"old": _LONG}, _BACKWARD, _BACKWARD, _BOTH, id="widened"),
+        pytest.param({}, {"new": _STRUCT}, _BOTH, _BACKWARD, _BACKWARD, id="struct-added"),
+        pytest.param({"old": _STRUCT}, {}, _BOTH, _FORWARD, _FORWARD, id="struct-dropped"),
+        pytest.param({"old": _STRUCT}, {"new": _STRUCT}, _BOTH, _NEITHER, _NEITHER, id="struct-renamed"),
+        pytest.param({"old": _INT}, {"old": pa.array(["1"])}, _NEITHER, _NEITHER, _NEITHER, id="another-type"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["avro", "json_schema", "protobuf"])
+def test_which_schemas_a_registry_takes(
+    old: dict[str, pa.Array],
+    new: dict[str, pa.Array],
+    avro: tuple[bool, bool],
+    json_schema: tuple[bool, bool],
+    protobuf: tuple[bool, bool],
+    encoding: EncodingName,
+) -> None:
+    """BACKWARD is the registry's rule. FORWARD is that rule for the schemas in the other order."""
+    expected = {"avro": avro, "json_schema": json_schema, "protobuf": protobuf}
+    assert (is_taken(encoding, old, new), is_taken(encoding, new, old)) == expected[encoding]
+
+
+def is_taken(encoding: EncodingName, *columns: dict[str, pa.Array]) -> bool:
+    """Whether the schema of rows with the first columns can be followed by that with the second ones."""
+    with serving() as server, contextlib.closing(SchemaRegistry(server.url, attempts=1)) as client:
+        encode = values_of(client, encoding)
+        for number, each in enumerate(columns):
+            batch = change_rows([Row("insert", 1, 1, "a")])
+            for name, values in each.items():
+                batch = batch.append_column(name, values)
+            try:
+                encode(batch.select(["id", "note", *each, *(field.name for field in CHANGE_COLUMNS)]))
+            except SchemaChangedError:
+                assert number == 1
+                return False
+        return True
+
+
 def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> None:
     given = [("ada", "first"), ("ada", "first"), ("ada", "second")]
     server.require("ada", "first")
@@ -354,13 +403,21 @@ def test_apicurios_headers_have_the_id() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "subject"),
-    [("topic", "orders-value"), ("record", "orders.Value"), ("topic_record", "orders-orders.Value")],
+    [
+        ("topic", "shop-eu.orders-value"),
+        ("record", "shop_eu.orders.Value"),
+        ("topic_record", "shop-eu.orders-shop_eu.orders.Value"),
+    ],
 )
-def test_subjects(strategy: Strategy, subject: str) -> None:
+@pytest.mark.parametrize("encoding", ["avro", "json_schema", "protobuf"])
+def test_subjects_have_the_record_name_of_the_schema(strategy: Strategy, subject: str, encoding: EncodingName) -> None:
+    """JSON Schema takes every title."""
     known = Catalog()
-    options = EncoderOptions(ORIGIN, registration=Registration(known, strategy))
-    EncodedRows(encoding_of(FormatChoice("flat", "avro"), options, "value"), "orders.Value")(change_rows([]))
-    assert [name for name, _ in known.subjects] == [subject]
+    origin = Origin("shop", "orders", "table-id", "shop-eu.orders")
+    options = EncoderOptions(origin, registration=Registration(known, strategy))
+    EncodedRows(encoding_of(FormatChoice("flat", encoding), options, "value"), "shop-eu.orders.Value")(change_rows([]))
+    expected = subject.replace("shop_eu", "shop-eu") if encoding == "json_schema" else subject
+    assert [name for name, _ in known.subjects] == [expected]
 
 
 def test_tokens_endpoint_and_certificates_are_checked_at_the_start(

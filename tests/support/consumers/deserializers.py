@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.common.serde import STRATEGY_TYPE_MAP
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -21,7 +23,13 @@ Pair = tuple[Any, Any]
 _Read = Callable[[bytes | None, SerializationContext], Any]
 
 
-def pairs(bootstrap_servers: str, topic: str, registry: str, encoding: str) -> list[Pair]:
+def pairs(
+    bootstrap_servers: str,
+    topic: str,
+    registry: Mapping[str, str],
+    encoding: str,
+    strategy: str = "topic",
+) -> list[Pair]:
     """Key and value of each committed record, by partition and offset. A tombstone's value is None.
 
     JSON is checked against the schema that the record names. Messages of Protobuf are of the newest schema, as dictionaries. Fields that are
@@ -30,41 +38,57 @@ def pairs(bootstrap_servers: str, topic: str, registry: str, encoding: str) -> l
     Args:
         bootstrap_servers: of the cluster.
         topic: an existing one.
-        registry: URL of the registry.
+        registry: settings of confluent-kafka's client, such as `url`.
         encoding: `avro`, `json_schema` or `protobuf`.
+        strategy: `subject` of the pipeline. Except with `topic`, values are read with the newest schema of the subject, which the
+            deserializers name by themselves.
     """
-    client = SchemaRegistryClient({"url": registry})
-    readers = {field: _reader(encoding, client, f"{topic}-{field}") for field in (MessageField.KEY, MessageField.VALUE)}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": topic, "enable.partition.eof": True})
-    numbers = list(consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
-    found: list[tuple[tuple[int, int], Pair]] = []
-    left = set(numbers)
-    while left:
-        message = consumer.poll(_SECONDS)
-        assert message is not None, f"no record and no end within {_SECONDS} seconds"
-        if message.error() is not None:
-            if message.error().code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(message.error())
-            left.discard(message.partition())
-            continue
-        key, value = (
-            read(data, SerializationContext(topic, field))
-            for (field, read), data in zip(readers.items(), (message.key(), message.value()), strict=True)
-        )
-        found.append(((message.partition(), message.offset()), (key, value)))
-    consumer.close()
+    # A client keeps the first form of a schema that it got. Protobuf's deserializer needs another one than its compiler.
+    with SchemaRegistryClient(dict(registry)) as client, SchemaRegistryClient(dict(registry)) as texts:
+        settings = {"subject.name.strategy.type": strategy.upper(), "use.latest.version": strategy != "topic"}
+        readers = {
+            field: _reader(encoding, client, texts, topic, field, settings)
+            for field in (MessageField.KEY, MessageField.VALUE)
+        }
+        consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": topic, "enable.partition.eof": True})
+        numbers = list(consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
+        found: list[tuple[tuple[int, int], Pair]] = []
+        left = set(numbers)
+        while left:
+            message = consumer.poll(_SECONDS)
+            assert message is not None, f"no record and no end within {_SECONDS} seconds"
+            if message.error() is not None:
+                if message.error().code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(message.error())
+                left.discard(message.partition())
+                continue
+            key, value = (
+                read(data, SerializationContext(topic, field))
+                for (field, read), data in zip(readers.items(), (message.key(), message.value()), strict=True)
+            )
+            found.append(((message.partition(), message.offset()), (key, value)))
+        consumer.close()
     return [pair for _, pair in sorted(found, key=lambda each: each[0])]
 
 
-def _reader(encoding: str, client: SchemaRegistryClient, subject: str) -> _Read:
+def _reader(
+    encoding: str,
+    client: SchemaRegistryClient,
+    texts: SchemaRegistryClient,
+    topic: str,
+    field: str,
+    settings: dict[str, Any],
+) -> _Read:
     if encoding == "avro":
-        return AvroDeserializer(client)
+        return AvroDeserializer(client, conf=settings)
     if encoding == "json_schema":
-        return JSONDeserializer(None, schema_registry_client=client)
-    newest = client.get_latest_version(subject).schema.schema_str
+        return JSONDeserializer(None, schema_registry_client=client, conf=settings)
+    record = f"{re.sub('[^a-z0-9.]', '_', topic)}.{field.title()}"
+    subject = STRATEGY_TYPE_MAP[settings["subject.name.strategy.type"]](SerializationContext(topic, field), record)
+    newest = texts.get_latest_version(subject).schema.schema_str
     assert newest is not None
-    reader = ProtobufDeserializer(message_type(newest), {}, client)
+    reader = ProtobufDeserializer(message_type(newest), settings, client)
 
     def read(data: bytes | None, context: SerializationContext) -> Any:
         message = reader(data, context)
