@@ -6,34 +6,27 @@ import signal
 import sys
 from enum import StrEnum
 from io import TextIOWrapper
-from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
 
 import typer
 
 from cdfd import __version__
+from cdfd.cli import tables
 from cdfd.cli.ctl import ctl
 from cdfd.cli.parameters import (
     AS_JSON,
-    CATALOG_OPTIONS,
     CONFIG,
-    LOG_LINE,
-    NAME,
-    PREFIXES,
-    ROOTS,
     SHARD,
-    TABLE,
     GlobalOptions,
     Group,
-    catalog_options,
-    column_names,
+    choose_allocator,
     drop_output,
-    prefixes,
     write,
 )
+from cdfd.cli.progress import progress
 from cdfd.cli.trevni import trevni
-from cdfd.errors import CdfdError, ConfigError, LogError
+from cdfd.errors import CdfdError, LogError
 
 
 class _Commands(Group):
@@ -70,31 +63,6 @@ class LogFormat(StrEnum):
     auto = "auto"
     text = "text"
     json = "json"
-
-
-class Changes(StrEnum):
-    """Source of change rows."""
-
-    auto = "auto"
-    cdf = "cdf"
-    files = "files"
-
-
-class Refine(StrEnum):
-    """How updates are found."""
-
-    off = "off"
-    rows = "rows"
-    key = "key"
-    auto = "auto"
-
-
-class RowFormat(StrEnum):
-    """JSON format of change rows."""
-
-    flat = "flat"
-    debezium = "debezium"
-    trevni = "trevni"
 
 
 class Engine(StrEnum):
@@ -152,160 +120,8 @@ def demo(
         topic.run(kafka, where)
 
 
-@app.command()
-def tail(
-    table: TABLE,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="First version; `after WHERE` excludes it. Default: latest; with --until, earliest or only the snapshot.",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="Last version, or now. Default: follow forever.")
-    ] = None,
-    snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
-    ] = False,
-    changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
-    refine: Annotated[
-        Refine, typer.Option(help="How updates are found in versions without change data files.")
-    ] = Refine.auto,
-    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
-    drop_unchanged: Annotated[
-        bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
-    ] = False,
-    net: Annotated[
-        bool, typer.Option("--net", help="Print only the net changes of each key until now, or --until. Needs --key.")
-    ] = False,
-    where: Annotated[
-        str | None, typer.Option(metavar="FILTER", help="Print only rows such as: region = 'de' AND amount > 10.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Print only these columns; `A as C` renames.")
-    ] = None,
-    mask: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A=MASK", help="Hide a column: nullify, constant:VALUE, truncate:2, hmac_sha256:FILE. Repeatable."
-        ),
-    ] = None,
-    exclude_change_types: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Leave out rows of these change types.")
-    ] = None,
-    format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
-    ] = None,
-    append: Annotated[bool, typer.Option("--append", help="With -o: append to an existing FILE.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing FILE.")] = False,
-    allowed_root: ROOTS = None,
-    path_prefix: PREFIXES = None,
-    max_log_line: LOG_LINE = None,
-    catalog_option: CATALOG_OPTIONS = None,
-) -> None:
-    """Print change rows, one JSON object per line.
-
-    WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
-    "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
-    """
-    _choose_allocator()
-    from cdfd.cli.commands import tail as tailing
-    from cdfd.plan.row_options import RowOptions
-
-    if (append and overwrite) or ((append or overwrite) and output is None):
-        raise ConfigError(
-            "--append and --overwrite need -o, and exclude each other", hint="Give -o FILE and one of them"
-        )
-    tailing.run(
-        tailing.Request(
-            uri=table,
-            start=from_,
-            until=until,
-            snapshot=snapshot,
-            rows=RowOptions(
-                changes.value,
-                refine.value,
-                column_names(key) or (),
-                _shape(where, columns, mask, exclude_change_types),
-                drop_unchanged,
-            ),
-            net=net,
-            format=format.value,
-            output=output,
-            existing="append" if append else "overwrite" if overwrite else "refuse",
-            allowed_roots=tuple(allowed_root or ()),
-            path_prefixes=prefixes(path_prefix),
-            max_log_line=max_log_line,
-            storage_options=catalog_options(catalog_option),
-        )
-    )
-
-
-@app.command()
-def diff(
-    table: TABLE,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="The version before. Default: the newest.")
-    ] = None,
-    to: Annotated[str | None, typer.Option(metavar="WHERE", help="The version after. Default: the newest.")] = None,
-    other: Annotated[str | None, typer.Option(metavar="TABLE", help="Another table, which is the state after.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Compare only these columns.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print only the counts, as JSON.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
-    ] = None,
-    allowed_root: ROOTS = None,
-    path_prefix: PREFIXES = None,
-    max_log_line: LOG_LINE = None,
-    catalog_option: CATALOG_OPTIONS = None,
-) -> None:
-    """Print the rows that differ between two versions of a table, or between two tables, as change rows.
-
-    Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
-    """
-    _choose_allocator()
-    from cdfd.cli.commands import diff as comparing
-
-    comparing.run(
-        comparing.Request(
-            uri=table,
-            start=from_,
-            end=to,
-            other=other,
-            key=column_names(key) or (),
-            columns=column_names(columns),
-            only_summary=summary,
-            output=output,
-            allowed_roots=tuple(allowed_root or ()),
-            path_prefixes=prefixes(path_prefix),
-            max_log_line=max_log_line,
-            storage_options=catalog_options(catalog_option),
-        )
-    )
-
-
-def _shape(where: str | None, columns: str | None, masks: list[str] | None, excluded: str | None) -> Any:
-    from cdfd.plan.shape.shape import AS_IT_IS
-
-    if where is None and columns is None and not masks and excluded is None:
-        return AS_IT_IS  # without the modules of settings
-    from cdfd.config.shapes import shape_of
-    from cdfd.plan.shape.chosen import Chosen
-
-    options = dict[str, object]()
-    for mask in masks or ():
-        column, separator, method = mask.partition("=")
-        if not separator or column in options:
-            raise ConfigError(f"--mask {mask!r:.100}", hint="Give each column once, such as --mask email=truncate:2")
-        options[column.strip()] = method
-    chosen = None if columns is None else [Chosen.parse(each) for each in columns.split(",")]
-    return shape_of(where, chosen, options, column_names(excluded) or ())
+app.command()(tables.tail)
+app.command()(tables.diff)
 
 
 @app.command()
@@ -321,7 +137,7 @@ def run(
     shard: SHARD = None,
 ) -> None:
     """Run the daemon."""
-    _choose_allocator()
+    choose_allocator()
     from cdfd.daemon.membership.shard import Shard
     from cdfd.daemon.supervision import process
     from cdfd.runtime import logs
@@ -391,7 +207,7 @@ def backfill(
     engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
 ) -> None:
     """Publish a range of versions or a snapshot again, while the daemon runs."""
-    _choose_allocator()
+    choose_allocator()
     from cdfd.cli.commands import backfill as command
     from cdfd.cli.commands.backfill_job import Request
 
@@ -400,90 +216,11 @@ def backfill(
     raise typer.Exit(code)
 
 
-progress = typer.Typer(
-    cls=Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None
-)
 app.add_typer(progress, name="progress")
 app.add_typer(ctl, name="ctl")
 app.add_typer(trevni, name="trevni")
-
-
-@progress.command()
-def show(config: CONFIG, as_json: AS_JSON = False) -> None:
-    """Show the positions in sink, ledger and table."""
-    from cdfd.cli.commands import progress as progress_command
-
-    report, code = progress_command.show(config, as_json=as_json)
-    write(report)
-    raise typer.Exit(code)
-
-
-@progress.command("set")
-def set_(
-    config: CONFIG,
-    table: NAME,
-    version: Annotated[int, typer.Argument(min=0, help="The last delivered version.")],
-) -> None:
-    """Set the position in sink and ledger to the version after VERSION."""
-    from cdfd.cli.commands import progress as progress_command
-
-    write(progress_command.set_position(config, table, version))
-
-
-@progress.command()
-def reset(config: CONFIG, table: NAME) -> None:
-    """Delete a table's position in sink and ledger."""
-    from cdfd.cli.commands import progress as progress_command
-
-    write(progress_command.reset(config, table))
-
-
-@app.command()
-def inspect(
-    table: TABLE,
-    version: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="Describe this version or time. Default: the newest version.")
-    ] = None,
-    as_json: AS_JSON = False,
-    allowed_root: ROOTS = None,
-    path_prefix: PREFIXES = None,
-    max_log_line: LOG_LINE = None,
-    catalog_option: CATALOG_OPTIONS = None,
-) -> None:
-    """Describe a table, its unsupported features, and the source of its changes."""
-    from cdfd.cli.commands import inspect as inspection
-
-    report = inspection.report(
-        table,
-        version,
-        as_json=as_json,
-        allowed_roots=tuple(allowed_root or ()),
-        path_prefixes=prefixes(path_prefix),
-        max_log_line=max_log_line,
-        storage_options=catalog_options(catalog_option),
-    )
-    write(report)
-
-
-@app.command()
-def vacuum(
-    table: TABLE,
-    retention: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Keep files for this time after their removal, such as 7d. Default: the table's."
-        ),
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the files. Default: only list them.")] = False,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Allow a retention that is shorter than the table's.")
-    ] = False,
-    as_json: AS_JSON = False,
-) -> None:
-    """List the files that no version of a table in its retention has, or remove them."""
-    from cdfd.cli.commands import vacuum as vacuuming
-
-    write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))
+app.command()(tables.inspect)
+app.command()(tables.vacuum)
 
 
 @app.command()
@@ -502,13 +239,6 @@ def _unexpected(kind: type[BaseException], error: BaseException, traceback: Trac
     from cdfd.runtime import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
-
-
-def _choose_allocator() -> None:
-    """For a command that reads rows. It comes before the imports of the command."""
-    from cdfd.runtime import allocator
-
-    allocator.choose()
 
 
 def main() -> None:

@@ -165,3 +165,10 @@ NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in th
 def column_names(text: str | None) -> tuple[str, ...] | None:
     """Names of columns with commas between them; None: all columns."""
     return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def choose_allocator() -> None:
+    """For a command that reads rows. It comes before the imports of the command."""
+    from cdfd.runtime import allocator
+
+    allocator.choose()

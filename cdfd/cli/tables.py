@@ -1,0 +1,247 @@
+"""Commands that read one table: tail, diff, inspect and vacuum."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdfd.cli.parameters import (
+    AS_JSON,
+    CATALOG_OPTIONS,
+    LOG_LINE,
+    PREFIXES,
+    ROOTS,
+    TABLE,
+    catalog_options,
+    choose_allocator,
+    column_names,
+    prefixes,
+    write,
+)
+from cdfd.errors import ConfigError
+
+
+class Changes(StrEnum):
+    """Source of change rows."""
+
+    auto = "auto"
+    cdf = "cdf"
+    files = "files"
+
+
+class Refine(StrEnum):
+    """How updates are found."""
+
+    off = "off"
+    rows = "rows"
+    key = "key"
+    auto = "auto"
+
+
+class RowFormat(StrEnum):
+    """JSON format of change rows."""
+
+    flat = "flat"
+    debezium = "debezium"
+    trevni = "trevni"
+
+
+def tail(
+    table: TABLE,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="First version; `after WHERE` excludes it. Default: latest; with --until, earliest or only the snapshot.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="Last version, or now. Default: follow forever.")
+    ] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
+    ] = False,
+    changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
+    refine: Annotated[
+        Refine, typer.Option(help="How updates are found in versions without change data files.")
+    ] = Refine.auto,
+    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
+    drop_unchanged: Annotated[
+        bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
+    ] = False,
+    net: Annotated[
+        bool, typer.Option("--net", help="Print only the net changes of each key until now, or --until. Needs --key.")
+    ] = False,
+    where: Annotated[
+        str | None, typer.Option(metavar="FILTER", help="Print only rows such as: region = 'de' AND amount > 10.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Print only these columns; `A as C` renames.")
+    ] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A=MASK", help="Hide a column: nullify, constant:VALUE, truncate:2, hmac_sha256:FILE. Repeatable."
+        ),
+    ] = None,
+    exclude_change_types: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Leave out rows of these change types.")
+    ] = None,
+    format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="With -o: append to an existing FILE.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing FILE.")] = False,
+    allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
+    max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
+) -> None:
+    """Print change rows, one JSON object per line.
+
+    WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
+    "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
+    """
+    choose_allocator()
+    from cdfd.cli.commands import tail as tailing
+    from cdfd.plan.row_options import RowOptions
+
+    if (append and overwrite) or ((append or overwrite) and output is None):
+        raise ConfigError(
+            "--append and --overwrite need -o, and exclude each other", hint="Give -o FILE and one of them"
+        )
+    tailing.run(
+        tailing.Request(
+            uri=table,
+            start=from_,
+            until=until,
+            snapshot=snapshot,
+            rows=RowOptions(
+                changes.value,
+                refine.value,
+                column_names(key) or (),
+                _shape(where, columns, mask, exclude_change_types),
+                drop_unchanged,
+            ),
+            net=net,
+            format=format.value,
+            output=output,
+            existing="append" if append else "overwrite" if overwrite else "refuse",
+            allowed_roots=tuple(allowed_root or ()),
+            path_prefixes=prefixes(path_prefix),
+            max_log_line=max_log_line,
+            storage_options=catalog_options(catalog_option),
+        )
+    )
+
+
+def diff(
+    table: TABLE,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WHERE", help="The version before. Default: the newest.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="WHERE", help="The version after. Default: the newest.")] = None,
+    other: Annotated[str | None, typer.Option(metavar="TABLE", help="Another table, which is the state after.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Compare only these columns.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the counts, as JSON.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
+    ] = None,
+    allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
+    max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
+) -> None:
+    """Print the rows that differ between two versions of a table, or between two tables, as change rows.
+
+    Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
+    """
+    choose_allocator()
+    from cdfd.cli.commands import diff as comparing
+
+    comparing.run(
+        comparing.Request(
+            uri=table,
+            start=from_,
+            end=to,
+            other=other,
+            key=column_names(key) or (),
+            columns=column_names(columns),
+            only_summary=summary,
+            output=output,
+            allowed_roots=tuple(allowed_root or ()),
+            path_prefixes=prefixes(path_prefix),
+            max_log_line=max_log_line,
+            storage_options=catalog_options(catalog_option),
+        )
+    )
+
+
+def _shape(where: str | None, columns: str | None, masks: list[str] | None, excluded: str | None) -> Any:
+    from cdfd.plan.shape.shape import AS_IT_IS
+
+    if where is None and columns is None and not masks and excluded is None:
+        return AS_IT_IS  # without the modules of settings
+    from cdfd.config.shapes import shape_of
+    from cdfd.plan.shape.chosen import Chosen
+
+    options = dict[str, object]()
+    for mask in masks or ():
+        column, separator, method = mask.partition("=")
+        if not separator or column in options:
+            raise ConfigError(f"--mask {mask!r:.100}", hint="Give each column once, such as --mask email=truncate:2")
+        options[column.strip()] = method
+    chosen = None if columns is None else [Chosen.parse(each) for each in columns.split(",")]
+    return shape_of(where, chosen, options, column_names(excluded) or ())
+
+
+def inspect(
+    table: TABLE,
+    version: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="Describe this version or time. Default: the newest version.")
+    ] = None,
+    as_json: AS_JSON = False,
+    allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
+    max_log_line: LOG_LINE = None,
+    catalog_option: CATALOG_OPTIONS = None,
+) -> None:
+    """Describe a table, its unsupported features, and the source of its changes."""
+    from cdfd.cli.commands import inspect as inspection
+
+    report = inspection.report(
+        table,
+        version,
+        as_json=as_json,
+        allowed_roots=tuple(allowed_root or ()),
+        path_prefixes=prefixes(path_prefix),
+        max_log_line=max_log_line,
+        storage_options=catalog_options(catalog_option),
+    )
+    write(report)
+
+
+def vacuum(
+    table: TABLE,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Keep files for this time after their removal, such as 7d. Default: the table's."
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the files. Default: only list them.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Allow a retention that is shorter than the table's.")
+    ] = False,
+    as_json: AS_JSON = False,
+) -> None:
+    """List the files that no version of a table in its retention has, or remove them."""
+    from cdfd.cli.commands import vacuum as vacuuming
+
+    write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))
