@@ -12,7 +12,7 @@ ARG RUST_IMAGE=rust:1.95.0-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606
 FROM ${RUST_IMAGE} AS rust
 
 FROM ${PYTHON_IMAGE} AS build
-# Names of files in docker/requirements, separated by spaces: fsspec, librdkafka, msk, otel, spark.
+# Names of files in docker/requirements, separated by spaces: azure-queue, fsspec, librdkafka, msk, otel, pubsub, spark.
 ARG EXTRAS=""
 WORKDIR /srv/build
 # A C compiler, for zstd, and for Rust to link with. Debian removes superseded packages, so a pinned version would soon fail to build.

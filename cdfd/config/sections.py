@@ -72,7 +72,10 @@ class Poll(Section):
     """Longest interval, to which polling backs off while nothing happens."""
 
     notifications: Annotated[str, PlainValidator(values.queue)] | None = None
-    """An Amazon SQS queue with S3's events. The daemon reads it with the credentials of `storage.s3`."""
+    """A queue with the events of a store: of Amazon SQS (`sqs://region/name`, or its URL), which the daemon reads with the credentials of
+    `storage.s3`; a subscription of Google Pub/Sub (`pubsub://project/subscription`); or an Azure storage queue
+    (`azure-queue://account/name`).
+    """
 
     @model_validator(mode="after")
     def _check_order(self) -> Poll:

@@ -18,6 +18,7 @@ from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import After, parse_bound
 from cdfd.storage import credentials
+from cdfd.storage.queues.address import QueueAddress
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES = {
@@ -314,12 +315,12 @@ def addresses(value: object) -> tuple[str, ...]:
 
 
 def queue(value: object) -> str:
-    """A queue of Amazon SQS: `sqs://region/name`, or its URL."""
-    if not isinstance(value, str) or not re.fullmatch(r"(sqs|https?)://[^\s/?#@]+(/[^\s/?#@]+){1,2}", value):
-        raise ValueError("expected a queue such as sqs://eu-west-1/name, or its URL")
-    if not value.startswith("sqs:") and value.count("/") < 4:
-        raise ValueError("expected the URL of a queue, with account and name")
-    return value
+    """The address of a queue; see `QueueAddress.parse`."""
+    try:
+        QueueAddress.parse(value if isinstance(value, str) else "")
+    except ConfigError as error:
+        raise ValueError(f"expected a queue. {error.hint}") from None
+    return str(value)
 
 
 def _refuse_credentials(address: str) -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -35,9 +34,9 @@ from cdfd.runtime.progress_line import is_watched
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import Ledger, app_id
-
-if TYPE_CHECKING:
-    from cdfd.storage.s3.sqs import Queue
+from cdfd.storage.queues.address import QueueAddress
+from cdfd.storage.queues.base import Queue
+from cdfd.storage.queues.factory import open_queue
 
 HEAD_START_SECONDS = 0.003
 """Seconds that the delivery of a commit has the processor to itself, before the next commit is looked for."""
@@ -56,7 +55,7 @@ class Shared:
         ledger_of: the ledger of a table; None if there is no ledger.
         admission: of large deliveries.
         file_events: watches local folders.
-        notifications: receives S3 events; None if not configured.
+        notifications: receives events of stores; None if not configured.
         engine: of large versions.
         warned: the warnings of each table; see `Feed`.
         mailboxes: the requests for each table.
@@ -112,7 +111,7 @@ async def shared(
 
 @asynccontextmanager
 async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
-    """The receiver of S3 events; None if not configured."""
+    """The receiver of events of stores; None if not configured."""
     if config.poll.notifications is None:
         yield None
         return
@@ -120,16 +119,12 @@ async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notification
         yield notifications
 
 
-def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
-    # Imports the S3 client, which is slow, and which other stores do not need.
-    from cdfd.storage.s3 import sqs
-    from cdfd.storage.s3.options import parse
-
-    return sqs.open_queue(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
+def _queue(config: Settings, address: str) -> AbstractAsyncContextManager[Queue]:
+    return open_queue(QueueAddress.parse(address), config.storage.s3.options())
 
 
 async def check_notifications(config: Settings) -> str | None:
-    """Check the queue of S3 events; None if none is configured. Takes no message from it.
+    """Check the queue of events; None if none is configured. Takes no message from it.
 
     Raises:
         StorageError: the queue does not exist, or cannot be read.

@@ -12,7 +12,7 @@ from cdfd.delta.paths import Prefixes
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.log.log import DeltaLog
-from cdfd.log.notifications import Notifications
+from cdfd.log.notifications import STORES, Notifications
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
@@ -109,13 +109,13 @@ class Table:
         replacements: bool = True,
         head_start: float = 0,
     ) -> Iterator[Tailer]:
-        """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table on S3.
+        """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table in a bucket.
 
         Args:
             clock: time.
             interval, max_interval: seconds from one poll to the next.
             file_events: shared between tables; None for its own.
-            notifications: S3 event notifications.
+            notifications: of the bucket.
             replacements, head_start: see `Tailer`.
         """
         time = clock or SystemClock()
@@ -124,7 +124,7 @@ class Table:
             storage = self.log.storage
             if isinstance(storage, LocalStorage):
                 watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
-            elif notifications is not None and storage.uri.startswith("s3://"):
+            elif notifications is not None and storage.uri.partition("://")[0] in STORES:
                 watch = notifications.watch(storage.uri, max_interval)
             else:
                 watch = PollWatch(time)

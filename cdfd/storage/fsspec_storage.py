@@ -312,7 +312,7 @@ def _credential(config: Mapping[str, str]) -> dict[str, object]:
     if "gcs.oauth-token" in config:
         from google.oauth2.credentials import Credentials  # gcsfs has it, and takes no bare token
 
-        return {"token": Credentials(config["gcs.oauth-token"])}
+        return {"token": Credentials(config["gcs.oauth-token"])}  # type: ignore[no-untyped-call]
     return {}
 
 

@@ -20,9 +20,10 @@ def programs() -> Iterator[Step]:
 
 
 def test() -> Iterator[Step]:
-    """Jars of Kafka, Spark and Delta Kernel. Two runs of Maven at once would conflict."""
+    """Jars of Kafka, Spark and Delta Kernel, and Azurite. Two runs of Maven at once would conflict."""
     from tests.support.catalogs import kernel
     from tests.support.kafka import installation as kafka
+    from tests.support.queues import azurite
     from tests.support.spark import archive
     from tests.support.spark import installation as spark
 
@@ -32,6 +33,8 @@ def test() -> Iterator[Step]:
         yield kernel.installed
     if spark.missing() is None:
         yield archive.options
+    if azurite.missing() is None:
+        yield azurite.install
 
 
 def integration() -> Iterator[Step]:

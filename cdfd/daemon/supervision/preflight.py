@@ -14,6 +14,7 @@ from cdfd.deliver.configured import open_table
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.configured import connector
 from cdfd.storage.location import open_storage
+from cdfd.storage.queues.address import QueueAddress
 
 
 def preflight(config: Settings, shard: Shard | None = None) -> None:
@@ -39,9 +40,7 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
         open_storage(config.progress.ledger.uri, config.options(config.progress.ledger.uri))
     connector(config).preflight()
     if config.poll.notifications is not None:
-        from cdfd.storage.s3.sqs import QueueName  # imports the S3 client, which is slow
-
-        QueueName.parse(config.poll.notifications)
+        QueueAddress.parse(config.poll.notifications).check_installed()
     if config.http.tls is not None:
         ServerTls(config.http.tls).warn_of_expiry()
     engine_of(config).check()

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import pytest
 
 from cdfd.errors import StorageError
 from cdfd.log.notifications import MAX_DELAY_SECONDS, Notifications, NotifiedWatch
 from cdfd.log.watch import Backoff
+from cdfd.storage.queues.base import Message, ObjectCreated
 from tests.support.lake import manual_clock
-
-
-@dataclass(frozen=True)
-class Message:
-    body: str
-    receipt: str = "r"
 
 
 class Queue:
@@ -42,13 +35,14 @@ class Queue:
             raise found
         return found
 
+    async def check(self) -> None: ...
+
     async def delete(self, receipts: Sequence[str]) -> None:
         self.deleted += receipts
 
 
 def created(key: str, receipt: str = "r", bucket: str = "b") -> Message:
-    event = {"bucket": {"name": bucket}, "object": {"key": key}}
-    return Message(json.dumps({"source": "aws.s3", "detail-type": "Object Created", "detail": event}), receipt)
+    return Message(receipt, [ObjectCreated(bucket, key)])
 
 
 ENTRY = "lake/t/_delta_log/00000000000000000003.json"
@@ -94,7 +88,7 @@ async def test_the_table_that_is_meant_is_woken() -> None:
         await turns()
         others = [created(key) for key in (f"x/{ENTRY}", "lake/t/_delta_log/_last_checkpoint", "lake/t/x.json", "")]
         queue.coming.put_nowait([*others, created(ENTRY, bucket="c"), created("_delta_log/3.json", "root")])
-        queue.coming.put_nowait([Message("hello", "strange")])
+        queue.coming.put_nowait([Message("strange", None)])
         await turns()
         assert [task.done() for task in waiting] == [False, False, True]
         queue.coming.put_nowait([created(ENTRY, "ours")])
@@ -179,3 +173,37 @@ async def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:
         "no notifications of new commits, polling instead: no such queue",
         "notifications of new commits can be received again",
     ]
+
+
+async def test_foreign_messages_are_reported_once_and_left(caplog: pytest.LogCaptureFixture) -> None:
+    clock, queue = manual_clock(), Queue()
+    async with Notifications(queue.open, clock).running():
+        for _ in range(3):
+            queue.coming.put_nowait([Message("strange", None), created(ENTRY, "event")])
+        await turns()
+    assert [line.message for line in caplog.records] == [
+        "the queue has messages that are not events of the store; cdfd leaves them in the queue"
+    ]
+    assert queue.deleted == ["event"] * 3
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://b/lake/t",
+        "gs://b/lake/t",
+        "gcs://b/lake/t",
+        "az://b/lake/t",
+        "abfs://b/lake/t",
+        "abfss://b@account.dfs.core.windows.net/lake/t",
+    ],
+)
+async def test_table_of_each_store_is_woken_by_bucket_and_key(uri: str) -> None:
+    clock, queue = manual_clock(), Queue()
+    async with Notifications(queue.open, clock).running() as notifications:
+        watch = notifications.watch(uri, 8)
+        waiting = asyncio.create_task(watch.wait(1e6))
+        await turns()
+        queue.coming.put_nowait([created(ENTRY)])
+        await turns()
+        assert waiting.done()

@@ -2,78 +2,82 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from cdfd.errors import ConfigError, StorageError
 from cdfd.log.notifications import Notifications
 from cdfd.log.table import Table
 from cdfd.runtime.clock import SystemClock
-from cdfd.storage.s3 import sqs
-from cdfd.storage.s3.options import parse
+from cdfd.storage.queues.address import QueueAddress
+from cdfd.storage.queues.factory import open_queue
 from tests.standard.s3.test_requests import new_table
 from tests.support.commands import cdfd
 from tests.support.kafka.history import Location
 from tests.support.kafka.pipeline import Pipeline, do
 from tests.support.kafka.shared import SharedBroker
 from tests.support.lake import WITHIN, rows
+from tests.support.queues.writers import client
 from tests.support.s3.server import KEY_ID, SECRET, Server
 
 HOURS = 7200.0
 
 
-@contextmanager
-def client(server: Server, service: str) -> Iterator[Any]:
-    found = boto3.client(
-        service,
-        endpoint_url=server.url,
-        aws_access_key_id=KEY_ID,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-    )
-    try:
-        yield found
-    finally:
-        found.close()
+ROUTES = ("S3", "SNS", "EventBridge")
 
 
 @pytest.fixture
-def queue(moto_server: Server, bucket: str) -> str:
+def route() -> str:
+    """How events reach the queue."""
+    return "S3"
+
+
+@pytest.fixture
+def queue(moto_server: Server, bucket: str, route: str) -> str:
     """The URL of a queue that receives an event for each object written to `bucket`."""
-    with client(moto_server, "sqs") as asked:
-        url: str = asked.create_queue(QueueName=bucket)["QueueUrl"]
-        arn = asked.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    told = {"QueueConfigurations": [{"QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}]}
-    with client(moto_server, "s3") as asked:
-        asked.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=told)
+    with closing(client(moto_server, "sqs")) as sqs:
+        url: str = sqs.create_queue(QueueName=bucket)["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    events = {"Events": ["s3:ObjectCreated:*"]}
+    configuration: dict[str, Any] = {"QueueConfigurations": [{"QueueArn": arn, **events}]}
+    if route == "SNS":
+        with closing(client(moto_server, "sns")) as sns:
+            topic = sns.create_topic(Name=bucket)["TopicArn"]
+            sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+        configuration = {"TopicConfigurations": [{"TopicArn": topic, **events}]}
+    elif route == "EventBridge":
+        with closing(client(moto_server, "events")) as bridge:
+            pattern = {"source": ["aws.s3"], "detail": {"bucket": {"name": [bucket]}}}
+            bridge.put_rule(Name=bucket, EventPattern=json.dumps(pattern))
+            bridge.put_targets(Rule=bucket, Targets=[{"Id": "queue", "Arn": arn}])
+        configuration = {"EventBridgeConfiguration": {}}
+    with closing(client(moto_server, "s3")) as s3:
+        s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=configuration)
     return url
 
 
 def left(server: Server, queue: str) -> int:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    with client(server, "sqs") as asked:
+    with closing(client(server, "sqs")) as asked:
         found = asked.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
     return sum(map(int, found.values()))
 
 
+@pytest.mark.parametrize("route", ROUTES)
 async def test_a_commit_wakes_its_reader(moto_server: Server, bucket: str, queue: str) -> None:
     """Polls alone would take hours. Messages that are not from S3 stay in the queue."""
     uri = f"s3://{bucket}/lake/my orders"
-    options = parse(moto_server.options())
 
-    with client(moto_server, "sqs") as asked:
+    with closing(client(moto_server, "sqs")) as asked:
         asked.send_message(QueueUrl=queue, MessageBody="hello")
     writer = await new_table(moto_server, uri)
     table = Table.open(uri, moto_server.options())
     clock = SystemClock()
-    name = sqs.QueueName.parse(queue)
-    async with Notifications(partial(sqs.open_queue, name, options), clock).running() as notifications:
+    opener = partial(open_queue, QueueAddress.parse(queue), moto_server.options())
+    async with Notifications(opener, clock).running() as notifications:
         with table.tailer(clock, HOURS, HOURS, notifications=notifications) as tailer:
             async with aclosing(tailer.entries(2)) as entries:  # type: ignore[type-var]
                 for version in range(2, 6):
@@ -138,46 +142,3 @@ def test_check(
         assert ended.code == 1
         assert last.startswith("notifications")
         assert "Check the queue's name" in last
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("sqs://eu-west-1/shop", sqs.QueueName(None, "shop", "eu-west-1")),
-        (
-            "https://sqs.eu-west-1.amazonaws.com/123/shop",
-            sqs.QueueName("https://sqs.eu-west-1.amazonaws.com/123/shop", "shop", "eu-west-1"),
-        ),
-        (
-            "sqs://sqs.us-gov-east-1.amazonaws.com/1/q",
-            sqs.QueueName("https://sqs.us-gov-east-1.amazonaws.com/1/q", "q", "us-gov-east-1"),
-        ),
-        ("http://localhost:4566/0/q", sqs.QueueName("http://localhost:4566/0/q", "q", None)),
-    ],
-)
-def test_names(text: str, expected: sqs.QueueName) -> None:
-    assert sqs.QueueName.parse(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "shop", "sqs://shop", "https://sqs.eu-west-1.amazonaws.com/shop", "ftp://x/1/2"])
-def test_what_is_no_name(text: str) -> None:
-    with pytest.raises(ConfigError):
-        sqs.QueueName.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("{server}/123456789012/no-such-queue", "Check the queue's name"),
-        ("http://127.0.0.1:1/1/q", "EndpointConnectionError"),
-    ],
-)
-def test_one_that_is_not_there(moto_server: Server, url: str, said: str) -> None:
-    async def scenario() -> None:
-        name = sqs.QueueName.parse(url.format(server=moto_server.url))
-        async with sqs.open_queue(name, parse(moto_server.options())) as queue:
-            await queue.receive()
-
-    with pytest.raises(StorageError, match=said) as caught:
-        asyncio.run(scenario())
-    assert SECRET not in str(caught.value)

@@ -16,7 +16,6 @@ import pyarrow as pa
 from cdfd.cli.commands.backfill_job import Job
 from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
-from cdfd.log.notifications import parse_event
 from cdfd.model.columns import change_schema
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.files import folder as delivery_folder
@@ -25,6 +24,7 @@ from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.transactions.sink import job_of
 from cdfd.spark.engine.kafka_sink import snapshot_version
 from cdfd.spark.source.offsets import Offset
+from cdfd.storage.queues.events import parse_azure_event, parse_s3_event
 from tests.support.change_rows import record_encoder
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded
@@ -142,7 +142,8 @@ ANSWERS = ({"id": 7}, [1, 2], {"id": 1, "schema": SCHEMA}, ["AVRO", "JSON"], {"e
 def check_answer(case: Case) -> str:
     """An event of a queue; what a schema registry says."""
     data = case.files["answer"]
-    parse_event(data.decode("utf-8", "replace"))
+    parse_s3_event(data.decode("utf-8", "replace"))
+    parse_azure_event(data.decode("utf-8", "replace"))
 
     class Pool:
         def request(self, *_: Any, **__: Any) -> Any:

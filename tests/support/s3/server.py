@@ -57,7 +57,7 @@ def moto(folder: Path) -> Iterator[Server]:
     """moto's server: S3 in memory, as its authors understand AWS."""
     port = free_port()
     command = [sys.executable, "-c", _MOTO, str(port)]
-    with _running(command, port, folder / "moto.log", {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}) as server:
+    with run_server(command, port, folder / "moto.log", {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}) as server:
         yield server
 
 
@@ -68,7 +68,7 @@ def versitygw(folder: Path) -> Iterator[Server]:
     (folder / "data").mkdir(parents=True)
     command = [str(gateway()), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", str(folder / "data")]
     variables = {**os.environ, "ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": SECRET}
-    with _running(command, port, folder / "versitygw.log", variables) as server:
+    with run_server(command, port, folder / "versitygw.log", variables) as server:
         yield server
 
 
@@ -113,7 +113,8 @@ child.wait()
 
 
 @contextmanager
-def _running(command: list[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Server]:
+def run_server(command: list[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Server]:
+    """A server's process, once it listens on its port."""
     guarded = command if command[0] == sys.executable else [sys.executable, "-I", "-S", "-c", _GUARD, *command]
     with log.open("wb") as out:
         process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment)
