@@ -85,6 +85,13 @@ class Monitor:
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
 
+    def tolerates(self) -> bool:
+        """Whether the errors that stop the loop do not count yet, because they may end by themselves; see `cdfd.deliver.grace`.
+
+        It answers, as `urgency` does.
+        """
+        return False
+
     def paused(self, pause: Pause | None) -> None:
         """A request paused the table; None: the table is not paused."""
 
@@ -97,7 +104,7 @@ class Monitor:
     def urgency(self) -> float | None:
         """Seconds until clean-up may remove what is not delivered, if the table is at risk; None if it is not.
 
-        The only method that answers: a table at risk is admitted first.
+        A table at risk is admitted first.
         """
         return None
 

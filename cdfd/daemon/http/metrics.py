@@ -74,6 +74,7 @@ class TableMetrics:
         # Created at 0: Prometheus would see no increase in a counter that first appears at 1.
         self._rows = {kind: families.rows.labels(table, kind) for kind in CHANGE_TYPES}
         self._errors = {family: families.errors.labels(table, family) for family in _error_families()}
+        self._transient = families.transient.labels(table)
         self._stages = {stage: families.stages.labels(table, stage) for stage in STAGES}
         self._commits = families.commits.labels(table)
         self._bytes_read = families.bytes_read.labels(table)
@@ -102,8 +103,11 @@ class TableMetrics:
         """An aborted transaction."""
         self._aborted.inc()
 
-    def error(self, error: CdfdError) -> None:
-        """An error."""
+    def error(self, error: CdfdError, *, counts: bool = True) -> None:
+        """An error. `counts`: whether its outage does; see `cdfd.deliver.grace`."""
+        if not counts:
+            self._transient.inc()
+            return
         (self._errors.get(error.family) or self._families.errors.labels(self._table, OTHER)).inc()
 
 
@@ -165,8 +169,11 @@ class _Families:
         self.bytes_read = counter("cdfd_bytes_read", "Bytes of the files read for delivered rows.")
         self.errors = counter(
             "cdfd_errors",
-            "Errors, including those that did not stop the loop, such as a ledger that is not writable.",
+            "Errors that count, including those that did not stop the loop, such as a ledger that is not writable.",
             "family",
+        )
+        self.transient = counter(
+            "cdfd_transient_errors", "Errors within the grace of their class: most outages end by themselves."
         )
         self.transactions = counter(
             "cdfd_transactions",
@@ -192,7 +199,7 @@ class _Families:
             for value in (*values, OTHER):
                 with suppress(KeyError):  # OTHER only exists if it was needed
                     family.remove(table, value)
-        for single in (self.commits, self.bytes_read, self.delivery):
+        for single in (self.commits, self.bytes_read, self.transient, self.delivery):
             single.remove(table)
 
 

@@ -19,7 +19,7 @@ class Search:
         tables: number of tables that the last search found.
         vanished: the tables that have vanished since the start, by location; one that came back is not among them.
         searched_ms: time of the last complete search, in milliseconds since the Unix epoch; None: none yet.
-        errors: number of failed searches.
+        errors: number of failed searches in outages that count; see `cdfd.deliver.grace`.
         error: the error of the last search; None: it was complete.
     """
 
@@ -33,9 +33,9 @@ class Search:
         """A search was complete."""
         self.tables, self.searched_ms, self.error = tables, now_ms, None
 
-    def failed(self, error: str) -> None:
-        """A search failed."""
-        self.errors, self.error = self.errors + 1, error
+    def failed(self, error: str, *, counts: bool) -> None:
+        """A search failed. `counts`: whether its outage does."""
+        self.errors, self.error = self.errors + counts, error
 
 
 @dataclass(slots=True)

@@ -56,7 +56,8 @@ class Status:
         known = self._tables.get(table.name)
         if known is not None and known.table == table:
             return known
-        monitor = TableMonitor(table, self._metrics.table(table.name), self._clock)
+        starts_at_work = not self.not_ready()
+        monitor = TableMonitor(table, self._metrics.table(table.name), self._clock, starts_at_work=starts_at_work)
         self._tables[table.name] = monitor
         return monitor
 

@@ -14,6 +14,7 @@ from typing import Any
 from cdfd.config import settings
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
+from cdfd.deliver.grace import START_SECONDS, Outage
 from cdfd.deliver.headroom import Headroom, HeadroomTracker
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.states import Event, State, next_state
@@ -48,13 +49,16 @@ class TableMonitor(Monitor):
         table: of the configuration.
         metrics: of that table.
         clock: the source of time.
+        starts_at_work: whether the table joins a daemon that is ready, which it stays for the time of a start.
 
     Attributes:
         activity: recent events.
         exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
     """
 
-    def __init__(self, table: settings.Table, metrics: TableMetrics, clock: Clock) -> None:
+    def __init__(
+        self, table: settings.Table, metrics: TableMetrics, clock: Clock, *, starts_at_work: bool = False
+    ) -> None:
         self.table = table
         self._metrics = metrics
         self._clock = clock
@@ -67,6 +71,8 @@ class TableMonitor(Monitor):
         self._lag_known = False  # whether no oldest pending version means no lag
         self._was_ready = False  # whether the table delivered, or was at the tip, since the start
         self._paused = False
+        self._start_ends = clock.monotonic() + (START_SECONDS if starts_at_work else 0.0)
+        self._outage, self._ledger_outage = Outage(), Outage()
         self._delivered_ms: int | None = None
         self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
         self._commits = 0
@@ -112,7 +118,7 @@ class TableMonitor(Monitor):
         """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
         self._enter("reached_tip")
         self._lag_known = self._was_ready = True
-        self._paused = False
+        self._work()
         self._oldest = None
         self._headroom.at_tip()
         if self._position is not None and self._position.version > 0:
@@ -157,7 +163,7 @@ class TableMonitor(Monitor):
                 self._oldest = (following.version, last.timestamp_ms)
         if versions or any(rows.values()):
             self._was_ready = True
-            self._paused = False
+            self._work()
             self._delivered_ms = now_ms
 
     def stage(self, name: str, seconds: float) -> None:
@@ -176,10 +182,11 @@ class TableMonitor(Monitor):
     def recorded(self, version: int) -> None:
         """The ledger records this version as delivered."""
         self._ledger_version = version
+        self._ledger_outage.work()
 
     def error(self, error: CdfdError) -> None:
-        """An error that does not stop the loop."""
-        self._metrics.error(error)
+        """An error that does not stop the loop: most are of the ledger."""
+        self._metrics.error(error, counts=self._ledger_outage.fail(error, self._clock.monotonic()))
         self._note_error(LastError(error, self._clock.now_ms()))
 
     def paused(self, pause: Pause | None) -> None:
@@ -196,13 +203,18 @@ class TableMonitor(Monitor):
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
-        self._metrics.error(error)
-        retry_at = None if retry_in is None else self._clock.monotonic() + retry_in
+        now = self._clock.monotonic()
+        self._metrics.error(error, counts=self._outage.fail(error, now) or retry_in is None)
+        retry_at = None if retry_in is None else now + retry_in
         self._note_error(LastError(error, self._clock.now_ms(), retry_at))
         self._enter("failed" if retry_in is None else "retrying")
         self._paused = True
         self._lag_known = False
         self._headroom.failed(error)
+
+    def tolerates(self) -> bool:
+        """Whether the errors that stop the loop do not count yet; see `Monitor`."""
+        return self._state != "failed" and not self._outage.counts(self._clock.monotonic())
 
     def stopped(self) -> None:
         """The loop stopped on request."""
@@ -273,20 +285,21 @@ class TableMonitor(Monitor):
         )
 
     def not_ready(self) -> str | None:
-        """Why this table is not ready; None if it is."""
+        """Why this table is not ready; None if it is. An outage that does not count yet leaves a ready table ready."""
         what = "" if self._last_error is None else _short(self._last_error.error.what)
         if self._state == "failed":
             return f"failed without a retry: {what}"
-        if self._state == "backing_off":
-            return f"retry in {self.retry_in() or 0:.1f} s: {what}"
         if self._state == "stopped":
             return "stopped"
         if self._state == "paused":
             return None  # as an operator wants it
+        was_ready = self._was_ready or self._clock.monotonic() < self._start_ends
+        if was_ready and (not self._paused or self.tolerates()):
+            return None
+        if self._state == "backing_off":
+            return f"retry in {self.retry_in() or 0:.1f} s: {what}"
         if self._paused:
             return f"retrying after: {what}"
-        if self._was_ready:
-            return None
         return "not started yet" if self._state == "starting" else "nothing is delivered yet"
 
     def document(self) -> dict[str, Any]:
@@ -316,6 +329,11 @@ class TableMonitor(Monitor):
 
     def _enter(self, event: Event, phase: Phase | None = None) -> None:
         self._state = next_state(self._state, event, phase)
+
+    def _work(self) -> None:
+        """The loop works, whatever failed before."""
+        self._paused = False
+        self._outage.work()
 
     def _note_error(self, error: LastError) -> None:
         self._last_error = error

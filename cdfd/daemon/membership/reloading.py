@@ -16,6 +16,7 @@ from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.supervision.preflight import preflight
+from cdfd.deliver.grace import Outage
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.watch import DirectoryWatch
 from cdfd.runtime.clock import Clock
@@ -74,6 +75,7 @@ class Reloading:
         hangup: asyncio.Event,
     ) -> None:
         self._hangup = hangup
+        self._outage = Outage()
         self._path = path
         self._members = members
         self._searching = searching
@@ -96,22 +98,25 @@ class Reloading:
                 content = await self._settled()
                 if content != known or self._hangup.is_set():
                     self._hangup.clear()
-                    known = content
-                    await self.reload()
+                    known = content if await self.reload() else None
         finally:
             watch.close()
 
-    async def reload(self) -> None:
-        """Read the file, and apply its tables. If it is invalid, log that and change nothing."""
+    async def reload(self) -> bool:
+        """Read the file, and apply its tables. If it is invalid, log that and change nothing. False: read it again later."""
         try:
             config = await asyncio.to_thread(load, self._path)
             await self._apply(config)
         except CdfdError as error:
             self._refuse(error)
+            return not error.retriable  # such as that of a store that a pattern searches
+        self._outage.work()
+        return True
 
     def _refuse(self, error: CdfdError) -> None:
         self._searches.reload_error = str(error)
-        logger.error("the new configuration is not used: %s", error)
+        counts = self._outage.fail(error, self._clock.monotonic())
+        logger.log(logging.ERROR if counts else logging.WARNING, "the new configuration is not used: %s", error)
 
     async def _apply(self, config: Settings) -> None:
         if self._members.config.engine.kind == "spark":

@@ -8,6 +8,7 @@ from cdfd.config.discovery import Discovery
 from cdfd.daemon.http.searches import Search, Searches
 from cdfd.daemon.membership.discovery import Folders, FolderSearch, Steps
 from cdfd.daemon.membership.members import Members
+from cdfd.deliver.grace import Outage
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
 from cdfd.runtime.clock import Clock
@@ -113,6 +114,7 @@ class Searching:
         if before is not None:
             status.found(self._clock.now_ms(), len(before))
         watch, backoff = self._watched(discovery)
+        outage = Outage()
         try:
             while True:
                 began = self._clock.monotonic()
@@ -122,8 +124,9 @@ class Searching:
                 try:
                     folders = await search.search()
                 except CdfdError as error:
-                    self._fail(discovery, status, error)
+                    self._fail(discovery, status, error, counts=outage.fail(error, self._clock.monotonic()))
                     continue
+                outage.work()
                 tables = frozenset(folders.tables)
                 self._report(discovery, status, before or frozenset(), tables)
                 status.found(self._clock.now_ms(), len(tables))
@@ -142,9 +145,10 @@ class Searching:
             return watch, Backoff(min(FIRST_SECONDS, interval), interval)
         return PollWatch(self._clock), Backoff(interval, interval)
 
-    def _fail(self, discovery: Discovery, status: Search, error: CdfdError) -> None:
-        status.failed(str(error))
-        logger.error("cannot search for tables in %s: %s", discovery.discover, error)
+    def _fail(self, discovery: Discovery, status: Search, error: CdfdError, *, counts: bool) -> None:
+        status.failed(str(error), counts=counts)
+        level = logging.ERROR if counts else logging.WARNING
+        logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
 
     def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
         for steps in sorted(before - now):

@@ -285,7 +285,8 @@ class Supervisor:
         delay *= self._random.uniform(0.75, 1.25)
         table.monitor.failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
-        logger.error("%s; retrying in %.1f s", error, delay, extra=extra)
+        level = logging.WARNING if table.monitor.tolerates() else logging.ERROR
+        logger.log(level, "%s; retrying in %.1f s", error, delay, extra=extra)
         await self._wait(table, delay)
 
     async def _wait(self, table: _Supervised, delay: float) -> None:

@@ -90,6 +90,10 @@ class Monitors(Monitor):
         for each in self._monitors:
             each.failed(error, retry_in)
 
+    def tolerates(self) -> bool:
+        """See `Monitor`."""
+        return any(each.tolerates() for each in self._monitors)
+
     def paused(self, pause: Pause | None) -> None:
         """See `Monitor`."""
         for each in self._monitors:

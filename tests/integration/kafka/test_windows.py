@@ -123,7 +123,7 @@ class TestConnectionLost:
         proxy.refuse()
         with proxied.daemon() as daemon:
             line = daemon.wait_for("retrying in")
-            assert line["level"] == "error"
+            assert line["level"] == "warning"
             assert proxy.address in line["message"]
             proxy.resume()
             assert proxied.check() == 3

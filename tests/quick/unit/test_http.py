@@ -71,8 +71,8 @@ async def test_ready_once_every_table_is() -> None:
             client.status.table(name).started(at(1))
             client.status.table(name).at_tip()
         assert await client.json("/readyz") == (200, {"ready": True, "not_ready": {}})
-        client.status.table("orders").failed(SinkError("the broker is away", retriable=True), 5.0)
-        why = {"orders": "retry in 5.0 s: the broker is away"}
+        client.status.table("orders").failed(SinkError("a topic is gone"), 5.0)
+        why = {"orders": "retry in 5.0 s: a topic is gone"}
         assert await client.json("/readyz") == (503, {"ready": False, "not_ready": why})
         client.status.table("orders").started(at(1))
         client.status.table("orders").committed(at(2), [version(1)], {"insert": 1}, 1)

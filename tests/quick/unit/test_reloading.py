@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from cdfd.config import load
+from cdfd.config.discovery import Discovery
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership.discovery import Folders
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, changed_settings
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.monitor import Monitor
+from cdfd.errors import StorageError
 from cdfd.runtime.file_events import FileEvents
 from tests.support.manual_time import ManualClock
 
@@ -143,6 +146,32 @@ def test_what_cannot_be_applied_changes_nothing(more: dict[str, Any], problem: s
             assert "cdfd_config_last_reload_successful 1.0" in daemon.status.metrics()().decode()
 
     asyncio.run(scenario())
+
+
+def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is right, and stays as it is."""
+
+    async def busy(self: Searching, discoveries: object) -> dict[Discovery, Folders]:
+        raise StorageError("busy", retriable=True)
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running():
+            daemon.write("/a", "/b")
+            with monkeypatch.context() as patched:
+                patched.setattr(Searching, "search", busy)
+                assert not await daemon.reloading.reload()
+            assert names(daemon.status) == ["a"]
+            assert await daemon.reloading.reload()
+            assert names(daemon.status) == ["a", "b"]
+            daemon.path.write_text("tables: 1")
+            assert await daemon.reloading.reload()  # only another file helps
+
+    with caplog.at_level("WARNING", "cdfd.daemon"):
+        asyncio.run(scenario())
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
 def test_queries_of_spark_read_their_configuration_once(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from cdfd.config import Secret
+from cdfd.config.settings import Table
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
+from cdfd.deliver.grace import START_SECONDS
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
 from cdfd.escaping import LONGEST_LINE
@@ -270,14 +272,64 @@ def test_a_table_at_the_tip_stays_ready_while_it_delivers_what_comes(orders: Tab
     assert orders.not_ready() is None
 
 
-def test_a_table_that_failed_is_ready_again_once_it_delivers(orders: TableMonitor, clock: ManualClock) -> None:
+def errors(status: Status) -> tuple[float, float]:
+    """Those that count, and those within their grace."""
+    series = measured(status)
+    counted = sum(value for name, value in series.items() if name.startswith("cdfd_errors_total"))
+    return counted, series["cdfd_transient_errors_total"]
+
+
+def test_an_outage_counts_after_the_grace_of_its_error(
+    status: Status, orders: TableMonitor, clock: ManualClock
+) -> None:
     orders.started(at(4))
     orders.at_tip()
     orders.failed(RETRIABLE, 5.0)
+    clock.advance(119)
+    assert (orders.tolerates(), orders.not_ready()) == (True, None)
+    assert errors(status) == (0, 1)
     clock.advance(1)
-    assert orders.not_ready() == "retry in 4.0 s: the broker is away"
+    orders.failed(RETRIABLE, 5.0)
+    assert orders.not_ready() == "retry in 5.0 s: the broker is away"
+    assert errors(status) == (1, 1)
     orders.started(at(4))
     assert orders.not_ready() == "retrying after: the broker is away"
+    orders.at_tip()
+    assert orders.not_ready() is None
+
+
+def test_a_ledger_that_fails_counts_after_the_grace_of_its_error(status: Status, orders: TableMonitor) -> None:
+    orders.error(StorageError("busy", retriable=True))
+    assert errors(status) == (0, 1)
+    orders.error(StorageError("no permission"))
+    assert errors(status) == (1, 1)
+
+
+def test_a_table_that_never_delivered_is_not_ready_while_it_fails(orders: TableMonitor) -> None:
+    orders.failed(RETRIABLE, 5.0)
+    assert orders.not_ready() == "retry in 5.0 s: the broker is away"
+
+
+def test_a_table_that_joins_a_ready_daemon_has_time_to_start(status: Status, clock: ManualClock) -> None:
+    at_first = status.add(Table(name="at-first", uri="/at-first", topic="at-first"))
+    assert at_first.not_ready() == "not started yet"
+    for monitor in status.tables():
+        monitor.started(at(1))
+        monitor.at_tip()
+    joined = status.add(Table(name="joined", uri="/joined", topic="joined"))
+    assert joined.not_ready() is None
+    clock.advance(START_SECONDS)
+    assert joined.not_ready() == "not started yet"
+
+
+def test_a_table_that_failed_is_ready_again_once_it_delivers(orders: TableMonitor, clock: ManualClock) -> None:
+    orders.started(at(4))
+    orders.at_tip()
+    orders.failed(SinkError("a topic is gone"), 5.0)
+    clock.advance(1)
+    assert orders.not_ready() == "retry in 4.0 s: a topic is gone"
+    orders.started(at(4))
+    assert orders.not_ready() == "retrying after: a topic is gone"
     orders.at_tip()
     assert orders.not_ready() is None
     orders.failed(RETRIABLE, None)

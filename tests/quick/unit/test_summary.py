@@ -34,7 +34,7 @@ def test_what_was_delivered_and_what_is_behind() -> None:
     tables[0].at_tip()
     assert str(summary.line()) == "delivered 2 versions and 1,000 rows since the last such line"
     assert summary.line() is None
-    tables[1].failed(SinkError("no broker", retriable=True), 1.0)
+    tables[1].failed(SinkError("no topic"), 1.0)
     assert summary.line() == Line(0, 0, 0, 0.0, 1)
 
 

@@ -120,7 +120,7 @@ def test_a_store_that_fails_for_longer(pipeline: Pipeline, proxy: Proxy) -> None
         line = daemon.wait_for("retrying in")
         for expected in ("SlowDown", f"gave up after {DEADLINE:g} seconds", "_delta_log", "version 2"):
             assert expected in line["message"]
-        assert line["level"] == "error"
+        assert line["level"] == "warning"
         proxy.faults = []
         assert pipeline.check() == 3
         assert daemon.has_said("resuming at version 2")
