@@ -131,7 +131,7 @@ class AtTip(NullMonitor):
     def __init__(self) -> None:
         self.reached = asyncio.Event()
 
-    def at_tip(self, version: int) -> None:
+    def at_tip(self, listed: int = -1) -> None:
         self.reached.set()
 
 

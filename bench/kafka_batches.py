@@ -86,8 +86,7 @@ def report_batches() -> None:
 
 def report_transactions(servers: str) -> None:
     makers: dict[str, Make] = {
-        "kafka-python, whole batches": KafkaPythonProducer,
-        "kafka-python, send()": partial(KafkaPythonProducer, whole_batches=False),
+        "kafka-python": KafkaPythonProducer,
         "librdkafka": LibrdkafkaProducer,
     }
     print(f"\n{'a broker on the same machine':40}{'rows/s':>12}   one record: p50    p90    p99 ms")

@@ -68,6 +68,18 @@ def changes_streamed(uri: str) -> Measured:
     return timed(lambda: sum(len(batch) for batch in read(uri, 0)))
 
 
+def first_changes(uri: str, rows: str) -> Measured:
+    import cdfd
+
+    def read() -> int:
+        count, batches = 0, cdfd.changes(uri, 0)
+        while count < int(rows):
+            count += len(next(batches))
+        return count
+
+    return timed(read)
+
+
 def list_cdfd(uri: str) -> Measured:
     from bench.list_files import live_paths
 
@@ -134,6 +146,7 @@ PROBES: dict[str, Callable[..., Measured]] = {
         changes_cdfd,
         changes_delta_rs,
         changes_streamed,
+        first_changes,
         list_cdfd,
         list_delta_rs_uris,
         list_delta_rs_actions,

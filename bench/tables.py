@@ -226,6 +226,21 @@ def _write_big_commit(path: Path, files: int) -> None:
     write_commit(path, 1, actions)
 
 
+def long_strings() -> str:
+    """A table whose version 1 adds a file of a million rows. Each has one of four strings of 1 MB, which the file holds as a dictionary."""
+    return cached("long-strings", _write_long_strings)
+
+
+def _write_long_strings(path: Path) -> None:
+    create(path)
+    rows = orders(0, 1_000_000)
+    strings = pa.DictionaryArray.from_arrays(
+        pa.array(range(1_000_000)).to_numpy() % 4, [each * 10**6 for each in "abcd"]
+    )
+    rows = rows.set_column(rows.schema.get_field_index("status"), "status", strings)
+    write_commit(path, 1, [add_file(path, rows)])
+
+
 def small_commits(count: int) -> str:
     """A table whose versions 1 to `count` add a file of one row each; no checkpoints."""
     return cached(f"small-commits-{count}", lambda path: _write_small_commits(path, count))
