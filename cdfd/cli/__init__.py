@@ -109,7 +109,7 @@ def demo(
         str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster. Default: a local folder.")
     ] = None,
 ) -> None:
-    """Run a demo: a writer changes a table, and a daemon delivers every change."""
+    """Run a demo: a daemon delivers the changes of a table."""
     if kafka is None:
         from cdfd.demo import show
 
@@ -157,7 +157,7 @@ def run(
 
 @app.command()
 def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None:
-    """Validate a configuration, open every table and connect to the sink. Writes nothing."""
+    """Check a configuration, its tables and its sink. Writes nothing."""
     from cdfd.cli.commands import check as checking
     from cdfd.daemon.membership.shard import Shard
 
@@ -177,7 +177,10 @@ def sample(
     rows: Annotated[int, typer.Option(min=1, max=1000, help="Change rows at most.")] = 2,
     as_json: AS_JSON = False,
 ) -> None:
-    """Print records as they would be sent: key, headers, value, size and schema. Sends and registers nothing."""
+    """Print records as they would be sent. Sends nothing.
+
+    Shows key, headers, value, size and schema of each. Registers nothing.
+    """
     from cdfd.cli.commands import sample as sampling
 
     write(sampling.run(config, table, start=from_, rows=rows, as_json=as_json))
@@ -206,7 +209,7 @@ def backfill(
     ] = False,
     engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
 ) -> None:
-    """Publish a range of versions or a snapshot again, while the daemon runs."""
+    """Publish versions or a snapshot again, while the daemon runs."""
     choose_allocator()
     from cdfd.cli.commands import backfill as command
     from cdfd.cli.commands.backfill_job import Request

@@ -87,7 +87,7 @@ def snapshot(
         typer.Option(metavar="CONDITION", help="Only files that may have such rows: \"day >= '2026-01-01'\"."),
     ] = None,
 ) -> None:
-    """Publish the live rows of a table again, between its changes."""
+    """Publish the live rows of a table again, among its changes."""
 
 
 @_request("stop-snapshot", "snapshot/stop")

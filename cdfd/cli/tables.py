@@ -90,6 +90,10 @@ def tail(
         str | None, typer.Option(metavar="A,B", help="Leave out rows of these change types.")
     ] = None,
     format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
+    pretty: Annotated[bool, typer.Option("--pretty", help="Print aligned rows for people instead of JSON.")] = False,
+    no_meta: Annotated[
+        bool, typer.Option("--no-meta", help="Leave out _change_type, _commit_version and the like.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
@@ -129,6 +133,8 @@ def tail(
             ),
             net=net,
             format=format.value,
+            pretty=pretty,
+            meta=not no_meta,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
             allowed_roots=tuple(allowed_root or ()),
@@ -158,9 +164,9 @@ def diff(
     max_log_line: LOG_LINE = None,
     catalog_option: CATALOG_OPTIONS = None,
 ) -> None:
-    """Print the rows that differ between two versions of a table, or between two tables, as change rows.
+    """Print the rows that differ between two versions, or two tables.
 
-    Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
+    They are change rows. Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
     """
     choose_allocator()
     from cdfd.cli.commands import diff as comparing
@@ -212,7 +218,7 @@ def inspect(
     max_log_line: LOG_LINE = None,
     catalog_option: CATALOG_OPTIONS = None,
 ) -> None:
-    """Describe a table, its unsupported features, and the source of its changes."""
+    """Describe a table, its features and the source of its changes."""
     from cdfd.cli.commands import inspect as inspection
 
     report = inspection.report(
@@ -241,7 +247,7 @@ def vacuum(
     ] = False,
     as_json: AS_JSON = False,
 ) -> None:
-    """List the files that no version of a table in its retention has, or remove them."""
+    """List or remove files that no version in the retention has."""
     from cdfd.cli.commands import vacuum as vacuuming
 
     write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))

@@ -55,7 +55,7 @@ def cat(
 
 @trevni.command()
 def stats(file: FILE, as_json: AS_JSON = False) -> None:
-    """Print blocks, sizes, codecs and compression ratios of the physical columns."""
+    """Print blocks, sizes and compression of the physical columns."""
     from cdfd.cli.commands import trevni as command
 
     write(command.stats(file, as_json=as_json))
@@ -63,7 +63,10 @@ def stats(file: FILE, as_json: AS_JSON = False) -> None:
 
 @trevni.command("columns")
 def physical_columns(file: FILE) -> None:
-    """Print the physical columns with their lengths and values, as one JSON document."""
+    """Print the physical columns as JSON.
+
+    It is one document, with the lengths and the values of each column.
+    """
     from cdfd.cli.commands import trevni as command
 
     for part in command.columns(file):
@@ -83,7 +86,10 @@ def convert(
     columns: COLUMNS = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing TARGET.")] = False,
 ) -> None:
-    """Convert a Trevni file to Parquet, JSON lines, Arrow IPC or Avro, or one of them to Trevni."""
+    """Convert a Trevni file to another format, or back.
+
+    The other formats are Parquet, JSON lines, Arrow IPC and Avro.
+    """
     from cdfd.cli.commands import trevni_convert as command
 
     write(

@@ -45,6 +45,11 @@ def check_names(names: Iterable[str]) -> None:
         )
 
 
+def without_change_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Change rows with the table's columns alone."""
+    return rows.select([at for at, name in enumerate(rows.schema.names) if name not in _NAMES])
+
+
 def change_schema(table: pa.Schema) -> pa.Schema:
     """Schema of change rows: the table's columns, then the change columns."""
     return pa.schema([*table, *CHANGE_COLUMNS])

@@ -88,8 +88,15 @@ class ProgressLine:
         bar.update(task, description=f"{where}{self._rows:,} rows {self._verb}, {speed:,.0f} a second")
 
 
+def has_terminal() -> bool:
+    """Whether standard error is a terminal."""
+    with contextlib.suppress(AttributeError, ValueError):  # closed, or not there
+        return sys.stderr.isatty()
+    return False
+
+
 def is_watched() -> bool:
     """Whether standard error is a terminal and standard output is not."""
     with contextlib.suppress(AttributeError, ValueError):  # closed, or not there
-        return sys.stderr.isatty() and not sys.stdout.isatty()
+        return has_terminal() and not sys.stdout.isatty()
     return False

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
+from cdfd.escaping import one_line
 from cdfd.log.bounds import parse_bound
 from cdfd.log.planning import version_batches
 from cdfd.log.start import (
@@ -37,15 +38,16 @@ from cdfd.log.start import (
 from cdfd.log.table import Table, versions
 from cdfd.log.tailer import Tailer
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.columns import COMMIT_VERSION, change_schema
+from cdfd.model.columns import COMMIT_VERSION, change_schema, without_change_columns
 from cdfd.model.plan import ChangePlan
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime import allocator
 from cdfd.runtime.ordered_pool import map_in_order
-from cdfd.runtime.progress_line import ProgressLine, is_watched
+from cdfd.runtime.progress_line import ProgressLine, has_terminal, is_watched
 from cdfd.scan.execute import Execution
 
 if TYPE_CHECKING:
+    from cdfd.cli.commands.tail_pretty import PrettyOutput
     from cdfd.cli.commands.tail_trevni import TrevniOutput
     from cdfd.encode.debezium import DebeziumEncoder
 
@@ -66,6 +68,8 @@ class Request:
     Attributes:
         start: start of the range. Default: `latest`; with `until`, `earliest`; with `until` and `snapshot`, `until`.
         rows: the options of the rows.
+        pretty: whether rows are printed aligned, for people. It needs the format `flat`.
+        meta: whether rows have the change columns. Without them, the format is `flat`.
         existing: what to do with an `output` that is not empty.
     """
 
@@ -76,6 +80,8 @@ class Request:
     rows: RowOptions = AS_STORED
     net: bool = False
     format: Format = "flat"
+    pretty: bool = False
+    meta: bool = True
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
@@ -92,6 +98,11 @@ def run(request: Request) -> None:
     """
     if request.format == "trevni" and (request.output is None or request.existing == "append"):
         raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
+    if request.format != "flat" and (request.pretty or not request.meta):
+        raise ConfigError(
+            f"{'--pretty' if request.pretty else '--no-meta'} excludes --format {request.format}",
+            hint="Leave --format out: both options are of the format flat",
+        )
     allocator.settle()
     with open_output(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
@@ -99,7 +110,7 @@ def run(request: Request) -> None:
 
 async def _run(request: Request, out: BinaryIO) -> None:
     terminal = is_watched() or (request.output is not None and sys.stderr.isatty())
-    writer = Writer(request.uri, request.format, out, terminal=terminal)
+    writer = Writer(request.uri, request.format, out, pretty=request.pretty, meta=request.meta, terminal=terminal)
     work = asyncio.current_task()
     assert work is not None
     terminated = asyncio.Event()
@@ -131,9 +142,9 @@ def _write_net(request: Request, writer: Writer) -> None:
             hint="Net changes are those of a range: give --from and --until",
         )
     start = "earliest" if request.start is None else request.start
-    _, batches = read_range(
-        _open(request), request.rows, start, "now" if request.until is None else request.until, net=True
-    )
+    until = "now" if request.until is None else request.until
+    _announce(f"reading the net changes from {start} until {until}")
+    _, batches = read_range(_open(request), request.rows, start, until, net=True)
     writer.begin(None, empty=request.existing == "overwrite")
     writer.write_rows(batches)
 
@@ -156,6 +167,8 @@ async def _write(request: Request, writer: Writer) -> None:
     execution = Execution(table.files, rows, batch_rows=BATCH_ROWS)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
+        if has_terminal():
+            _announce(_work(first, last, await table.log.latest_version(), snapshot=request.snapshot))
         schema = None
         if rows.names_columns or request.format == "trevni":
             table_schema = (await table.log.header()).schema
@@ -192,14 +205,52 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
     return first, last
 
 
+def _work(first: int, last: int | None, newest: int, *, snapshot: bool) -> str:
+    """The work of the command, for people.
+
+    Args:
+        first: the first version to read.
+        last: the last one; None: no end.
+        newest: the newest version of the table.
+        snapshot: whether live rows at `first` come first.
+    """
+    start, end = first + snapshot, newest if last is None else min(last, newest)
+    texts = [f"the rows of version {first}"] if snapshot else []
+    if start <= end:
+        texts.append(f"version {start}" if start == end else f"versions {start} to {end}")
+    wait = "waiting for commits" if last is None else f"waiting for version {last}" if last > newest else ""
+    if not texts:
+        return f"table at version {newest}, {wait or 'nothing to read'}"
+    return f"reading {' and '.join(texts)}{wait and f', then {wait}'}"
+
+
+def _announce(text: str) -> None:
+    """Write a line for people to standard error, if that is a terminal."""
+    if has_terminal():
+        with contextlib.suppress(OSError):  # the terminal is gone, but the work continues
+            sys.stderr.write(f"{one_line(text)}\n")
+            sys.stderr.flush()
+
+
 class Writer:
     """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
 
-    def __init__(self, table: str, format: Format, out: BinaryIO, *, terminal: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        format: Format,
+        out: BinaryIO,
+        *,
+        pretty: bool = False,
+        meta: bool = True,
+        terminal: bool = False,
+    ) -> None:
         self._out = out
         self._debezium = _debezium(table) if format == "debezium" else None
         self._flat = LineEncoder()
+        self._meta = meta
         self._trevni = _trevni(out) if format == "trevni" else None
+        self._pretty = _pretty(out, meta=meta) if pretty else None
         self._report = ProgressLine(logger, "written", table, terminal=terminal)
         self._lock = threading.Lock()
         self._stopped = False
@@ -230,8 +281,8 @@ class Writer:
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """Write and flush all rows of `plans`."""
-        if self._trevni is not None:
-            self._write_trevni(self._trevni, execution, plans)
+        if (output := self._trevni or self._pretty) is not None:
+            self._write_to(output, execution, plans)
             return
         rows = (found for found in execution.batches(plans) if found.rows.num_rows)
         for found, lines in map_in_order(self._encoded, rows, workers=execution.threads_for(plans)):
@@ -246,12 +297,15 @@ class Writer:
         for rows in batches:
             if self._stopped:
                 return
-            self._out.write(self._flat(rows) if self._debezium is None else self._debezium.lines(rows))
+            if self._pretty is not None:
+                self._pretty.write(rows)
+            else:
+                self._out.write(self._lines(rows) if self._debezium is None else self._debezium.lines(rows))
             self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
         self._out.flush()
 
-    def _write_trevni(self, output: TrevniOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
-        """The file has its rows when it is closed."""
+    def _write_to(self, output: TrevniOutput | PrettyOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """Write all rows of `plans` to an output that encodes rows in order. A Trevni file has them when it is closed."""
         with self._lock:
             for found in execution.batches(plans):
                 if self._stopped:
@@ -259,11 +313,16 @@ class Writer:
                 if found.rows.num_rows:
                     output.write(found.rows)
                 self._report.count(found.plan.version, found.rows.num_rows)
+            if output is self._pretty:
+                self._out.flush()
 
     def _encoded(self, batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
         if self._debezium is not None:
             return batch, self._debezium.lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
-        return batch, self._flat(batch.rows)
+        return batch, self._lines(batch.rows)
+
+    def _lines(self, rows: pa.RecordBatch) -> pa.Buffer:
+        return self._flat(rows if self._meta else without_change_columns(rows))
 
 
 def _debezium(table: str) -> DebeziumEncoder:
@@ -278,6 +337,13 @@ def _trevni(out: BinaryIO) -> TrevniOutput:
     from cdfd.cli.commands.tail_trevni import TrevniOutput
 
     return TrevniOutput(out)
+
+
+def _pretty(out: BinaryIO, *, meta: bool) -> PrettyOutput:
+    # Rich takes longer to import than the first rows take to read.
+    from cdfd.cli.commands.tail_pretty import PrettyOutput
+
+    return PrettyOutput(out, meta=meta)
 
 
 @contextlib.contextmanager
