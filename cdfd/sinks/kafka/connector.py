@@ -12,6 +12,7 @@ from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.registered import Registration
+from cdfd.encode.side import EVENTS
 from cdfd.errors import ConfigError
 from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill, Connector, Sample, StageTimer, Write, unmeasured
@@ -70,7 +71,7 @@ class KafkaConnector(Connector):
             warn_of_expiry("sink.security.certificate_path", certificate, options["ssl_keyfile"], password)
 
     def destination(self, table: Table, role: str | None = None) -> Destination:
-        """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics.
+        """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics, and counts events for them.
 
         Raises:
             ConfigError: a certificate or key cannot be used.
@@ -89,11 +90,16 @@ class KafkaConnector(Connector):
             oversized=sink.oversized,
             schema_topic=sink.schema_topic(config.pipeline) if role is None else None,
             transactions_topic=sink.transactions_topic(config.pipeline) if role is None else None,
-            event_key=tuple(table.rows.published_key) if sink.format.record_format.has_events else None,
+            event_key=self._event_key(table) if role is None else None,
             closing_timeout=CLOSING_SECONDS,
             transaction_timeout=sink.transaction_timeout,
             role=role,
         )
+
+    def _event_key(self, table: Table) -> tuple[str, ...] | None:
+        sink = self._sink
+        counts = sink.topics.transactions and sink.format.record_format.has_events
+        return tuple(table.rows.published_key) if counts else None
 
     def opened(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a table; see the port.
@@ -219,9 +225,12 @@ class KafkaConnector(Connector):
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
     ) -> Delivered:
-        """Deliver a part in its own transaction; see the port."""
-        place = replace(self.destination(table, parts.role(number, role)), since=job.since)
-        return Delivered(await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write))
+        """Deliver a part in its own transaction; see the port. The receipt has the number of its events, if those are counted."""
+        event_key = self._event_key(table) if role is None else None
+        place = replace(self.destination(table, parts.role(number, role)), since=job.since, event_key=event_key)
+        counts = dict(await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write))
+        events = counts.pop(EVENTS, None)
+        return Delivered(counts, b"" if events is None else str(events).encode())
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class Destination:
         oversized: the handling of records that exceed the topic's limit: fail, skip, or write about them to `<topic>.dlq`.
         schema_topic: receives the table's schema at first and after every change; None: no such topic.
         transactions_topic: receives a record for the start and the end of each version; None: no such topic.
-        event_key: columns of the key, where records are events with both images of an update, so that events are counted; None: rows are.
+        event_key: columns of the key, where records are events with both images of an update, and END records count them; None: rows are
+            counted.
         timeout: longest call to the broker, in seconds.
         closing_timeout: longest step of closing a connection, in seconds.
         transaction_timeout: longest transaction in seconds; see `ProducerSettings`.

@@ -1,19 +1,28 @@
 """Parts of a version, each by a producer of its own: each part arrives once, however many processes try, and how often."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from cdfd.daemon.engines import EmbeddedEngine
+from cdfd.deliver.admission import Admission
+from cdfd.demo.writer import TableWriter
 from cdfd.encode.side import RowCounts
 from cdfd.errors import SinkError
 from cdfd.sinks.jobs import Counts, Delivered, Job
 from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.storage.local import LocalStorage
+from tests.support import lake
+from tests.support.kafka.delivering import Delivering
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, Read, at, deliver, documents, ids, rows, version
+from tests.support.oracle.workload import Workload
 
 
 class Part:
@@ -144,3 +153,36 @@ async def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, n
     assert (begin["status"], end["status"]) == ("BEGIN", "END")
     assert end["event_count"] == 8
     assert len(read(f"{name}.schema")) == 1
+
+
+async def test_end_of_a_version_counts_the_events_of_its_parts(broker: SharedBroker, name: str, tmp_path: Path) -> None:
+    """Images of updates that keep their key are one event. Without parts, END has the same counts."""
+    table = Workload(tmp_path / "rows", 6)
+    newest = [step.version for step in table.steps(6)][-1]
+    sink = {"format": "debezium"}
+    ends = []
+    for number, engine in enumerate((None, EmbeddedEngine(Admission(1)))):
+        delivering = Delivering(
+            broker.bootstrap_servers, f"{name}-{number}", str(tmp_path / "rows"), {"key": ["id"]}, sink
+        )
+        await delivering.deliver(newest, engine, part_size=100_000)
+        events = Counter(document["source"]["txId"] for document in documents(delivering.records()) if document)
+        told = [each for each in delivering.transactions() if each["status"] == "END"]
+        assert {int(each["id"]): each["event_count"] for each in told if each["event_count"]} == events
+        ends.append([(each["id"], each["rows"], each["event_count"]) for each in told])
+    assert ends[0] == ends[1]
+    assert any(sum(rows.values()) > count for _, rows, count in ends[0])
+
+
+async def test_no_part_of_a_snapshot_is_the_last(broker: SharedBroker, name: str, tmp_path: Path) -> None:
+    """They are delivered side by side. The row with the ordinal 0 is the first one."""
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), lake.SCHEMA)
+    await table.create()
+    await table.commit("WRITE", [await table._add(lake.rows(number)) for number in range(3)])
+    more, marks = {"start": "snapshot"}, []
+    for number, engine in enumerate((None, EmbeddedEngine(Admission(1)))):
+        sink = {"format": "debezium"}
+        delivering = Delivering(broker.bootstrap_servers, f"{name}-{number}", str(tmp_path / "rows"), more, sink)
+        await delivering.deliver(1, engine, part_size=100_000)
+        marks.append(Counter(document["source"]["snapshot"] for document in documents(delivering.records())))
+    assert marks == [{"first": 1, "true": 1, "last": 1}, {"first": 1, "true": 2}]

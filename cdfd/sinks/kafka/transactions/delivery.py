@@ -141,6 +141,11 @@ class KafkaDelivery(Delivery):
             self._accumulator.add(batch, snapshot=True, version=version, part=part)
 
     @property
+    def events(self) -> int | None:
+        """Events of the rows so far; None if rows are counted instead."""
+        return self._markers.events
+
+    @property
     def takes_runs(self) -> bool:
         """Whether no records mark the versions; see the port."""
         return not self._markers.counting
@@ -152,8 +157,9 @@ class KafkaDelivery(Delivery):
         require_open(self._state, self._position)
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
-        # With another part to come, the snapshot goes on.
-        self._add_held(SnapshotPart.END if following.phase == "stream" else SnapshotPart.MIDDLE)
+        # With another part to come, the snapshot goes on. Parts of a job are delivered side by side, so none of them is the last.
+        ends = following.phase == "stream" and job is None
+        self._add_held(SnapshotPart.END if ends else SnapshotPart.MIDDLE)
         self._accumulator.add_side_records(self._markers.finish(following))
         await self._complete(self._markers.progress(following, job, counts))
 

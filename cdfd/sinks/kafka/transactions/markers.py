@@ -43,8 +43,13 @@ class Markers:
 
     @property
     def counting(self) -> bool:
-        """Whether the rows of each version are counted."""
-        return self._transactions_topic is not None
+        """Whether the rows of each version are counted: for its END record, or for that of the job of a part."""
+        return self._transactions_topic is not None or self._event_key is not None
+
+    @property
+    def events(self) -> int | None:
+        """Events of the rows so far; None if rows are counted instead."""
+        return self._counts.events
 
     def start(self, version: Version) -> Iterator[SideRecord]:
         """The side records for the start of a version or of its next part, after those for the end of the previous version."""
@@ -134,5 +139,5 @@ class Markers:
         events = self._counts.events
         if events is None:
             return dict(total)
-        # Producers of parts count rows alone.
+        # Parts that an earlier release has delivered count rows alone.
         return {**total, EVENTS: events + self._counts_before.get(EVENTS, sum(before.values()))}

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+from cdfd.encode.side import EVENTS
 from cdfd.errors import FencedError, SinkError
 from cdfd.model.position import Position
 from cdfd.sinks.base import Write
@@ -62,7 +63,7 @@ async def deliver(
         write: writes the part's rows.
 
     Returns:
-        The rows of the part, even if another attempt delivered them.
+        The rows of the part, even if another attempt delivered them. With `place.event_key`, also `EVENTS`.
 
     Raises:
         SinkError: the part cannot be delivered, or takes longer than a transaction may take.
@@ -98,6 +99,8 @@ async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) 
     sink.move_to(position)
     async with sink.delivery(position) as delivery:
         counts = await write(delivery)
+        if delivery.events is not None:
+            counts = {**counts, EVENTS: delivery.events}
         await delivery.commit(position.after_version(), {"id": job}, counts)
     return counts
 

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Self
 from uuid import uuid4
 
+from cdfd.encode.side import EVENTS
 from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
@@ -201,7 +202,10 @@ class KafkaSink(Sink):
     async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
         """Move to the position after the version; see the port."""
         async with self.delivery(position) as delivery:
-            delivery.resume_version(version, counts_of(parts))
+            counts = dict(counts_of(parts))
+            if parts and all(part.receipt for part in parts):
+                counts[EVENTS] = sum(int(part.receipt) for part in parts)
+            delivery.resume_version(version, counts)
             await delivery.commit(position.after_version(version.digest))
 
     async def close(self) -> None:
