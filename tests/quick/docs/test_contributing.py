@@ -1,10 +1,11 @@
-"""The map in CONTRIBUTING.md leads to files that are there, and to every room."""
+"""The maps for developers lead to files that are there, and to every room."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-NAMED = re.findall(r"`((?:cdfd|tests)/[\w/.]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+PAGES = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md")
+NAMED = [path for page in PAGES for path in re.findall(r"`((?:cdfd|tests)/[\w/.]*)`", page.read_text())]
 
 
 def test_every_path_exists() -> None:
