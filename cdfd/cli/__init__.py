@@ -18,6 +18,7 @@ from cdfd.cli.parameters import (
     AS_JSON,
     CONFIG,
     SHARD,
+    SINK,
     GlobalOptions,
     Group,
     choose_allocator,
@@ -156,12 +157,13 @@ def run(
 
 
 @app.command()
-def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None:
-    """Check a configuration, its tables and its sink. Writes nothing."""
+def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None, sink: SINK = None) -> None:
+    """Check a configuration, its tables and its sinks. Writes nothing."""
     from cdfd.cli.commands import check as checking
     from cdfd.daemon.membership.shard import Shard
 
-    report, code = checking.run(config, as_json=as_json, shard=None if not shard else Shard.parse(shard))
+    part = None if not shard else Shard.parse(shard)
+    report, code = checking.run(config, as_json=as_json, shard=part, sink=sink)
     write(report)
     raise typer.Exit(code)
 
@@ -176,6 +178,7 @@ def sample(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=1000, help="Change rows at most.")] = 2,
     as_json: AS_JSON = False,
+    sink: SINK = None,
 ) -> None:
     """Print records as they would be sent. Sends nothing.
 
@@ -183,7 +186,7 @@ def sample(
     """
     from cdfd.cli.commands import sample as sampling
 
-    write(sampling.run(config, table, start=from_, rows=rows, as_json=as_json))
+    write(sampling.run(config, table, start=from_, rows=rows, as_json=as_json, sink=sink))
 
 
 @app.command()
@@ -208,13 +211,14 @@ def backfill(
         bool, typer.Option("--restart", help="Start over instead of resuming an interrupted backfill.")
     ] = False,
     engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
+    sink: SINK = None,
 ) -> None:
     """Publish versions or a snapshot again, while the daemon runs."""
     choose_allocator()
     from cdfd.cli.commands import backfill as command
     from cdfd.cli.commands.backfill_job import Request
 
-    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value))
+    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value, sink))
     write(told)
     raise typer.Exit(code)
 

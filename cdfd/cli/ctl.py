@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cdfd.cli.parameters import AS_JSON, NAME, Group, write
+from cdfd.cli.parameters import AS_JSON, NAME, SINK, Group, write
 
 ctl = typer.Typer(cls=Group, help="Send a request to the running daemon.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -31,13 +31,14 @@ def _send(
     id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Id of the request, which is carried out once.")
     ] = None,
+    sink: SINK = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Send a request. `body` are the command's own parameters; `table` becomes a part of the path."""
     from cdfd.cli.commands import ctl as control
 
     target = control.Target.of(config, socket, url, token_file)
-    path = control.table_path(body.pop("table"), action) if "table" in body else f"/{action}"
+    path = control.table_path(body.pop("table"), action, sink) if "table" in body else f"/{action}"
     text, code = control.send(target, path, {"id": id, **body}, as_document=as_json)
     write(text)
     raise typer.Exit(code)

@@ -85,6 +85,9 @@ SHARD = Annotated[
         help="Only the tables of this shard: 0/5 is the first of five. A pod's name may stand for N.",
     ),
 ]
+SINK = Annotated[
+    str | None, typer.Option("--sink", metavar="NAME", help="One of `sinks`, if the configuration has several.")
+]
 ROOTS = Annotated[
     list[str] | None,
     typer.Option(

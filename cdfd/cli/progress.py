@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cdfd.cli.parameters import AS_JSON, CONFIG, NAME, Group, write
+from cdfd.cli.parameters import AS_JSON, CONFIG, NAME, SINK, Group, write
 
 progress = typer.Typer(
     cls=Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None
@@ -12,11 +12,11 @@ progress = typer.Typer(
 
 
 @progress.command()
-def show(config: CONFIG, as_json: AS_JSON = False) -> None:
+def show(config: CONFIG, as_json: AS_JSON = False, sink: SINK = None) -> None:
     """Show the positions in sink, ledger and table."""
     from cdfd.cli.commands import progress as progress_command
 
-    report, code = progress_command.show(config, as_json=as_json)
+    report, code = progress_command.show(config, as_json=as_json, sink=sink)
     write(report)
     raise typer.Exit(code)
 
@@ -26,16 +26,17 @@ def set_(
     config: CONFIG,
     table: NAME,
     version: Annotated[int, typer.Argument(min=0, help="The last delivered version.")],
+    sink: SINK = None,
 ) -> None:
     """Set the position in sink and ledger to the version after VERSION."""
     from cdfd.cli.commands import progress as progress_command
 
-    write(progress_command.set_position(config, table, version))
+    write(progress_command.set_position(config, table, version, sink))
 
 
 @progress.command()
-def reset(config: CONFIG, table: NAME) -> None:
+def reset(config: CONFIG, table: NAME, sink: SINK = None) -> None:
     """Delete a table's position in sink and ledger."""
     from cdfd.cli.commands import progress as progress_command
 
-    write(progress_command.reset(config, table))
+    write(progress_command.reset(config, table, sink))

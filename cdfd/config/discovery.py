@@ -188,6 +188,12 @@ class Discovery(TableOptions, TablePattern):
 
     overrides: tuple[Override, ...] = ()
 
+    sinks: tuple[Text, ...] | None = None
+    """Names of the sinks of the tables, in a file with `sinks`.
+
+    Default: all.
+    """
+
     def __hash__(self) -> int:
         # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
         return hash((self.discover, self.name, self.topic))

@@ -5,15 +5,18 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from itertools import combinations
+from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     PlainValidator,
+    PrivateAttr,
     SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -53,9 +56,17 @@ from cdfd.config.sections import (
     Storage,
     Telemetry,
 )
+from cdfd.config.sinks import (
+    SEVERAL,
+    SINK_NAME,
+    SinkSettings,
+    data_of_sink,
+    parse_sink,
+    problems_of_sink,
+)
 from cdfd.config.table import RateLimits, Table
 from cdfd.errors import ConfigError
-from cdfd.runtime.registry import CONNECTORS, SINKS
+from cdfd.runtime.registry import SINKS
 
 __all__ = [
     "FOLDER",
@@ -92,78 +103,6 @@ __all__ = [
 ]
 
 
-class SinkSettings(Section):
-    """The destination of the changes.
-
-    Each kind of sink has a subclass with its own keys, in `registry.SINKS`.
-    """
-
-    ledger_by_default: ClassVar[bool] = False
-    """Whether there is a ledger where `progress.ledger` says nothing."""
-
-    has_topics: ClassVar[bool] = False
-    """Whether the sink has topics, for records of the daemon itself."""
-
-    kind: str
-    """Kind of the destination."""
-
-    @property
-    def topic_prefix(self) -> str:
-        """The prefix of topics about the daemon; empty: the pipeline's name."""
-        return ""
-
-    @property
-    def keeps_positions(self) -> bool:
-        """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
-        return True
-
-    def refusal_of_headers(self, *, keyed: bool) -> str | None:
-        """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
-        return "need a Kafka sink"
-
-    def refusals(self, table: Table) -> Sequence[tuple[str, str]]:
-        """The settings of a table that the sink cannot take, and why."""
-        return ()
-
-    def places(self, topic: str) -> Mapping[str, str]:
-        """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
-        return {}
-
-    def side_topics(self, pipeline: str) -> Mapping[str, str]:
-        """Topics that all tables share, each with the key that asks for it."""
-        return {}
-
-    @property
-    def dead_letter_suffix(self) -> str | None:
-        """The end of the name of a dead letter topic, after the name of the topic; None: there is none."""
-        return None
-
-    def connector(self, config: Settings) -> Any:
-        """The `cdfd.sinks.base.Connector`: by default the one in `registry.CONNECTORS`. Import slow modules here.
-
-        Raises:
-            ConfigError: the package of the sink has registered none.
-        """
-        if self.kind not in CONNECTORS:
-            what = f"the sink {self.kind!r} has no connector"
-            raise ConfigError(what, hint="Its settings must override `connector`: see docs/extending.md")
-        return CONNECTORS.load(self.kind)(config, self)
-
-
-def _sink(entry: Any, info: ValidationInfo) -> Any:
-    """The section of a sink, by its kind."""
-    if not isinstance(entry, dict):
-        return entry
-    kind = entry.get("kind")
-    if kind is None:
-        raise Conflicts((("kind",), f"required: {either(SINKS.names())}"))
-    if kind not in SINKS:
-        near = difflib.get_close_matches(str(kind), SINKS.names(), n=1)
-        suggestion = f" (did you mean {near[0]}?)" if near else ""
-        raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}{suggestion}"))
-    return SINKS.load(kind).model_validate(entry, context=info.context)
-
-
 def _entry(entry: Any, info: ValidationInfo) -> Any:
     """An entry of `tables`: one table, or a pattern of folders."""
     if not isinstance(entry, dict):
@@ -184,8 +123,18 @@ class Settings(Section):
     tables: tuple[Annotated[SerializeAsAny[Table | Discovery], BeforeValidator(_entry)], ...]
     """The tables, and patterns of folders with tables. At least one."""
 
-    sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_sink)]
-    """Destination of the changes. Its keys depend on `sink.kind`."""
+    sinks: Mapping[str, Annotated[SerializeAsAny[SinkSettings], BeforeValidator(parse_sink)]] = {}
+    """Several destinations by name, each as `sink`. Each one has positions and a pace of its own: see
+    [several sinks](several-sinks.md).
+    """
+
+    sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(parse_sink)] = Field(
+        default=SEVERAL, validate_default=True
+    )
+    """Destination of the changes. Its keys depend on `sink.kind`.
+
+    Default: required without `sinks`.
+    """
 
     progress: Progress = Field(default_factory=Progress)
     poll: Poll = Poll()
@@ -201,6 +150,39 @@ class Settings(Section):
     heartbeat: Heartbeat = Heartbeat()
     telemetry: Telemetry = Telemetry()
     controls: Controls = Controls()
+
+    _sink_name: str = PrivateAttr(default="")
+    _ledger_name: str = PrivateAttr(default="")
+    _by_sink: Mapping[str, Settings] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _validate_for_each_sink(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Settings], info: ValidationInfo
+    ) -> Settings:
+        """With `sinks`, the file has to be valid for each sink as if it were the only one."""
+        settings = handler(data)
+        settings._check_sinks()
+        if settings.sinks and isinstance(data, dict):
+            settings._by_sink = settings._validated_by_sink(data, info)
+        return settings
+
+    def _validated_by_sink(self, data: dict[str, Any], info: ValidationInfo) -> dict[str, Settings]:
+        by_sink: dict[str, Settings] = {}
+        conflicts: list[tuple[Path, str]] = []
+        for name in self.sinks:
+            alone, indices = data_of_sink(data, name, self.sinks)
+            try:
+                by_sink[name] = type(self).model_validate(alone, context=info.context)
+            except ValidationError as error:
+                conflicts += problems_of_sink(error, name, indices)
+            else:
+                by_sink[name]._sink_name = name
+                by_sink[name]._ledger_name = self.sinks[name].pipeline or f"{self.pipeline}@{name}"
+        conflicts += _meetings(by_sink)
+        if conflicts:
+            raise Conflicts(*dict.fromkeys(conflicts))
+        return by_sink
 
     @model_validator(mode="before")
     @classmethod
@@ -253,9 +235,26 @@ class Settings(Section):
             _check_apart(("ledger",), progress.ledger.uri, _listed(info.data.get("tables", ())))
         return progress
 
+    @field_validator("sinks")
+    @classmethod
+    def _check_names_of_sinks(cls, sinks: Mapping[str, SinkSettings]) -> Mapping[str, SinkSettings]:
+        what = "expected a name of at most 63 letters, digits, hyphens and underscores as the key"
+        if conflicts := [((name,), what) for name in sinks if not SINK_NAME.fullmatch(name)]:
+            raise Conflicts(*conflicts)
+        return sinks
+
     @field_validator("sink")
     @classmethod
     def _check_sink(cls, sink: SinkSettings, info: ValidationInfo) -> SinkSettings:
+        several = info.data.get("sinks")
+        if sink == SEVERAL:
+            if several == {}:
+                raise ValueError("required")
+            return sink
+        if several:
+            raise ValueError("excluded by `sinks`: move this one there too, by a name")
+        if sink.pipeline is not None:
+            raise Conflicts((("pipeline",), "needs `sinks`; with `sink`, set `pipeline` of the file"))
         tables = _listed(info.data.get("tables", ()))
         for table in tables:
             for key, place in sink.places(table.topic).items():
@@ -265,6 +264,25 @@ class Settings(Section):
             if refusal is not None:
                 raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
         return sink
+
+    def _check_sinks(self) -> None:
+        conflicts: list[tuple[Path, str]] = []
+        if self.sinks and self.engine.kind != "embedded":
+            conflicts.append((("engine", "kind"), "expected embedded, because other engines deliver into one sink"))
+        for index, entry in enumerate(self.tables):
+            chosen = entry.sinks
+            if chosen is None:
+                continue
+            if not chosen:
+                conflicts.append((("tables", index, "sinks"), "at least one is required; leave the key out for all"))
+            for name in chosen:
+                if name not in self.sinks:
+                    known = ", ".join(self.sinks) or "none, because the file has no `sinks`"
+                    conflicts.append(
+                        (("tables", index, "sinks"), f"there is no sink {quoted(name)}; there are: {known}")
+                    )
+        if conflicts:
+            raise Conflicts(*conflicts)
 
     @model_validator(mode="after")
     def _check_refusals(self) -> Settings:
@@ -280,7 +298,7 @@ class Settings(Section):
     @classmethod
     def _check_heartbeat(cls, heartbeat: Heartbeat, info: ValidationInfo) -> Heartbeat:
         sink = info.data.get("sink")
-        if heartbeat.interval is not None and sink is not None and not sink.has_topics:
+        if heartbeat.interval is not None and sink not in (None, SEVERAL) and not sink.has_topics:
             raise Conflicts((("interval",), "needs a Kafka sink"))
         return heartbeat
 
@@ -288,7 +306,7 @@ class Settings(Section):
     @classmethod
     def _check_controls(cls, controls: Controls, info: ValidationInfo) -> Controls:
         sink = info.data.get("sink")
-        if sink is not None and not sink.has_topics:
+        if sink not in (None, SEVERAL) and not sink.has_topics:
             wanted = [name for name in ("signals", "notifications") if getattr(controls, name)]
             if wanted:
                 raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
@@ -296,6 +314,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _check_topics(self) -> Settings:
+        if self.sinks:
+            return self
         if conflicts := list(self.own_topics.conflicts(self.tables)):
             raise Conflicts(*conflicts)
         return self
@@ -315,6 +335,49 @@ class Settings(Section):
         )
 
     @property
+    def by_sink(self) -> Mapping[str, Settings]:
+        """For each sink the settings as if it were the only one, by its name; with `sink`, these settings by an empty name."""
+        return self._by_sink or {"": self}
+
+    @property
+    def sink_name(self) -> str:
+        """The name of the sink in `sinks`; empty with `sink`."""
+        return self._sink_name
+
+    @property
+    def ledger_name(self) -> str:
+        """The name of the pipeline in the ledger. Sinks of one pipeline have entries of their own there."""
+        return self._ledger_name or self.pipeline
+
+    def of_sink(self, name: str | None) -> Settings:
+        """The settings of one sink.
+
+        Args:
+            name: in `sinks`; None: the only one.
+
+        Raises:
+            ConfigError: there is no such sink, or there are several and no name is given.
+        """
+        by_sink = self.by_sink
+        if name is None and len(by_sink) == 1:
+            return next(iter(by_sink.values()))
+        if name is not None and name in by_sink and name:
+            return by_sink[name]
+        if not self.sinks:
+            raise ConfigError(f"there is no sink {quoted(name or '')}", hint="The file has `sink`: leave --sink out")
+        known = ", ".join(by_sink)
+        what = "the pipeline has several sinks" if name is None else f"there is no sink {quoted(name)}"
+        raise ConfigError(what, hint=f"Choose one with --sink: {known}")
+
+    def chosen(self, name: str | None) -> Sequence[Settings]:
+        """The settings of one sink, or of all if no name is given. Raises as `of_sink` does."""
+        return tuple(self.by_sink.values()) if name is None else (self.of_sink(name),)
+
+    def address(self, table: str) -> str:
+        """The name of a table's loop, by which operators address it: the table's, and with `sinks` also the sink's, `orders@mirror`."""
+        return f"{table}@{self._sink_name}" if self._sink_name else table
+
+    @property
     def listed(self) -> tuple[Table, ...]:
         """The tables that the configuration names one by one."""
         return _listed(self.tables)
@@ -323,6 +386,12 @@ class Settings(Section):
     def discoveries(self) -> tuple[Discovery, ...]:
         """The patterns of folders with tables."""
         return tuple(entry for entry in self.tables if isinstance(entry, Discovery))
+
+    def with_tables_of(self, other: Settings) -> Settings:
+        """The same settings with the tables and the sinks of others."""
+        settings = self.model_copy(update={"tables": other.tables, "sinks": other.sinks})
+        settings._by_sink = other._by_sink
+        return settings
 
     def with_tables(self, tables: Iterable[Table]) -> Settings:
         """The same settings with these tables, and without patterns of folders."""
@@ -343,7 +412,12 @@ class Settings(Section):
 
     def public(self) -> dict[str, Any]:
         """Everything but secrets, as JSON has it; for `/status`."""
-        return self.model_dump(mode="json")
+        # With one sink, a document has no key for several.
+        without: dict[str, Any] = {"sink": True} if self.sinks else _ONLY_OF_SEVERAL
+        return self.model_dump(mode="json", exclude=without)
+
+
+_ONLY_OF_SEVERAL: dict[str, Any] = {"sinks": True, "tables": {"__all__": {"sinks": True}}, "sink": {"pipeline": True}}
 
 
 def _listed(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
@@ -375,3 +449,26 @@ def _with_topic(table: Any, prefix: str) -> Any:
     if not isinstance(table, dict) or not isinstance(table.get("uri"), str) or table.get("topic") is not None:
         return table
     return table | {"topic": prefix + values.last_segment(table["uri"])}
+
+
+def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:
+    """The names that two sinks of one pipeline would both use in one place."""
+    for (name, one), (later, other) in combinations(by_sink.items(), 2):
+        if one.ledger_name == other.ledger_name:
+            yield ("sinks", later, "pipeline"), f"the same as that of sinks.{name}; give another"
+        if one.sink.brokers & other.sink.brokers:
+            if one.pipeline == other.pipeline:
+                text = f"required, because sinks.{name} has the same brokers and the same name there"
+                yield ("sinks", later, "pipeline"), text
+            both = sorted({table.topic for table in one.tables} & {table.topic for table in other.tables})
+            if both:
+                text = f"the topic {quoted(both[0])} is also one of sinks.{name}; give another prefix"
+                yield ("sinks", later, "topics", "prefix"), text
+        for place in sorted(_places(one) & _places(other)):
+            yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
+
+
+def _places(config: Settings) -> frozenset[str]:
+    """The places that a sink writes to, each by one spelling."""
+    places = (place for table in config.tables for place in config.sink.places(table.topic).values())
+    return frozenset(map(table_folders.canonical, places))

@@ -206,6 +206,12 @@ class Table(TableOptions, TableNames):
     `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
     """
 
+    sinks: tuple[Text, ...] | None = None
+    """Names of the sinks of the table, in a file with `sinks`.
+
+    Default: all.
+    """
+
     _found_below: str | None = PrivateAttr(default=None)
 
     @property

@@ -46,7 +46,7 @@ LARGE_AT_A_TIME = 2
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The resources that the tables of a daemon share.
+    """The resources that the tables of a sink share.
 
     Attributes:
         config: all settings.
@@ -81,8 +81,9 @@ async def shared(
     clock: Clock,
     recover_from_ledger: bool = False,
     mailboxes: Mapping[str, Mailbox] = MappingProxyType({}),
+    notifications: Notifications | None = None,
 ) -> AsyncIterator[Shared]:
-    """Open the resources that all tables share, and close them at the end of the block.
+    """Open the resources that all tables of a sink share, and close them at the end of the block.
 
     Raises:
         ConfigError, UnsupportedError: the ledger cannot be opened, or the engine cannot be used.
@@ -92,7 +93,6 @@ async def shared(
     async with (
         engine_of(config).jobs(admission) as jobs,
         ledgers(config, clock) as ledger_of,
-        notified(config, clock) as notifications,
     ):
         with FileEvents() as file_events:
             yield Shared(
@@ -149,9 +149,9 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:
-        name, renewal = app_id(config.pipeline, table.name), config.heartbeat.interval
+        name, renewal = app_id(config.ledger_name, table.name), config.heartbeat.interval
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
-    poll, mailbox = config.poll, shared.mailboxes.get(table.name) or Mailbox()
+    poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
     tailing = opened.tailer(
         clock,
         poll.interval,
@@ -180,7 +180,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 warned=shared.warned.setdefault(table.name, set()),
                 mailbox=mailbox,
                 rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
-                name=table.name,
+                name=config.address(table.name),
             )
 
 

@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -18,6 +19,9 @@ from cdfd.escaping import as_json, one_line, quoted, shortened
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
+
+SINK: ContextVar[str] = ContextVar("sink", default="")
+"""The name of the sink whose loop runs, which log lines then have as a field; empty if the pipeline has only one."""
 
 _PACKAGE = "cdfd"
 _libraries = logging.getLogger("stderr")
@@ -211,7 +215,8 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _OWN_FIELDS}
+    extras = {key: value for key, value in vars(record).items() if key not in _OWN_FIELDS}
+    return extras | {"sink": sink} if (sink := SINK.get()) else extras
 
 
 def _plain(value: Any) -> Any:

@@ -56,7 +56,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
         UnsupportedError: the sink does not support backfills.
         CdfdError: the backfill failed. Running the command again resumes it.
     """
-    config = with_table(load(path), request.table)
+    config = with_table(load(path).of_sink(request.sink), request.table)
     table = table_named(config, request.table)
     sinks = connector(config)
     if not sinks.takes_backfills:

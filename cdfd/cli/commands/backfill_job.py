@@ -21,6 +21,7 @@ class Request:
         id: name of a backfill that is done once, even if requested again.
         restart: start over instead of resuming an interrupted backfill.
         engine: the engine that reads and delivers. Either engine can resume a backfill of the other.
+        sink: one of several sinks; None: the only one.
     """
 
     table: str
@@ -30,6 +31,7 @@ class Request:
     id: str | None = None
     restart: bool = False
     engine: Literal["embedded", "spark"] = "embedded"
+    sink: str | None = None
 
     @property
     def role(self) -> str:

@@ -43,6 +43,7 @@ class Checked:
         version, files: the newest version and the number of its live files; None if unknown.
         changes: the source of change rows.
         next: where a daemon would start or resume.
+        sink: its name in `sinks`; empty with `sink`.
     """
 
     table: str
@@ -54,35 +55,39 @@ class Checked:
     files: int | None = None
     changes: str | None = None
     next: str | None = None
+    sink: str = ""
 
     def row(self) -> tuple[str, ...]:
         """The cells of a row; see `COLUMNS`."""
         version = "" if self.version is None else str(self.version)
         files = "" if self.files is None else f"{self.files:,}"
         state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
-        return self.table, version, files, self.changes or "", self.topic, state
+        name = f"{self.table}@{self.sink}" if self.sink else self.table
+        return name, version, files, self.changes or "", self.topic, state
 
     def document(self) -> dict[str, Any]:
         """The result as JSON values."""
         names = ("table", "topic", "usable", "state", "version", "files", "changes", "next")
-        return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
+        of_sink = {"sink": self.sink} if self.sink else {}
+        return of_sink | {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
 
 
-def run(path: Path, *, as_json: bool = False, shard: Shard | None = None) -> tuple[str, int]:
+def run(path: Path, *, as_json: bool = False, shard: Shard | None = None, sink: str | None = None) -> tuple[str, int]:
     """The results as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
 
     Args:
         path: of the configuration file.
         as_json: whether to return JSON.
         shard: check the tables of this shard only; None: all.
+        sink: check this sink only; None: all.
 
     Raises:
-        ConfigError: the configuration is invalid, or names something that cannot be used.
+        ConfigError: the configuration is invalid, has no such sink, or names something that cannot be used.
     """
     config = load(path)
     with suppress(UnsupportedError):  # reported for each table
         preflight(config, shard)
-    reports, problems, shared = asyncio.run(_check(config, shard))
+    reports, problems, shared = asyncio.run(_check_sinks(config, config.chosen(sink), shard))
     usable = all(each.usable for each in reports) and not any(isinstance(each, CdfdError) for each in shared.values())
     code = 0 if usable and not problems else 1
     states = {name: None if state is None else str(state) for name, state in shared.items()}
@@ -99,8 +104,22 @@ Shared = dict[str, str | CdfdError | None]
 """The state of everything that tables share, by its name; None if there is none."""
 
 
-async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], Shared]:
-    """The result for each table, the errors of patterns of tables, and the state of everything that they share."""
+async def _check_sinks(
+    config: Settings, sinks: Sequence[Settings], shard: Shard | None
+) -> tuple[list[Checked], list[str], Shared]:
+    """As `_check`, for several sinks one after the other, and for what they share."""
+    reports, problems = list[Checked](), list[str]()
+    shared: Shared = {"notifications": await _state(assembly.check_notifications(config))}
+    for of_sink in sinks:
+        checked, errors, topics = await _check(of_sink, shard)
+        reports += checked
+        problems += errors
+        shared[of_sink.address("topics_of_the_daemon")] = topics
+    return reports, problems, shared
+
+
+async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], str | CdfdError | None]:
+    """The result for each table of a sink, the errors of patterns of tables, and the state of the daemon's own topics."""
     try:
         config, errors = await discover_tables(config, shard=shard)
     except CdfdError as error:
@@ -114,8 +133,7 @@ async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], 
     async with ledgers(config) as ledger_of:
         reports = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
     topics = None if unreachable else await _state(sink.check_own_topics())
-    shared = {"notifications": await _state(assembly.check_notifications(config)), "topics_of_the_daemon": topics}
-    return reports, list(map(str, errors)), shared
+    return reports, list(map(str, errors)), topics
 
 
 async def _state(checking: Awaitable[str | None]) -> str | CdfdError | None:
@@ -144,9 +162,10 @@ async def _check_table(
             await asyncio.to_thread(sink.check_columns, table, state.metadata.id, columns)
         warnings = [*report.warnings, *_ledger_warnings(config, table, ledger, report)]
     except CdfdError as error:
-        return Checked(table.name, table.topic, usable=False, state=str(error))
+        return Checked(table.name, table.topic, usable=False, state=str(error), sink=config.sink_name)
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
-    return Checked(*(table.name, table.topic, True, note, warnings, state.version, files, changes, report.reason))
+    found = (table.name, table.topic, True, note, warnings, state.version, files, changes, report.reason)
+    return Checked(*found, sink=config.sink_name)
 
 
 def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, report: DryRun) -> list[str]:

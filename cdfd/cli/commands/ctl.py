@@ -90,9 +90,10 @@ def send(target: Target, path: str, body: Mapping[str, Any], *, as_document: boo
     return f"{one_line(str(answer.get('type')))}: {one_line(str(message))}\n", code
 
 
-def table_path(table: str, action: str) -> str:
-    """The path of a request for a table."""
-    return f"/tables/{quote(table, safe='')}/{action}"
+def table_path(table: str, action: str, sink: str | None = None) -> str:
+    """The path of a request for a table, and for one of several sinks."""
+    address = table if sink is None else f"{table}@{sink}"
+    return f"/tables/{quote(address, safe='')}/{action}"
 
 
 async def _post(target: Target, path: str, body: Mapping[str, Any]) -> tuple[int, str]:

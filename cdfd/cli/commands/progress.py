@@ -12,7 +12,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.membership.discovery import discover_tables
-from cdfd.errors import ConfigError
+from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.log.table import position_after
@@ -25,42 +25,50 @@ from cdfd.sinks.ledger.recovery import delivered_version
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 
 
-def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
+def show(path: Path, *, as_json: bool = False, sink: str | None = None) -> tuple[str, int]:
     """Positions as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
 
-    Versions are the last completely delivered ones.
+    Versions are the last completely delivered ones. Without `sink`, they are those of all sinks.
 
     Raises:
-        ConfigError: the configuration is invalid.
+        ConfigError: the configuration is invalid, or has no such sink.
     """
-    config, problems = asyncio.run(discover_tables(load(path)))
-    rows = asyncio.run(_show(config, connector(config)))
-    code = 0 if all(each.error is None for each in rows.values()) and not problems else 1
+    rows: list[tuple[Settings, str, DryRun]] = []
+    problems: list[CdfdError] = []
+    for of_sink in load(path).chosen(sink):
+        config, errors = asyncio.run(discover_tables(of_sink))
+        rows += [(config, name, each) for name, each in asyncio.run(_show(config, connector(config))).items()]
+        problems += errors
+    code = 0 if all(each.error is None for _, _, each in rows) and not problems else 1
     if as_json:
-        return json_of({"tables": [_document(name, each) for name, each in rows.items()]}, indent=2) + "\n", code
-    text = aligned([COLUMNS, *(_row(name, each) for name, each in rows.items())])
+        documents = [
+            ({"sink": config.sink_name} if config.sink_name else {}) | _document(name, each)
+            for config, name, each in rows
+        ]
+        return json_of({"tables": documents}, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(_row(config.address(name), each) for config, name, each in rows)])
     return text + "".join(f"not delivered: {one_line(str(problem))}\n" for problem in problems), code
 
 
-def set_position(path: Path, table: str, version: int) -> str:
+def set_position(path: Path, table: str, version: int, sink: str | None = None) -> str:
     """Set the position in sink and ledger after `version`; the text to print.
 
     Raises:
-        ConfigError: the configuration is invalid, or there is no such table or version.
+        ConfigError: the configuration is invalid, or there is no such table, version or sink.
         SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
     """
-    config = with_table(load(path), table)
+    config = with_table(load(path).of_sink(sink), table)
     return asyncio.run(_set(config, table_named(config, table), version, connector(config)))
 
 
-def reset(path: Path, table: str) -> str:
+def reset(path: Path, table: str, sink: str | None = None) -> str:
     """Delete a table's position in sink and ledger, so that delivery starts as configured; the text to print.
 
     Raises:
-        ConfigError: the configuration is invalid, or there is no such table.
+        ConfigError: the configuration is invalid, or there is no such table or sink.
         SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
     """
-    config = with_table(load(path), table)
+    config = with_table(load(path).of_sink(sink), table)
     return asyncio.run(_reset(config, table_named(config, table), connector(config)))
 
 
@@ -106,16 +114,16 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Conn
     async with ledgers(config) as ledger_of:
         # The sink first, because its position is authoritative. The next start updates a ledger that lags behind.
         await sink.move(table, following)
-        name = app_id(config.pipeline, table.name)
+        name = app_id(config.ledger_name, table.name)
         await ledger_of(table).record(name, version, following.table_id, following.digest)
-    return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
+    return f"{config.address(table.name)}: delivered up to version {version}, resuming at version {version + 1}\n"
 
 
 async def _reset(config: Settings, table: settings.Table, sink: Connector) -> str:
     async with ledgers(config) as ledger_of:
         await sink.move(table, None)
-        await ledger_of(table).forget(app_id(config.pipeline, table.name))
-    return f"{table.name}: nothing is delivered, beginning at {table.start}\n"
+        await ledger_of(table).forget(app_id(config.ledger_name, table.name))
+    return f"{config.address(table.name)}: nothing is delivered, beginning at {table.start}\n"
 
 
 def with_table(config: Settings, name: str) -> Settings:

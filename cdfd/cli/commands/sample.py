@@ -26,7 +26,15 @@ _NEWEST = 10
 """Versions that are searched for changes, from the newest back."""
 
 
-def run(path: Path, name: str, *, start: str | None = None, rows: int = 2, as_json: bool = False) -> str:
+def run(
+    path: Path,
+    name: str,
+    *,
+    start: str | None = None,
+    rows: int = 2,
+    as_json: bool = False,
+    sink: str | None = None,
+) -> str:
     """The records as text or JSON.
 
     Args:
@@ -35,12 +43,13 @@ def run(path: Path, name: str, *, start: str | None = None, rows: int = 2, as_js
         start: the version, or a time, whose rows to take; None: the newest version with changes, or live rows if there is none.
         rows: change rows at most. Both images of an update count.
         as_json: whether to return JSON.
+        sink: one of several sinks; None: the only one.
 
     Raises:
-        ConfigError: the configuration is invalid, or has no such table.
+        ConfigError: the configuration is invalid, or has no such table or sink.
         CdfdError: the table cannot be read, or its rows cannot be encoded.
     """
-    config = load(path)
+    config = load(path).of_sink(sink)
     if config.table(name) is None:
         config, _ = asyncio.run(discover_tables(config))
     table = config.table(name)

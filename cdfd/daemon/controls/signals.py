@@ -9,8 +9,9 @@ taken in a second, and no record ends the daemon. Records are taken at least onc
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from cdfd.config.settings import Settings
@@ -112,11 +113,19 @@ class SignalReader:
         allowed: the actions that records may ask for.
         clock: the source of time.
         shares_tables: whether unknown tables belong to other shards, which take the same records.
+        address: the name of the loop of a table; see `Settings.address`.
     """
 
     def __init__(
-        self, controller: Controller, allowed: Collection[str], clock: Clock, *, shares_tables: bool = False
+        self,
+        controller: Controller,
+        allowed: Collection[str],
+        clock: Clock,
+        *,
+        shares_tables: bool = False,
+        address: Callable[[str], str] = str,
     ) -> None:
+        self._address = address
         self._shares_tables = shares_tables
         self._controller = controller
         self._allowed = allowed
@@ -154,8 +163,13 @@ class SignalReader:
         except Refused as error:
             self._controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
             return
+        requests = [each if each.table is None else self._addressed(each, each.table) for each in requests]
         ours = [each for each in requests if not self._shares_tables or self._is_ours(each)]
         await asyncio.gather(*map(self._controller.submit, ours))
+
+    def _addressed(self, request: Request, table: str) -> Request:
+        """A request for a table by its name alone is one for the sink that has the topic."""
+        return request if "@" in table else replace(request, table=self._address(table))
 
     def _is_ours(self, request: Request) -> bool:
         return request.table is None or request.table in self._controller.tables
@@ -177,7 +191,9 @@ async def reading_signals(
 
 
 async def _read_forever(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:
-    reader = SignalReader(controller, config.controls.signals, clock, shares_tables=shard is not None)
+    reader = SignalReader(
+        controller, config.controls.signals, clock, shares_tables=shard is not None, address=config.address
+    )
     name = "" if shard is None else f"{shard.index}"
     backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
     while True:

@@ -116,15 +116,15 @@ class History:
         """Take a sample of every table. Takes about 30 microseconds for each."""
         monitors = self._status.tables()
         samples = [self._sample(monitor) for monitor in monitors]
-        rings = {monitor.table.name: self.table(monitor.table.name) for monitor in monitors}
+        rings = {monitor.name: self.table(monitor.name) for monitor in monitors}
         for ring, sample in zip(rings.values(), samples, strict=True):
             ring.add(sample)
         self._tables = rings  # without tables that are gone
-        self._rows = {monitor.table.name: monitor.rows for monitor in monitors}
+        self._rows = {monitor.name: monitor.rows for monitor in monitors}
         self._all.add(_together(samples))
 
     def _sample(self, monitor: TableMonitor) -> Sample:
-        reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.table.name, 0)
+        reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.name, 0)
         return Sample(reading.lag_seconds, reading.lag_versions, rows / SECONDS, monitor.activity.take_slowest())
 
     def table(self, name: str) -> Ring:

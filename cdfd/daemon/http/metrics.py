@@ -51,6 +51,7 @@ class Reading:
         lag_seconds: age of the oldest undelivered commit; 0 at the tip.
         delivered_at: time of the last delivery, in seconds since the Unix epoch.
         headrooms: retention headroom against each kind of clean-up; empty if unknown.
+        sink: the name of the sink in `sinks`; empty with `sink`.
     """
 
     table: str
@@ -63,35 +64,41 @@ class Reading:
     lag_seconds: float | None
     delivered_at: float | None
     headrooms: tuple[Headroom, ...] = ()
+    sink: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values of the labels that tell tables apart."""
+        return (self.table, self.sink) if self.sink else (self.table,)
 
 
 class TableMetrics:
     """Counters and histograms of one table. Safe in any thread; an update takes one or two microseconds."""
 
-    def __init__(self, families: _Families, table: str) -> None:
+    def __init__(self, families: _Families, table: tuple[str, ...]) -> None:
         self._table = table
         self._families = families
         # Created at 0: Prometheus would see no increase in a counter that first appears at 1.
-        self._rows = {kind: families.rows.labels(table, kind) for kind in CHANGE_TYPES}
-        self._errors = {family: families.errors.labels(table, family) for family in _error_families()}
-        self._transient = families.transient.labels(table)
-        self._stages = {stage: families.stages.labels(table, stage) for stage in STAGES}
-        self._commits = families.commits.labels(table)
-        self._bytes_read = families.bytes_read.labels(table)
-        self._delivery = families.delivery.labels(table)
-        self._committed = families.transactions.labels(table, "committed")
-        self._aborted = families.transactions.labels(table, "aborted")
+        self._rows = {kind: families.rows.labels(*table, kind) for kind in CHANGE_TYPES}
+        self._errors = {family: families.errors.labels(*table, family) for family in _error_families()}
+        self._transient = families.transient.labels(*table)
+        self._stages = {stage: families.stages.labels(*table, stage) for stage in STAGES}
+        self._commits = families.commits.labels(*table)
+        self._bytes_read = families.bytes_read.labels(*table)
+        self._delivery = families.delivery.labels(*table)
+        self._committed = families.transactions.labels(*table, "committed")
+        self._aborted = families.transactions.labels(*table, "aborted")
 
     def stage(self, name: str, seconds: float) -> None:
         """The duration of a stage for one delivery or one batch."""
-        stage = self._stages.get(name) or self._families.stages.labels(self._table, OTHER)
+        stage = self._stages.get(name) or self._families.stages.labels(*self._table, OTHER)
         stage.observe(seconds)
 
     def committed(self, rows: Mapping[str, int], commits: int, bytes_read: int) -> None:
         """A committed transaction: its rows by change type, the versions it completes, and the bytes of files read for it."""
         self._committed.inc()
         for kind, count in rows.items():
-            (self._rows.get(kind) or self._families.rows.labels(self._table, OTHER)).inc(count)
+            (self._rows.get(kind) or self._families.rows.labels(*self._table, OTHER)).inc(count)
         self._commits.inc(commits)
         self._bytes_read.inc(bytes_read)
 
@@ -108,7 +115,7 @@ class TableMetrics:
         if not counts:
             self._transient.inc()
             return
-        (self._errors.get(error.family) or self._families.errors.labels(self._table, OTHER)).inc()
+        (self._errors.get(error.family) or self._families.errors.labels(*self._table, OTHER)).inc()
 
 
 class Metrics:
@@ -117,24 +124,26 @@ class Metrics:
     Args:
         version: of cdfd.
         native: whether `cdfd-native` is used.
+        sinks: whether the pipeline has several sinks. Then the metrics of tables have the label `sink`.
     """
 
-    def __init__(self, version: str, *, native: bool) -> None:
+    def __init__(self, version: str, *, native: bool, sinks: bool = False) -> None:
         self._registry = CollectorRegistry()
-        self._families = _Families(self._registry)
+        self._labels = ("table", "sink") if sinks else ("table",)
+        self._families = _Families(self._registry, self._labels)
         said = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
         build = Gauge("cdfd_build_info", said, ["version", "native"], registry=self._registry)
         build.labels(version, str(native).lower()).set(1)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def table(self, name: str) -> TableMetrics:
-        """The counters of one table. Call it once for each table of the configuration."""
-        return TableMetrics(self._families, name)
+    def table(self, *names: str) -> TableMetrics:
+        """The counters of one table, by its name and with `sinks` that of the sink. Call it once for each loop."""
+        return TableMetrics(self._families, names)
 
-    def remove(self, name: str) -> None:
+    def remove(self, *names: str) -> None:
         """Forget the counters of a table that this process does not deliver any more."""
-        self._families.remove(name)
+        self._families.remove(names)
 
     def render(
         self, readings: Sequence[Reading], further: Sequence[Metric] = (), *, openmetrics: bool = False
@@ -149,18 +158,18 @@ class Metrics:
         render: Callable[[Collector], bytes] = (
             openmetrics_exposition.generate_latest if openmetrics else generate_latest
         )
-        return render(_Scrape(self._registry, readings, further))
+        return render(_Scrape(self._registry, self._labels, readings, further))
 
 
 class _Families:
     """The counters and histograms of all tables."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, of_table: tuple[str, ...]) -> None:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(name, help_text, ("table", *labels), registry=registry)
+            return Counter(name, help_text, (*of_table, *labels), registry=registry)
 
         def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, help_text, ("table", *labels), registry=registry, buckets=buckets)
+            return Histogram(name, help_text, (*of_table, *labels), registry=registry, buckets=buckets)
 
         self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
         self.commits = counter(
@@ -187,7 +196,7 @@ class _Families:
         )
         self.stages = histogram("cdfd_stage_seconds", "Time in the stages of deliveries.", STAGE_SECONDS, "stage")
 
-    def remove(self, table: str) -> None:
+    def remove(self, table: tuple[str, ...]) -> None:
         """Remove the series of a table."""
         families = (
             (self.rows, CHANGE_TYPES),
@@ -198,9 +207,9 @@ class _Families:
         for family, values in families:
             for value in (*values, OTHER):
                 with suppress(KeyError):  # OTHER only exists if it was needed
-                    family.remove(table, value)
+                    family.remove(*table, value)
         for single in (self.commits, self.bytes_read, self.transient, self.delivery):
-            single.remove(table)
+            single.remove(*table)
 
 
 class _Scrape(Collector):
@@ -209,8 +218,15 @@ class _Scrape(Collector):
     The library's `_created` series are omitted: they would add one series to every two.
     """
 
-    def __init__(self, counted: CollectorRegistry, readings: Sequence[Reading], further: Sequence[Metric]) -> None:
+    def __init__(
+        self,
+        counted: CollectorRegistry,
+        labels: tuple[str, ...],
+        readings: Sequence[Reading],
+        further: Sequence[Metric],
+    ) -> None:
         self._counted = counted
+        self._labels = labels
         self._further = further
         self._readings = readings
 
@@ -220,11 +236,11 @@ class _Scrape(Collector):
             yield family
         yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a loop ends unexpectedly.", value=1)
         for name, text, value in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=("table",))
+            gauge = GaugeMetricFamily(name, text, labels=self._labels)
             for reading in self._readings:
                 found = value(reading)
                 if found is not None:
-                    gauge.add_metric((reading.table,), found)
+                    gauge.add_metric(reading.labels, found)
             yield gauge
         yield from self._headrooms()
         yield self._states()
@@ -234,26 +250,26 @@ class _Scrape(Collector):
         left = GaugeMetricFamily(
             "cdfd_retention_headroom_seconds",
             "Time until clean-up of the table may remove what is not delivered; all of the retention at the tip; negative: overdue.",
-            labels=("table", "retention"),
+            labels=(*self._labels, "retention"),
         )
         whole = GaugeMetricFamily(
             "cdfd_retention_seconds",
             "How long the table keeps log entries, and files that a commit deleted.",
-            labels=("table", "retention"),
+            labels=(*self._labels, "retention"),
         )
         for reading in self._readings:
             for each in reading.headrooms:
-                left.add_metric((reading.table, each.kind), each.seconds)
-                whole.add_metric((reading.table, each.kind), each.retention)
+                left.add_metric((*reading.labels, each.kind), each.seconds)
+                whole.add_metric((*reading.labels, each.kind), each.retention)
         yield from (left, whole)
 
     def _states(self) -> Metric:
         states = GaugeMetricFamily(
-            "cdfd_table_state", "1 for the current state of the table.", labels=("table", "state")
+            "cdfd_table_state", "1 for the current state of the table.", labels=(*self._labels, "state")
         )
         for reading in self._readings:
             for state in STATES:
-                states.add_metric((reading.table, state), float(reading.state == state))
+                states.add_metric((*reading.labels, state), float(reading.state == state))
         return states
 
 

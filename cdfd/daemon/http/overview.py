@@ -181,7 +181,7 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
         {
             **_row(table, history),
             **{name: document[name] for name in shown},
-            "history": history.table(table.table.name).document(),
+            "history": history.table(table.name).document(),
             "errors": table.errors(),
         }
     )
@@ -189,7 +189,7 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
 
 
 def _row(table: TableMonitor, history: History) -> dict[str, Any]:
-    reading, activity, ring = table.reading(), table.activity, history.table(table.table.name)
+    reading, activity, ring = table.reading(), table.activity, history.table(table.name)
     error, progress = table.last_error, table.resnapshot_progress
     facts = Facts(
         state=reading.state,
@@ -207,7 +207,7 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
     explanation = explain(facts)
     least = min(reading.headrooms, key=lambda each: each.seconds, default=None)
     return {
-        "name": one_line(table.table.name),
+        "name": one_line(table.name),
         "uri": one_line(table.table.uri, LONGEST_CELL),
         "topic": one_line(table.table.topic, LONGEST_CELL),
         "state": reading.state,

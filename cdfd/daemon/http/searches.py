@@ -56,27 +56,16 @@ class Searches:
     reloaded_ms: int | None = None
     unapplied: Sequence[str] = ()
 
-    def not_ready(self) -> Mapping[str, str]:
+    def not_ready(self, sink: str) -> Iterator[tuple[str, str]]:
         """The patterns that have not been searched yet, and why."""
-        return {
-            pattern: "no search for tables is complete yet" if search.error is None else _short(search.error)
-            for pattern, search in self.by_pattern.items()
-            if search.searched_ms is None
-        }
+        for pattern, search in self.by_pattern.items():
+            if search.searched_ms is None:
+                why = "no search for tables is complete yet" if search.error is None else _short(search.error)
+                yield _address(pattern, sink), why
 
-    def document(self) -> dict[str, Any]:
-        """Its part of `/status`, as JSON values."""
+    def reload_document(self) -> dict[str, Any]:
+        """The part of `/status` about the configuration file, as JSON values."""
         return {
-            "discoveries": {
-                pattern: {
-                    "tables": search.tables,
-                    "vanished": sorted(search.vanished),
-                    "last_search": _iso(search.searched_ms),
-                    "error": None if search.error is None else _short(search.error),
-                }
-                for pattern, search in self.by_pattern.items()
-            },
-            "refused_tables": [_short(error) for error in self.refused],
             "reload": {
                 "last": _iso(self.reloaded_ms),
                 "error": None if self.reload_error is None else _short(self.reload_error),
@@ -84,34 +73,61 @@ class Searches:
             },
         }
 
-    def families(self) -> Iterator[Metric]:
-        """Its metrics at this moment."""
-        tables = GaugeMetricFamily("cdfd_discovery_tables", "Tables that the last search found.", labels=_LABELS)
-        vanished = GaugeMetricFamily(
-            "cdfd_discovery_vanished_tables", "Tables that have vanished since the start.", labels=_LABELS
-        )
-        searched = GaugeMetricFamily(
-            "cdfd_discovery_last_search_timestamp_seconds", "Unix time of the last complete search.", labels=_LABELS
-        )
-        errors = CounterMetricFamily("cdfd_discovery_errors", "Failed searches for tables.", labels=_LABELS)
-        for pattern, search in self.by_pattern.items():
-            tables.add_metric((pattern,), search.tables)
-            vanished.add_metric((pattern,), len(search.vanished))
-            errors.add_metric((pattern,), search.errors)
-            if search.searched_ms is not None:
-                searched.add_metric((pattern,), search.searched_ms / 1000)
-        yield from (tables, vanished, searched, errors)
-        yield GaugeMetricFamily(
-            "cdfd_refused_tables", "Tables that were found and cannot be delivered.", value=len(self.refused)
-        )
-        yield GaugeMetricFamily(
+    def reload_family(self) -> Metric:
+        """The metric about the configuration file at this moment."""
+        return GaugeMetricFamily(
             "cdfd_config_last_reload_successful",
             "1 if the daemon uses the tables of the newest configuration file.",
             value=float(self.reload_error is None),
         )
 
 
-_LABELS = ("discover",)
+def documents_of(by_sink: Mapping[str, Searches]) -> dict[str, Any]:
+    """The part of `/status` about searches, as JSON values. The name of a sink is empty if there is only one."""
+    return {
+        "discoveries": {
+            _address(pattern, sink): {
+                "tables": search.tables,
+                "vanished": sorted(search.vanished),
+                "last_search": _iso(search.searched_ms),
+                "error": None if search.error is None else _short(search.error),
+            }
+            for sink, searches in by_sink.items()
+            for pattern, search in searches.by_pattern.items()
+        },
+        "refused_tables": [_short(error) for searches in by_sink.values() for error in searches.refused],
+    }
+
+
+def families_of(by_sink: Mapping[str, Searches]) -> Iterator[Metric]:
+    """The metrics of searches at this moment, with the label `sink` if there are several."""
+    of_sink = () if "" in by_sink else ("sink",)
+    labels = ("discover", *of_sink)
+    tables = GaugeMetricFamily("cdfd_discovery_tables", "Tables that the last search found.", labels=labels)
+    vanished = GaugeMetricFamily(
+        "cdfd_discovery_vanished_tables", "Tables that have vanished since the start.", labels=labels
+    )
+    searched = GaugeMetricFamily(
+        "cdfd_discovery_last_search_timestamp_seconds", "Unix time of the last complete search.", labels=labels
+    )
+    errors = CounterMetricFamily("cdfd_discovery_errors", "Failed searches for tables.", labels=labels)
+    refused = GaugeMetricFamily(
+        "cdfd_refused_tables", "Tables that were found and cannot be delivered.", labels=of_sink
+    )
+    for sink, searches in by_sink.items():
+        here = (sink,) if of_sink else ()
+        refused.add_metric(here, len(searches.refused))
+        for pattern, search in searches.by_pattern.items():
+            tables.add_metric((pattern, *here), search.tables)
+            vanished.add_metric((pattern, *here), len(search.vanished))
+            errors.add_metric((pattern, *here), search.errors)
+            if search.searched_ms is not None:
+                searched.add_metric((pattern, *here), search.searched_ms / 1000)
+    yield from (tables, vanished, searched, errors, refused)
+
+
+def _address(pattern: str, sink: str) -> str:
+    return f"{pattern}@{sink}" if sink else pattern
 
 
 def _short(text: str) -> str:

@@ -249,7 +249,7 @@ def _application(
 
     async def table(request: web.Request) -> web.Response:
         name = request.query.get("name", "")
-        monitor = next((each for each in status.tables() if each.table.name == name), None)
+        monitor = next((each for each in status.tables() if each.name == name), None)
         if monitor is None:
             raise web.HTTPNotFound(text="404: there is no such table\n")
         return _json(overview.details(monitor, history), 200, indent=None)

@@ -10,7 +10,7 @@ from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.metrics import Metrics
-from cdfd.daemon.http.searches import Searches
+from cdfd.daemon.http.searches import Searches, documents_of, families_of
 from cdfd.daemon.http.table_status import TableMonitor, iso
 from cdfd.daemon.membership.shard import Shard
 from cdfd.runtime import native
@@ -24,6 +24,7 @@ class Status:
         config: of the daemon. No document contains its secrets.
         clock: the source of time.
         shard: of this process; None: it delivers all tables.
+        whole: the status of the daemon, for that of one of its sinks.
 
     Attributes:
         notifications: returns the newest notifications.
@@ -31,21 +32,55 @@ class Status:
         exemplars: whether the metrics may have exemplars.
     """
 
-    def __init__(self, config: Settings, clock: Clock | None = None, shard: Shard | None = None) -> None:
+    def __init__(
+        self,
+        config: Settings,
+        clock: Clock | None = None,
+        shard: Shard | None = None,
+        *,
+        whole: Status | None = None,
+    ) -> None:
         self._config = config
+        self._sinks: dict[str, Status] = {}
         self._shard = shard
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
         self.exemplars = False
         self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
-        self._metrics = metrics = Metrics(__version__, native=native.built)
+        several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
+        own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
+        self._metrics: Metrics = own
         self._tables = {
-            table.name: TableMonitor(table, metrics.table(table.name), self._clock)
-            for table in config.listed
+            table.name: self._monitor(table, starts_at_work=at_work)
+            for table in (() if several else config.listed)
             if shard is None or shard.owns(table.name)
         }
         self.searches = Searches()
+
+    def of_sink(self, config: Settings) -> Status:
+        """The status of one sink, which is a part of this one. With `sink`, it is this one.
+
+        Args:
+            config: the settings of the sink; see `Settings.by_sink`.
+        """
+        if not config.sink_name:
+            return self
+        status = self._sinks[config.sink_name] = Status(config, self._clock, self._shard, whole=self)
+        return status
+
+    def remove_sink(self, name: str) -> None:
+        """Forget a sink that the daemon does not deliver to any more, with its metrics."""
+        status = self._sinks.pop(name)
+        for table in tuple(status._tables):
+            status.remove(table)
+
+    def _monitor(self, table: settings.Table, *, starts_at_work: bool = False) -> TableMonitor:
+        metrics = self._metrics.table(*self._names(table.name))
+        return TableMonitor(table, metrics, self._clock, self._config.sink_name, starts_at_work=starts_at_work)
+
+    def _names(self, table: str) -> tuple[str, ...]:
+        return (table, self._config.sink_name) if self._config.sink_name else (table,)
 
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
@@ -56,15 +91,13 @@ class Status:
         known = self._tables.get(table.name)
         if known is not None and known.table == table:
             return known
-        starts_at_work = not self.not_ready()
-        monitor = TableMonitor(table, self._metrics.table(table.name), self._clock, starts_at_work=starts_at_work)
-        self._tables[table.name] = monitor
+        monitor = self._tables[table.name] = self._monitor(table, starts_at_work=not self.not_ready())
         return monitor
 
     def remove(self, name: str) -> None:
         """Forget a table that the daemon does not deliver any more, with its metrics."""
         del self._tables[name]
-        self._metrics.remove(name)
+        self._metrics.remove(*self._names(name))
 
     def configure(self, config: Settings) -> None:
         """The daemon has other settings now."""
@@ -72,11 +105,17 @@ class Status:
 
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
-        return tuple(self._tables.values())
+        return (*self._tables.values(), *(table for sink in self._sinks.values() for table in sink.tables()))
+
+    @property
+    def _searches(self) -> Mapping[str, Searches]:
+        """The searches of each sink."""
+        return {name: sink.searches for name, sink in self._sinks.items()} or {"": self.searches}
 
     def metrics(self, *, openmetrics: bool = False) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""
-        readings, families = [table.reading() for table in self._tables.values()], tuple(self.searches.families())
+        readings = [table.reading() for table in self.tables()]
+        families = (*families_of(self._searches), self.searches.reload_family())
         return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
 
     def health(self) -> Mapping[str, Any]:
@@ -85,8 +124,8 @@ class Status:
 
     def not_ready(self) -> Mapping[str, str]:
         """The tables that are not ready, and the patterns without a search, and why."""
-        tables = {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
-        return tables | dict(self.searches.not_ready())
+        tables = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
+        return tables | {pattern: why for name, each in self._searches.items() for pattern, why in each.not_ready(name)}
 
     @property
     def pipeline(self) -> str:
@@ -108,7 +147,8 @@ class Status:
             "ready": not self.not_ready(),
             "notifications": list(self.notifications()),
             "shard": None if self._shard is None else str(self._shard),
-            "tables": {name: table.document() for name, table in self._tables.items()},
-            **self.searches.document(),
+            "tables": {table.name: table.document() for table in self.tables()},
+            **documents_of(self._searches),
+            **self.searches.reload_document(),
             "configuration": self._config.public(),
         }

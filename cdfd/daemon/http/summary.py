@@ -37,7 +37,7 @@ class RetentionWarnings:
     def check(self) -> None:
         """Look at all tables."""
         for table in self.status.tables():
-            name = table.table.name
+            name = table.name
             risks = [each for each in table.reading().headrooms if each.at_risk]
             if not risks:
                 if self._warned.pop(name, None) is not None:

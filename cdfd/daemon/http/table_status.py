@@ -49,17 +49,27 @@ class TableMonitor(Monitor):
         table: of the configuration.
         metrics: of that table.
         clock: the source of time.
+        sink: the name of the sink in `sinks`; empty with `sink`.
         starts_at_work: whether the table joins a daemon that is ready, which it stays for the time of a start.
 
     Attributes:
+        name: the name of the loop; see `Settings.address`.
         activity: recent events.
         exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
     """
 
     def __init__(
-        self, table: settings.Table, metrics: TableMetrics, clock: Clock, *, starts_at_work: bool = False
+        self,
+        table: settings.Table,
+        metrics: TableMetrics,
+        clock: Clock,
+        sink: str = "",
+        *,
+        starts_at_work: bool = False,
     ) -> None:
         self.table = table
+        self.name = f"{table.name}@{sink}" if sink else table.name
+        self._sink = sink
         self._metrics = metrics
         self._clock = clock
         self._state: State = "starting"
@@ -282,6 +292,7 @@ class TableMonitor(Monitor):
             lag_seconds=lag_seconds,
             delivered_at=None if self._delivered_ms is None else self._delivered_ms / 1000,
             headrooms=self._headroom.headrooms(),
+            sink=self._sink,
         )
 
     def not_ready(self) -> str | None:
@@ -305,7 +316,9 @@ class TableMonitor(Monitor):
     def document(self) -> dict[str, Any]:
         """The table's part of `/status`, as JSON values."""
         reading, why = self.reading(), self.not_ready()
+        names = {"table": self.table.name, "sink": self._sink} if self._sink else {}
         return {
+            **names,
             "uri": self.table.uri,
             "topic": self.table.topic,
             "state": reading.state,

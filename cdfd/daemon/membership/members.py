@@ -19,6 +19,7 @@ from cdfd.daemon.membership.discovery import Folders, Tables, merge_tables, with
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.deliver.monitor import Monitor
+from cdfd.runtime import logs
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -115,6 +116,11 @@ class Members:
             self._status.configure(self._config)
             return await self._apply()
 
+    async def close(self) -> None:
+        """End all loops, because the daemon does not deliver to this sink any more."""
+        async with self._lock:
+            await asyncio.gather(*map(self._leave, tuple(self._running)))
+
     async def _apply(self) -> Changes:
         searched = [(discovery, self._found.get(discovery, Folders())) for discovery in self._config.discoveries]
         running = {found.table.uri for found in self._running.values()}
@@ -134,20 +140,23 @@ class Members:
 
     async def _leave(self, name: str) -> None:
         del self._running[name]
-        await self._supervisor.remove(name)
+        address = self._config.address(name)
+        await self._supervisor.remove(address)
         self._status.remove(name)
         if self._controller is not None:
-            self._controller.remove(name)
+            self._controller.remove(address)
 
     def _join(self, name: str, found: Found) -> None:
         self._running[name] = found
         added = self._status.add(found.table)
         monitor = added if self._monitor_of is None else self._monitor_of(added)
-        wake = None if self._controller is None else self._controller.add(name).interrupt
-        self._supervisor.add(name, partial(self._open, found, monitor), monitor, wake)
+        address = self._config.address(name)
+        wake = None if self._controller is None else self._controller.add(address).interrupt
+        self._supervisor.add(address, partial(self._open, found, monitor), monitor, wake)
 
     @asynccontextmanager
     async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
+        logs.SINK.set(self._config.sink_name)
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
         async with AsyncExitStack() as stack:
             async with self._turns.turn():

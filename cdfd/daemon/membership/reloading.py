@@ -13,8 +13,7 @@ from cdfd.config import load
 from cdfd.config.fields import Section
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.searches import Searches
-from cdfd.daemon.membership.members import Members
-from cdfd.daemon.membership.searching import Searching
+from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.deliver.grace import Outage
 from cdfd.errors import CdfdError, ConfigError
@@ -56,8 +55,7 @@ class Reloading:
 
     Args:
         path: the file.
-        members: the tables of the daemon.
-        searching: the searches for tables.
+        destinations: the sinks and tables of the daemon.
         searches: the status of reloads.
         clock: the source of time.
         file_events: watches the folder of the file.
@@ -67,8 +65,7 @@ class Reloading:
     def __init__(
         self,
         path: Path,
-        members: Members,
-        searching: Searching,
+        destinations: Destinations,
         searches: Searches,
         clock: Clock,
         file_events: FileEvents,
@@ -77,8 +74,7 @@ class Reloading:
         self._hangup = hangup
         self._outage = Outage()
         self._path = path
-        self._members = members
-        self._searching = searching
+        self._destinations = destinations
         self._searches = searches
         self._clock = clock
         self._file_events = file_events
@@ -119,21 +115,23 @@ class Reloading:
         logger.log(logging.ERROR if counts else logging.WARNING, "the new configuration is not used: %s", error)
 
     async def _apply(self, config: Settings) -> None:
-        if self._members.config.engine.kind == "spark":
+        running = self._destinations.config
+        if running.engine.kind == "spark":
             raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
         preflight(config)
-        others = [name for name in changed_settings(self._members.config, config) if name != "tables"]
+        others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
+        if bool(running.sinks) != bool(config.sinks):
+            raise ConfigError("`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon")
         if naming := sorted(_NAMING.intersection(others)):
             raise ConfigError(
                 f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
                 hint="Restart the daemon",
             )
-        folders = await self._searching.search(config.discoveries)
-        changes = await self._members.configure(config, folders)
-        self._searching.refresh()
+        changes = await self._destinations.configure(config)
         self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
         self._searches.unapplied = others
-        logger.info("the configuration is read again: %s", changes)
+        for sink, what in changes.items():
+            logger.info("the configuration is read again: %s", f"sink {sink}: {what}" if sink else what)
         if others:
             logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
 

@@ -30,6 +30,19 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
     """
     if shard is not None and config.engine.kind == "spark":
         raise UnsupportedError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
+    for of_sink in config.by_sink.values():
+        _check_sink(of_sink)
+    if config.poll.notifications is not None:
+        QueueAddress.parse(config.poll.notifications).check_installed()
+    if config.http.tls is not None:
+        ServerTls(config.http.tls).warn_of_expiry()
+    if config.telemetry.otel.endpoint is not None and find_spec("opentelemetry") is None:
+        raise ConfigError(
+            "telemetry.otel is set, but OpenTelemetry is not installed", hint="Run pip install 'cdfd[otel]'"
+        )
+
+
+def _check_sink(config: Settings) -> None:
     for table in config.listed:
         with suppress(UnsupportedError):  # an error of this table, while the others continue
             open_table(config, table)
@@ -39,12 +52,4 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
     if config.progress.ledger.kind == "table":
         open_storage(config.progress.ledger.uri, config.options(config.progress.ledger.uri))
     connector(config).preflight()
-    if config.poll.notifications is not None:
-        QueueAddress.parse(config.poll.notifications).check_installed()
-    if config.http.tls is not None:
-        ServerTls(config.http.tls).warn_of_expiry()
     engine_of(config).check()
-    if config.telemetry.otel.endpoint is not None and find_spec("opentelemetry") is None:
-        raise ConfigError(
-            "telemetry.otel is set, but OpenTelemetry is not installed", hint="Run pip install 'cdfd[otel]'"
-        )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,6 +28,7 @@ from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History, sample_history
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import log_summaries
+from cdfd.daemon.membership.destinations import Destination, Destinations
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading
 from cdfd.daemon.membership.searching import Searching
@@ -83,30 +84,40 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
-        await stack.enter_async_context(publishing(config, controller, clock))
         await stack.enter_async_context(log_summaries(status, clock))
-        await stack.enter_async_context(beating(config, status, clock))
-        opened: OpenLoop
-        if (of_engine := engine_of(config).loops(path, clock)) is not None:
-            opened = await stack.enter_async_context(of_engine)
-        else:
-            shared = await stack.enter_async_context(
-                assembly.shared(config, clock, recover_from_ledger, controller.tables)
-            )
-            opened = partial(assembly.feed, shared)
-        policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shard is not None)
+        # Without one of its sinks, a process delivers to the others.
+        shares_tables = shard is not None or bool(config.sinks)
+        policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
         supervisor = Supervisor(stopping.event, clock, policy=policy)
-        monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
-        mailboxes = controller if takes_requests(config) else None
-        members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
-        await members.start()
-        # Once the tables are known: signals may have come while the daemon was down.
-        await stack.enter_async_context(reading_signals(config, controller, clock, shard))
-        _log_start(config, shard, len(supervisor.names))
+        notifications = await stack.enter_async_context(assembly.notified(config, clock))
         file_events = stack.enter_context(FileEvents())
-        searching = Searching(members, status.searches, clock, file_events)
-        reloading = Reloading(path, members, searching, status.searches, clock, file_events, hangup)
-        await stopping.run(beside(supervisor.run(), searching.run(), reloading.run()))
+
+        @asynccontextmanager
+        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Destination]:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(publishing(config, controller, clock))
+                await stack.enter_async_context(beating(config, status, clock))
+                opened: OpenLoop
+                if (of_engine := engine_of(config).loops(path, clock)) is not None:
+                    opened = await stack.enter_async_context(of_engine)
+                else:
+                    shared = await stack.enter_async_context(
+                        assembly.shared(config, clock, recover_from_ledger, controller.tables, notifications)
+                    )
+                    opened = partial(assembly.feed, shared)
+                monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
+                mailboxes = controller if takes_requests(config) else None
+                members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
+                await members.start()
+                # Once the tables are known: signals may have come while the daemon was down.
+                await stack.enter_async_context(reading_signals(config, controller, clock, shard))
+                yield Destination(members, Searching(members, status.searches, clock, file_events))
+
+        destinations = Destinations(config, status, open_destination)
+        await stack.enter_async_context(destinations.running())
+        _log_start(config, shard, len({each.table.name for each in status.tables()}))
+        reloading = Reloading(path, destinations, status.searches, clock, file_events, hangup)
+        await stopping.run(beside(supervisor.run(), destinations.run(), reloading.run()))
     logger.info("stopped")
     return stopping.exit_code
 
@@ -114,6 +125,8 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
 def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
     of_shard = "" if shard is None else f", shard {shard}"
     tables = f"{count} table{'' if count == 1 else 's'}"
+    if config.sinks:
+        tables += f" into {len(config.sinks)} sinks"
     patterns = len(config.discoveries)
     searched = "" if not patterns else f" and those of {patterns} pattern{'' if patterns == 1 else 's'}"
     logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)

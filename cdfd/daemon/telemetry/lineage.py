@@ -263,7 +263,7 @@ async def lineage(
     monitors: dict[str, LineageMonitor] = {}
 
     def monitor(table: settings.Table) -> Monitor:
-        job = (chosen.namespace, f"{config.pipeline}.{table.name}")
+        job = (chosen.namespace, f"{config.pipeline}.{config.address(table.name)}")
         made = LineageMonitor(job, source_dataset(table.uri), target(table), sender.put, clock)
         monitors[table.name] = made
         return made

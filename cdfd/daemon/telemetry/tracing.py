@@ -235,6 +235,8 @@ async def tracing(config: Settings) -> AsyncIterator[Callable[[settings.Table], 
             "messaging.system": config.sink.kind,
             "messaging.operation.type": "send",
         }
+        if config.sink_name:
+            attributes["cdfd.sink"] = config.sink_name
         return TracingMonitor(tracer, table.name, attributes)
 
     try:

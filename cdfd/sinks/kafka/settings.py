@@ -234,6 +234,11 @@ class KafkaSettings(SinkSettings):
         """`topics.prefix`, without the mark at its end."""
         return self.topics.prefix.rstrip("._-")
 
+    @property
+    def brokers(self) -> frozenset[str]:
+        """The servers to begin with."""
+        return frozenset(self.bootstrap_servers)
+
     def refusal_of_headers(self, *, keyed: bool) -> str | None:
         """It depends on the format."""
         takes = self.format.record_format.takes_headers

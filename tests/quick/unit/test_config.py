@@ -436,7 +436,7 @@ colour: red
         'engine: expected a mapping, found "embedded" (line 16)',
         'http.listen: expected an address such as 127.0.0.1:9464, or null for no server, found "9464" (line 17)',
         "colour: unknown key; known here: catalogs, catch_up, "
-        "controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, spill, "
+        "controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, sinks, spill, "
         "storage, tables, telemetry (line 18)",
     )
 
@@ -811,9 +811,9 @@ def _documented() -> list[tuple[str, str]]:
 def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for name, field in section.model_fields.items():
-        below = _sections(field.annotation)
+        below = [] if name == "sinks" else _sections(field.annotation)  # each of them has the keys of `sink`
         key = f"{prefix}{name}"
-        if not below or field.is_required():
+        if not below or field.is_required() or name == "sink":
             keys[key] = field
         for inner in below:
             # A pattern of folders has keys of tables, with the same meaning.

@@ -121,10 +121,11 @@ OPTIONS = {
     "path_prefixes": ("{'dbfs:/a': /a}", "{}"),
     "max_log_line": ("1MiB", "2MiB"),
 }
-"""Every option of a table, but for its names and its key: two values that differ."""
+"""Every option of a table, but for its names, its key and its sinks: two values that differ."""
+_OTHERS = ("uri", "name", "topic", "key", "sinks")
 
 
-@pytest.mark.parametrize("option", [name for name in Table.model_fields if name not in ("uri", "name", "topic", "key")])
+@pytest.mark.parametrize("option", [name for name in Table.model_fields if name not in _OTHERS])
 def test_found_tables_take_every_option_of_a_table(option: str) -> None:
     of_all, of_one = OPTIONS[option]
     entry = f"discover: '/lake/*', {option}: {of_all}, overrides: [{{tables: [b], {option}: {of_one}}}]"

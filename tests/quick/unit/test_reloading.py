@@ -14,6 +14,7 @@ from cdfd.config.discovery import Discovery
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership.destinations import Destination, Destinations
 from cdfd.daemon.membership.discovery import Folders
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, changed_settings
@@ -47,9 +48,14 @@ class Daemon:
         self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
         events = FileEvents()
         searching = Searching(self.members, self.status.searches, clock, events)
-        self.reloading = Reloading(
-            self.path, self.members, searching, self.status.searches, clock, events, asyncio.Event()
-        )
+
+        @asynccontextmanager
+        async def opened(_: Settings, __: Status) -> AsyncIterator[Destination]:
+            await self.members.start()
+            yield Destination(self.members, searching)
+
+        self.destinations = Destinations(config, self.status, opened)
+        self.reloading = Reloading(self.path, self.destinations, self.status.searches, clock, events, asyncio.Event())
 
     def write(self, *uris: str, **more: Any) -> None:
         self.path.write_text(json.dumps({"tables": [{"uri": uri} for uri in uris], **self.sections, **more}))
@@ -61,10 +67,9 @@ class Daemon:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        await self.members.start()
         task = asyncio.create_task(self.supervisor.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(20), self.destinations.running():
                 await asyncio.sleep(0)
                 yield
         finally:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.cli import app
 from cdfd.daemon.http.metrics import Metrics, Reading
-from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.http.searches import Search, Searches, families_of
 from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from tests.support.docs import reference_settings
@@ -134,7 +134,8 @@ def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
     metrics = Metrics("0", native=True)
     metrics.table("orders")
     reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
-    further = tuple(Searches({"shop/*": Search(searched_ms=0)}).families())
+    searches = Searches({"shop/*": Search(searched_ms=0)})
+    further = (*families_of({"": searches}), searches.reload_family())
     families = [
         family
         for family in text_string_to_metric_families(metrics.render([reading], further).decode())

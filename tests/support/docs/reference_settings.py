@@ -125,7 +125,12 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
     yield heading
     fields = {name: field for name, field in section.model_fields.items() if prefix != "sink." or name != "kind"}
     within = {name: found for name, field in fields.items() if (found := _sections_in(field.annotation))}
-    keys = [key(section, name, prefix) for name, field in fields.items() if name not in within or field.is_required()]
+    within.pop("sinks", None)  # each of them has the keys of `sink`
+    keys = [
+        key(section, name, prefix)
+        for name in fields
+        if name not in within or fields[name].is_required() or name == "sink"
+    ]
     if keys:
         yield "| key | type | default | allowed values | description |"
         yield "|---|---|---|---|---|"

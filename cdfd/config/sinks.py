@@ -1,0 +1,177 @@
+"""The section of a sink, and what several sinks of one file mean for each of them.
+
+With `sinks`, each sink has the file as if it were the only one: with its section under `sink`, the tables that go into it, and without the
+settings that only another sink can take.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import PlainValidator, ValidationError, ValidationInfo
+
+from cdfd.config import values
+from cdfd.config.fields import Section, either
+from cdfd.config.problems import Conflicts, Path
+from cdfd.errors import ConfigError
+from cdfd.runtime.registry import CONNECTORS, SINKS
+
+if TYPE_CHECKING:
+    from cdfd.config.table import Table
+
+
+class SinkSettings(Section):
+    """The destination of the changes.
+
+    Each kind of sink has a subclass with its own keys, in `registry.SINKS`.
+    """
+
+    ledger_by_default: ClassVar[bool] = False
+    """Whether there is a ledger where `progress.ledger` says nothing."""
+
+    has_topics: ClassVar[bool] = False
+    """Whether the sink has topics, for records of the daemon itself."""
+
+    kind: str
+    """Kind of the destination."""
+
+    pipeline: Annotated[str, PlainValidator(values.pipeline_name)] | None = None
+    """With `sinks`: name of the pipeline in this sink and in the ledger, such as that of the pipeline which the sink had for itself.
+
+    Default: `pipeline`.
+    """
+
+    @property
+    def brokers(self) -> frozenset[str]:
+        """Servers on which two sinks would meet if they had a name in common."""
+        return frozenset()
+
+    @property
+    def topic_prefix(self) -> str:
+        """The prefix of topics about the daemon; empty: the pipeline's name."""
+        return ""
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
+        return True
+
+    def refusal_of_headers(self, *, keyed: bool) -> str | None:
+        """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
+        return "need a Kafka sink"
+
+    def refusals(self, table: Table) -> Sequence[tuple[str, str]]:
+        """The settings of a table that the sink cannot take, and why."""
+        return ()
+
+    def places(self, topic: str) -> Mapping[str, str]:
+        """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
+        return {}
+
+    def side_topics(self, pipeline: str) -> Mapping[str, str]:
+        """Topics that all tables share, each with the key that asks for it."""
+        return {}
+
+    @property
+    def dead_letter_suffix(self) -> str | None:
+        """The end of the name of a dead letter topic, after the name of the topic; None: there is none."""
+        return None
+
+    def connector(self, config: Any) -> Any:
+        """The `cdfd.sinks.base.Connector` for `Settings`: by default the one in `registry.CONNECTORS`. Import slow modules here.
+
+        Raises:
+            ConfigError: the package of the sink has registered none.
+        """
+        if self.kind not in CONNECTORS:
+            what = f"the sink {self.kind!r} has no connector"
+            raise ConfigError(what, hint="Its settings must override `connector`: see docs/extending.md")
+        return CONNECTORS.load(self.kind)(config, self)
+
+
+SEVERAL = SinkSettings(kind="several")
+"""Stands for `sink` in a file with `sinks`, whose settings are in `Settings.by_sink`."""
+
+
+def parse_sink(entry: Any, info: ValidationInfo) -> Any:
+    """The section of a sink, by its kind. For pydantic."""
+    if not isinstance(entry, dict):
+        return entry
+    kind = entry.get("kind")
+    if kind is None:
+        raise Conflicts((("kind",), f"required: {either(SINKS.names())}"))
+    if kind not in SINKS:
+        near = difflib.get_close_matches(str(kind), SINKS.names(), n=1)
+        suggestion = f" (did you mean {near[0]}?)" if near else ""
+        raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}{suggestion}"))
+    return SINKS.load(kind).model_validate(entry, context=info.context)
+
+
+SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def data_of_sink(
+    data: Mapping[str, Any], name: str, sinks: Mapping[str, SinkSettings]
+) -> tuple[dict[str, Any], Sequence[int]]:
+    """The file as it is for one sink, and the index in the file of each of its tables.
+
+    Record headers, heartbeats, signals and notifications are left out if the sink has no topics and another one has.
+
+    Args:
+        data: the file, whose sections are valid each for itself.
+        name: of the sink.
+        sinks: all of them.
+    """
+    alone = {key: value for key, value in data.items() if key != "sinks"}
+    entry = data["sinks"][name]
+    alone["sink"] = {key: value for key, value in entry.items() if key != "pipeline"}
+    if sinks[name].pipeline is not None:
+        alone["pipeline"] = sinks[name].pipeline
+    entries = [
+        (
+            index,
+            {key: value for key, value in table.items() if key != "sinks"},
+            list(sinks) if table.get("sinks") is None else table["sinks"],
+        )
+        for index, table in enumerate(data["tables"])
+    ]
+    entries = [(index, table, chosen) for index, table, chosen in entries if name in chosen]
+    if not sinks[name].has_topics:
+        for _, table, chosen in entries:
+            if any(sinks[other].has_topics for other in chosen if other in sinks):
+                table.pop("headers", None)
+        if any(other.has_topics for other in sinks.values()):
+            alone.pop("heartbeat", None)
+            controls = alone.get("controls")
+            if isinstance(controls, dict):
+                alone["controls"] = {key: value for key, value in controls.items() if key not in _NEED_TOPICS}
+    alone["tables"] = [table for _, table, _ in entries]
+    return alone, [index for index, _, _ in entries]
+
+
+_NEED_TOPICS = ("signals", "notifications")
+
+
+def problems_of_sink(error: ValidationError, name: str, indices: Sequence[int]) -> Iterator[tuple[Path, str]]:
+    """The problems of the file as it is for one sink, each with its path in the whole file."""
+    for detail in error.errors(include_url=False, include_input=False):
+        raised = detail.get("ctx", {}).get("error")
+        texts = raised.conflicts if isinstance(raised, Conflicts) else (((), str(raised or detail["msg"])),)
+        for below, text in texts:
+            path = (*detail["loc"], *below)
+            if path == ("tables",) and not indices:
+                yield ("sinks", name), "no table goes into it"
+            elif path[:1] == ("sink",):
+                yield ("sinks", name, *path[1:]), _in_file(text, indices)
+            elif path[:1] == ("tables",) and len(path) > 1 and isinstance(path[1], int):
+                yield ("tables", indices[path[1]], *path[2:]), f"for the sink {name}: {_in_file(text, indices)}"
+            else:
+                yield path, f"for the sink {name}: {_in_file(text, indices)}"
+
+
+def _in_file(text: str, indices: Sequence[int]) -> str:
+    """A text in which the tables of one sink have their indices in the file."""
+    return re.sub(r"tables\[(\d+)\]", lambda match: f"tables[{indices[int(match[1])]}]", text)

@@ -1,0 +1,138 @@
+"""The sinks of a running daemon. Each has its tables, searches, heartbeats and requests, and shares no state with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from cdfd.config.settings import Settings
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership.members import Members
+from cdfd.daemon.membership.searching import Searching
+from cdfd.runtime.tasks import first_done
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A sink that is open.
+
+    Attributes:
+        members: its tables.
+        searching: its searches for tables.
+    """
+
+    members: Members
+    searching: Searching
+
+
+OpenDestination = Callable[[Settings, Status], AbstractAsyncContextManager[Destination]]
+"""Opens a sink with all of its tables, and closes it at the end of the block."""
+
+
+class Destinations:
+    """Keeps the sinks of the configuration open.
+
+    Args:
+        config: the settings.
+        status: of the daemon.
+        opened: opens one of the sinks.
+    """
+
+    def __init__(self, config: Settings, status: Status, opened: OpenDestination) -> None:
+        self._config = config
+        self._status = status
+        self._opened = opened
+        self._open: dict[str, Destination] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def config(self) -> Settings:
+        """The settings, with the tables and sinks of the last `configure`."""
+        return self._config
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open all sinks, and close them at the end of the block.
+
+        Raises:
+            CdfdError: one of them cannot be opened.
+        """
+        try:
+            for name, config in self._config.by_sink.items():
+                await self._join(name, config)
+            yield
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def run(self) -> None:
+        """Search for tables until cancelled. Raises only what is a bug."""
+        while True:
+            self._changed.clear()
+            async with first_done(self._changed.wait(), *map(asyncio.shield, self._tasks.values())):
+                for task in self._tasks.values():
+                    if task.done():
+                        task.result()
+
+    async def configure(self, config: Settings) -> Mapping[str, str]:
+        """Apply the tables and the sinks of a new configuration. A sink whose settings changed is closed, and opened again.
+
+        Returns:
+            The change of each sink in words, by its name.
+
+        Raises:
+            CdfdError: a folder cannot be listed, or a new sink cannot be opened. Without it, nothing changed.
+        """
+        old, new = self._config, config.by_sink
+        stay = {
+            name: self._open[name]
+            for name in new
+            if name in self._open and (not name or old.sinks[name] == config.sinks[name])
+        }
+        folders = {name: await each.searching.search(new[name].discoveries) for name, each in stay.items()}
+        changes = {}
+        for name in [name for name in self._open if name not in stay]:
+            changes[name] = "removed"
+            await self._leave(name)
+        self._config = old.with_tables_of(config)
+        self._status.configure(self._config)
+        for name, each in stay.items():
+            changes[name] = str(await each.members.configure(new[name], folders[name]))
+            each.searching.refresh()
+        for name in new:
+            if name not in stay:
+                await self._join(name, new[name])
+                changes[name] = "opened again" if name in changes else "added"
+        return changes
+
+    async def _join(self, name: str, config: Settings) -> None:
+        opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._tasks[name] = asyncio.create_task(self._keep_open(name, config, opening))
+        await asyncio.wait((opening, task), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            del self._tasks[name]
+            if name:
+                self._status.remove_sink(name)
+            task.result()
+        self._changed.set()
+
+    async def _keep_open(self, name: str, config: Settings, opening: asyncio.Future[None]) -> None:
+        async with self._opened(config, self._status.of_sink(config)) as destination:
+            self._open[name] = destination
+            opening.set_result(None)
+            try:
+                await destination.searching.run()
+            finally:
+                del self._open[name]
+
+    async def _leave(self, name: str) -> None:
+        await self._open[name].members.close()
+        task = self._tasks.pop(name)
+        self._changed.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._status.remove_sink(name)
