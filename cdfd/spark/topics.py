@@ -11,24 +11,27 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from cdfd.encode.formats import FormatChoice
 from cdfd.errors import ConfigError
 from cdfd.spark.records.arrow import ArrowStreams
 from cdfd.spark.records.avro import AvroFrames
-from cdfd.spark.records.json import EnvelopeRows, JsonRows
+from cdfd.spark.records.formats import format_choice
+from cdfd.spark.records.json import EnvelopeRows, JsonRows, unframed
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
 from cdfd.spark.records.schemas import SchemaSource
 from cdfd.spark.upsert import Upsert, apply_changes
 
 __all__ = ["Place", "Upsert", "apply_changes", "read_changes"]
 
-Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"]
+Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"] | Mapping[str, str]
+"""As `sink.format` of the pipeline: a word, or `envelope` and `encoding`."""
 
 Place: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """The start or end of a read: an end of the topic, a time (the first record not before it), or an offset for every partition."""
@@ -82,12 +85,14 @@ def read_changes(
         spark: a session, classic or Connect, with Spark's Kafka connector.
         topic: one of a single table.
         bootstrap_servers: of the cluster.
-        format: as `sink.format` of the pipeline.
+        format: as `sink.format` of the pipeline: a word, or a mapping with `envelope` and `encoding`. The encodings `json` and
+            `json_schema` are read in all envelopes, `avro` in `flat` and `cloudevents`, `arrow` in `flat`; with the forms of values that
+            are the default.
         schema: of the table, as a type or in DDL, without the change columns.
         table: URI of the Delta table that is delivered, to take its newest schema from.
         storage_options: of the table's store.
         schema_topic: `<prefix>.schema` of the pipeline, to take the newest schema from.
-        registry: the schema registry that Avro needs: its URL, or `url`, `username` and `password`.
+        registry: the schema registry that Avro needs: its URL, or a mapping as `sink.schema_registry`.
         columns: those of the table to read; needed where the pipeline delivers only some, for all others would be null.
         unknown_columns: whether a column in the records that the schema does not have is an error, which is the default without `columns`. In
             JSON this is seen of columns, not of the fields of structs.
@@ -103,35 +108,37 @@ def read_changes(
         topic, partition and offset.
 
     Raises:
-        ConfigError: arguments that do not go together, or a jar that the session lacks.
+        ConfigError: arguments that do not go together, a format that is not read, or a jar that the session lacks.
         CdfdError: the schema cannot be had.
     """
-    _check(topic, format, streaming, ending)
+    _check(topic, streaming, ending)
+    choice = format_choice(format)
     strict = columns is None if unknown_columns is None else _is_strict(unknown_columns)
     source = SchemaSource(schema, table, storage_options, schema_topic, registry)
-    source.check(format)
+    source.check(choice.encoding)
     reading = _options(bootstrap_servers, options or {})
     table_rows, versions = source.find(spark, topic, reading)
     table_rows = table_rows if columns is None else chosen(table_rows, columns)
     check_columns(table_rows)
     reading |= {"subscribe": topic, **_place("starting", starting, topic)}
-    if format == "arrow" and not any(name.lower() in _SPLITS for name in reading):
+    if choice.encoding == "arrow" and not any(name.lower() in _SPLITS for name in reading):
         reading["maxRecordsPerPartition"] = str(_RECORDS_OF_MANY_ROWS)
     if not streaming:
         reading |= _place("ending", ending, topic)
-    rows = _decoder(format, table_rows, versions, strict).rows(_records(spark, reading, streaming))
+    records = _records(spark, reading, streaming)
+    if choice.encoding == "json_schema":
+        records = unframed(records, table_rows)
+    rows = _decoder(choice, table_rows, versions, strict).rows(records)
     row = sql.col(ROW)
     names = (*table_rows.names, *CHANGE_NAMES)
     return rows.select(*(row.getField(name).alias(name) for name in names), *(KAFKA_NAMES if kafka_columns else ()))
 
 
-def _check(topic: str, format: str, streaming: bool, ending: Place) -> None:
+def _check(topic: str, streaming: bool, ending: Place) -> None:
     if not topic or "," in topic:
         raise ConfigError(
             f"{topic!r:.200} is no topic's name", hint="Read each topic by itself: they are of different tables"
         )
-    if format not in get_args(Format):
-        raise ConfigError(f"there is no format {format!r:.100}", hint=f"There are {', '.join(get_args(Format))}")
     if streaming and ending != "latest":
         raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
 
@@ -189,12 +196,10 @@ def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -
     return there.select(*renamed, sql.col("value").alias(VALUE))
 
 
-def _decoder(format: Format, schema: StructType, versions: Mapping[int, str], strict: bool) -> Decoder:
-    match format:
-        case "flat" | "cloudevents":
-            return JsonRows(schema, strict)
-        case "debezium":
-            return EnvelopeRows(schema, strict)
+def _decoder(choice: FormatChoice, schema: StructType, versions: Mapping[int, str], strict: bool) -> Decoder:
+    match choice.encoding:
         case "arrow":
             return ArrowStreams(schema, strict)
-    return AvroFrames(schema, versions, strict)
+        case "avro":
+            return AvroFrames(schema, versions, strict)
+    return (EnvelopeRows if choice.envelope == "debezium" else JsonRows)(schema, strict)

@@ -10,6 +10,8 @@ Spark's `from_json` reads types that it supports exactly. It reads all other typ
 | map with nested or binary keys    | pairs, arrays of two texts                | each text read by itself |
 | all others                        | themselves                                |                          |
 
+Records of JSON Schema have the frame of a registry in front, and are the same JSON, except for variants and maps with other keys than text.
+
 A record that does not fit the schema is an error with its topic, partition and offset.
 """
 
@@ -49,6 +51,7 @@ from cdfd.spark.records.records import (
     when_all,
 )
 
+_FRAME: Final = 5
 _CORRUPT: Final = "_cdfd_corrupt"
 _DOCUMENT: Final = "_document"
 _IMAGE: Final = "_image"
@@ -138,6 +141,34 @@ class EnvelopeRows:
         wrong = refusal("no event in JSON with the columns of this schema").cast(kind)
         valid = when_all([event.getField(_CORRUPT).isNull(), images.isNotNull(), *conditions], images, wrong)
         return known_only(valid, kind, sql.col(_UNKNOWN)) if self.strict else valid
+
+
+def unframed(records: DataFrame, schema: StructType) -> DataFrame:
+    """Records without a registry's frame: a zero byte, and the schema's id in four bytes.
+
+    Raises:
+        UnsupportedError: a column has another form in JSON Schema.
+    """
+    for field in schema:
+        if _differs(field.dataType):
+            raise UnsupportedError(
+                f"column {field.name}: {field.dataType.simpleString():.200} cannot be read from JSON Schema",
+                hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
+            )
+    value = sql.col(VALUE)
+    framed = sql.substring(value, 1, 1) == sql.lit(b"\0")
+    return records.select(*KAFKA_NAMES, sql.when(framed, sql.expr(f"substring({VALUE}, {_FRAME + 1})")).alias(VALUE))
+
+
+def _differs(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_differs(field.dataType) for field in kind)
+        case ArrayType():
+            return _differs(kind.elementType)
+        case MapType():
+            return not isinstance(kind.keyType, StringType) or _differs(kind.valueType)
+    return isinstance(kind, VariantType)
 
 
 def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:

@@ -5,21 +5,22 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
 
+from pydantic import ValidationError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from cdfd.delta.types.schema_string import serialize
-from cdfd.errors import ConfigError, DataError
+from cdfd.encode.registered import Registration
+from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.log.table import Table
-from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
+from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
+from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 from cdfd.spark.records import avro as topic_avro
 from cdfd.spark.records.records import table_type
-
-_REGISTRY_SETTINGS: Final = frozenset({"url", "username", "password"})
+from cdfd.trevni.avro_names import legal_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class SchemaSource:
     schema_topic: str | None
     registry: str | Mapping[str, str] | None = field(repr=False)
 
-    def check(self, format: str) -> None:
+    def check(self, encoding: str) -> None:
         """`ConfigError` where what is given does not go together, or is not enough."""
-        if (self.registry is None) == (format == "avro"):
+        if (self.registry is None) == (encoding == "avro"):
             hint = "Give the URL as `registry`" if self.registry is None else "Leave `registry` out"
             raise ConfigError("Avro needs a schema registry, and no other format does", hint=hint)
         sources = {"schema": self.schema, "table": self.table, "schema_topic": self.schema_topic}
@@ -117,23 +118,36 @@ def avro_versions(registry: str | Mapping[str, str], topic: str) -> dict[int, st
     """All Avro schemas of a topic's values, by id.
 
     Args:
-        registry: its URL, or `url`, `username` and `password`.
+        registry: its URL, or settings as in `sink.schema_registry`.
         topic: of the rows.
 
     Raises:
         ConfigError: the registry does not know the topic, or the arguments are wrong.
         SinkError: the registry cannot be asked.
     """
-    settings: dict[str, Any] = {"url": registry} if isinstance(registry, str) else dict(registry)
-    if unknown := settings.keys() - _REGISTRY_SETTINGS:
-        raise ConfigError(f"`registry` has no setting {min(unknown)!r:.100}", hint="It has url, username and password")
-    if not isinstance(settings.get("url"), str):
-        raise ConfigError("`registry` has no url", hint="Such as http://registry:8081")
-    versions = SchemaRegistry(settings["url"], username=settings.get("username"), password=settings.get("password"))
+    settings = _settings({"url": registry} if isinstance(registry, str) else registry)
+    versions = SchemaRegistry(settings.url, login=login_of(settings), tls=tls_of(settings), timeout=settings.timeout)
     try:
-        return versions.versions(f"{topic}-value")
+        subjects = Registration(versions, settings.subject)
+        return versions.versions(subjects.subject(topic, "value", legal_path(f"{topic}.Value")))
     finally:
         versions.close()
+
+
+def _settings(given: Mapping[str, str]) -> Settings:
+    try:
+        settings = Settings.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"`registry`: {name}: {first['msg']}"[:1000], hint="It has the settings of `sink.schema_registry`"
+        ) from None
+    if settings.framing != "confluent":
+        raise UnsupportedError(
+            "ids of schemas in headers, as Apicurio has them, are not read", hint="Deliver with `framing: confluent`"
+        )
+    return settings
 
 
 def of_spark(schema: StructType | str) -> StructType:

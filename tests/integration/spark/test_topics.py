@@ -1,6 +1,7 @@
 """`read_changes` returns the records of the daemon's sink, in every format, as the rows of `cdfd.changes`."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.formats import FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES
-from cdfd.spark.topics import Format, apply_changes, read_changes
+from cdfd.spark.topics import apply_changes, read_changes
 from tests.support.kafka.fixtures import admin, broker, create, name, needs_broker, topic
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, rows
@@ -71,7 +73,7 @@ def collected(changes: DataFrame) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro"])
 def test_every_type_comes_back_exactly(
-    kind: Format,
+    kind: str,
     rich: str,
     broker: SharedBroker,
     name: str,
@@ -83,6 +85,46 @@ def test_every_type_comes_back_exactly(
     deliver(place, cdfd.changes(rich), kind, registration=Registration(register))
     options = {"registry": registry.url} if kind == "avro" else {}
     changes = read(place.topic, format=kind, table=rich, **options)
+    assert collected(changes) == in_order(expected(rich))
+
+
+@pytest.mark.parametrize("envelope", ["flat", "cloudevents", "debezium"])
+def test_json_behind_the_id_of_its_schema_comes_back_exactly(
+    envelope: str,
+    rich: str,
+    broker: SharedBroker,
+    name: str,
+    register: SchemaRegistry,
+    read: Callable[..., DataFrame],
+) -> None:
+    """But for numbers that JSON Schema does not have, which are null, and columns that have other forms."""
+    place = Place(broker.bootstrap_servers, name, partitions=2)
+    format = {"envelope": envelope, "encoding": "json_schema"}
+    deliver(place, cdfd.changes(rich), FormatChoice(**format), registration=Registration(register))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="column by_number"):
+        read(place.topic, format=format, table=rich)
+    left_out = {"by_number", "by_day", "by_bytes", "by_struct", "nest"}
+    columns = [column for column in cdfd.changes(rich).schema.names if column not in {*left_out, *CHANGE_NAMES}]
+    changes = read(place.topic, format=format, table=rich, columns=columns)
+    rows = [{key: value for key, value in row.items() if key not in left_out} for row in expected(rich)]
+    for row in rows:
+        row |= {key: None for key in "fd" if row[key] is not None and not math.isfinite(row[key])}
+    assert collected(changes) == in_order(rows)
+
+
+def test_subject_by_record(
+    rich: str,
+    broker: SharedBroker,
+    name: str,
+    registry: Registry,
+    register: SchemaRegistry,
+    read: Callable[..., DataFrame],
+) -> None:
+    place = Place(broker.bootstrap_servers, name)
+    cloudevents = FormatChoice("cloudevents", "avro")
+    deliver(place, cdfd.changes(rich), cloudevents, registration=Registration(register, "topic_record"))
+    settings = {"url": registry.url, "subject": "topic_record"}
+    changes = read(place.topic, format={"envelope": "cloudevents", "encoding": "avro"}, table=rich, registry=settings)
     assert collected(changes) == in_order(expected(rich))
 
 
@@ -105,7 +147,7 @@ def test_avro_tells_its_schema_itself(
 
 @pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "avro"])
 def test_columns_of_type_void_are_left_out(
-    kind: Format,
+    kind: str,
     broker: SharedBroker,
     name: str,
     tmp_path: Path,
@@ -141,7 +183,7 @@ def test_longs_in_quotes(rich: str, broker: SharedBroker, name: str, read: Calla
 
 @pytest.mark.parametrize("kind", ["flat", "arrow", "avro"])
 def test_variants(
-    kind: Format,
+    kind: str,
     spark: SparkSession,
     broker: SharedBroker,
     name: str,
@@ -238,7 +280,7 @@ def test_records_that_are_not_committed_are_no_rows(
 
 @pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro"])
 def test_tombstones_are_no_rows_whatever_is_asked(
-    kind: Format,
+    kind: str,
     spark: SparkSession,
     broker: SharedBroker,
     name: str,
@@ -279,7 +321,7 @@ def test_tombstones_are_no_rows_whatever_is_asked(
 GOOD = {"id": 1, "note": "x", "_change_type": "insert", "_commit_version": 1}
 GOOD |= {"_commit_timestamp": "2026-01-31T12:00:00.000000Z", "_change_ordinal": 0}
 EVENT = {"before": None, "after": {"id": 1, "note": "x"}, "op": "c", "source": {"ts_ms": 1, "commit_version": 1}}
-WRONG: Sequence[tuple[Format, bytes]] = [
+WRONG: Sequence[tuple[str, bytes]] = [
     ("flat", b"not JSON at all"),
     ("flat", b""),
     ("flat", b"null"),
@@ -359,7 +401,16 @@ def test_a_stream_goes_on_where_it_was(
         ({"schema": SIMPLE, "options": {"subscribe": "x"}}, "'subscribe', which is said elsewhere"),
         ({"schema": SIMPLE, "options": {"kafka.isolation.level": "read_uncommitted"}}, "read_committed"),
         ({"schema": "m MAP<BINARY, VARIANT>"}, "from JSON"),
-        ({"format": "avro", "registry": {"url": "http://localhost:1", "user": "x"}}, "no setting 'user'"),
+        ({"format": "avro", "registry": {"url": "http://localhost:1", "user": "x"}}, "registry`: user"),
+        ({"format": {"encoding": "protobuf"}, "schema": SIMPLE}, "does not read the encoding protobuf"),
+        (
+            {"format": {"encoding": "connect_json"}, "schema": SIMPLE},
+            "or read records of Spark's Kafka source by `from_json`",
+        ),
+        ({"format": {"envelope": "debezium", "encoding": "avro"}}, "in the envelope debezium"),
+        ({"format": {"encoding": "json_schema", "binary": "hex"}}, "`binary: hex`"),
+        ({"format": {"encoding": "thrift"}}, "`encoding` of `format` is 'thrift'"),
+        ({"format": {"encodings": "avro"}}, "`format` has no key 'encodings'"),
     ],
 )
 def test_wrong_arguments(read: Callable[..., DataFrame], options: dict[str, Any], told: str) -> None:

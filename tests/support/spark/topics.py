@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import cdfd
 from cdfd.demo.writer import TableWriter
+from cdfd.encode.formats import FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import encoders
@@ -82,7 +83,7 @@ async def _written(uri: str, rows: pa.Table) -> None:
 def deliver(
     place: Place,
     rows: pa.RecordBatchReader,
-    kind: str = "flat",
+    kind: str | FormatChoice = "flat",
     *,
     registration: Registration | None = None,
     **options: Any,
