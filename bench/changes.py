@@ -227,7 +227,8 @@ def main() -> None:
         print(line, flush=True)
         found.append(line)
     if settings.write:
-        from bench.run import machine, write
+        from bench.results import write
+        from bench.run import machine
 
         command = " ".join(sys.argv[1:])
         preface = f"`python -m bench.changes {command}`: medians of {settings.rounds} rounds, and the worst in parentheses, on {machine()}."

@@ -25,7 +25,7 @@ class Figure:
         reached = sum(self._reaches(goal) for goal in goals)
         verdict = ("missed", "met", "moonshot")[reached] if goals and self.value is not None else ""
         sign = "≥" if self.more else "≤"
-        bounds = [f"{sign} {goal:.3g}{self.unit}" for goal in goals] or ["", ""]
+        bounds = [f"{sign} {goal:.3g}{self.unit}" for goal in goals] + [""] * (2 - len(goals))
         value = "" if self.value is None else f"{self.value:.3g}{self.unit}"
         return f"| {' | '.join([self.what, self.ours, self.peer, value, *bounds, verdict])} |"
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.run import machine, write
+from bench.results import write
+from bench.run import machine
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.support.kafka.broker import Broker

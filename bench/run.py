@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from bench import tables
+from bench import results, tables
 from bench.delivery.figures import DELIVERY
 from bench.delivery.spark import VERSIONS
 from bench.figure import HEADER, Figure
@@ -26,7 +26,6 @@ from bench.processes import CDFD, alternating, bare_mb, probe, process
 from bench.spark.cluster import SPARK_CLUSTER
 from bench.spark.figures import SPARK
 
-README = Path(__file__).parent / "README.md"
 PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake", "kafka-python")
 
 
@@ -207,16 +206,6 @@ def measured(benchmarks: Benchmarks, names: Sequence[str], runs: int) -> list[st
     return lines
 
 
-def write(section: str, preface: str, lines: Sequence[str]) -> None:
-    """Puts a table in the place of the one before."""
-    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
-    before, found, rest = README.read_text().partition(begin)
-    if not found:
-        raise SystemExit(f"{README} has no line {begin}")
-    text = "\n".join([preface, "", *lines])
-    README.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument(
@@ -240,7 +229,7 @@ def main() -> None:
         if names := [name for name in benchmarks if name in asked]:
             lines = measured(benchmarks, names, settings.runs)
             if not settings.dry:
-                write(section, words, lines)
+                results.write(section, words, lines)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -20,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cdfd.trevni as trevni
+from bench import results
 from bench.figure import HEADER, Figure
 from bench.trevni import rows
 from bench.trevni.probe import TIMES
 from tests.support.trevni import reference
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "bench" / "README.md"
 DATA = ROOT / "bench" / "data" / "trevni"
 JAVA = "1.11.3"
 
@@ -154,14 +153,9 @@ def main() -> None:
         f"`python -m bench.trevni --runs {arguments.runs}`: medians of {arguments.runs} runs on {os.cpu_count()} cores, "
         f"pyarrow {pa.__version__}, trevni-core {JAVA}. Load of the machine before {before:.1f}, at the end {os.getloadavg()[0]:.1f}."
     )
-    text = "\n".join([preface, "", *table])
-    print(text)
+    print("\n".join([preface, "", *table]))
     if not arguments.dry:
-        page = README.read_text()
-        pattern = r"(<!-- trevni: begin -->\n).*?(\n?<!-- trevni: end -->)"
-        README.write_text(
-            re.sub(pattern, lambda found: f"{found[1]}{text}\n{found[2].lstrip()}", page, flags=re.DOTALL)
-        )
+        results.write("trevni", preface, table)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ A part of a page is between `<!-- generated: NAME -->` and `<!-- end -->`.
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from cdfd.daemon.http.metrics import Metrics, Reading
 from cdfd.daemon.http.searches import Search, Searches, families_of
 from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
-from tests.support.docs import reference_settings
+from tests.support.docs import figures, reference_settings
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -34,8 +34,9 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
     }
     note = "<!-- Generated from the code by `make docs`. -->\n\n"
     pages = {docs / name: f"{note}{text.rstrip()}\n" for name, text in whole.items()}
-    metrics = docs / "metrics.md"
-    return pages | {metrics: _with_parts(metrics.read_text(encoding="utf-8"))}
+    metrics = {"gauges": _metrics(("gauge",)), "counters": _metrics(("counter", "histogram"))}
+    parts = {"metrics.md": metrics, "performance.md": {name: figures.part(name) for name in figures.PARTS}}
+    return pages | {docs / name: _with_parts(docs / name, lines) for name, lines in parts.items()}
 
 
 def write(docs: Path = DOCS) -> None:
@@ -117,17 +118,18 @@ def _row(name: str, parameter: Any) -> str:
     return f"| {name} | {default} | {text.strip()} |"
 
 
-# Metrics
-
-
-def _with_parts(text: str) -> str:
-    """The page of metrics with its generated parts."""
-    for name, kinds in {"gauges": ("gauge",), "counters": ("counter", "histogram")}.items():
-        table = "\n".join(_metrics(kinds))
+def _with_parts(page: Path, parts: Mapping[str, Iterable[str]]) -> str:
+    """A page with its generated parts."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in parts.items():
+        table = "\n".join(lines)
         pattern = rf"(?s)(<!-- generated: {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(pattern, lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)
-        assert count == 1, f"metrics.md has {count} parts {name}"
+        assert count == 1, f"{page.name} has {count} parts {name}"
     return text
+
+
+# Metrics
 
 
 def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
