@@ -8,6 +8,7 @@ Known defects of kafka-python 3.0.12 during a connection, and the workarounds he
 - It then reports only the timeout. Here the error of each connection is kept and reported.
 - It gives a broker at least 10 seconds for the connection, even if the request timeout is shorter. Here the request timeout applies.
 - It leaks a thread and sockets. Here they are closed.
+- It waits 100 ms between two requests for metadata, whatever its option `retry_backoff_ms` says. Here that applies.
 
 After a connection it creates topics by asking for them, although `allow_auto_create_topics` is off. A deleted topic would come back empty,
 with the broker's default settings.
@@ -118,6 +119,7 @@ class _ClientFactory:
         selector = NetworkSelector(**options)
         manager = KafkaConnectionManager(selector, **options)
         manager.cluster.config["allow_auto_create_topics"] = False
+        manager.cluster.config["retry_backoff_ms"] = options["retry_backoff_ms"]
         self._watch(manager, Credentials(manager.config, self._begun))
         client = KafkaNetClient(net=selector, manager=manager, **options)
         self._clients.append((selector, client))

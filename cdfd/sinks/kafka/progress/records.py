@@ -35,6 +35,7 @@ T = TypeVar("T")
 _TAIL = 4096
 _GROWTH = 64
 _POLL_MS = 100
+_RETRY_BACKOFF_MS = 10
 _POLL_RECORDS = 10_000
 _CHECK_HIDDEN_AFTER = 0.2
 _LOG_AFTER = 1.0
@@ -191,6 +192,8 @@ def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = T
         bootstrap_timeout_ms=int(timeout * 1000),
         request_timeout_ms=int(timeout * 1000),
         metrics_enabled=False,
+        # A reader asks for metadata twice before its first record: for the brokers, and for the partition's leader.
+        retry_backoff_ms=_RETRY_BACKOFF_MS,
     )
 
 
