@@ -25,6 +25,7 @@ from cdfd.sinks.own_topics import OwnTopics
 # A sink gets its tables from its caller. All modules of settings together are more than those of the port.
 if TYPE_CHECKING:
     from cdfd.config.settings import Table
+    from cdfd.sinks.lease import Lease
 
 StageTimer = Callable[[str, float], None]
 """Receives the name of a stage of a delivery and its duration in seconds, from any thread."""
@@ -246,6 +247,17 @@ class Connector(OwnTopics, ABC):
     @abstractmethod
     async def position(self, table: Table) -> Position | None:
         """A table's position. Changes nothing, and works while a daemon delivers."""
+
+    def lease(self, patience: float) -> AbstractAsyncContextManager[Lease]:
+        """The lease of the pipeline, closed at the end of the block. It accesses nothing yet.
+
+        Args:
+            patience: seconds without a change after which a claim counts as abandoned.
+
+        Raises:
+            UnsupportedError: the sink has no place for a lease.
+        """
+        raise UnsupportedError("this sink does not support standby", hint="Run one process, without --standby")
 
     async def reach(self) -> None:
         """Check the access to the sink, which all tables share, without a write. A mistyped address is reported once.

@@ -23,8 +23,10 @@ from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.jobs import Delivered, Job
+from cdfd.sinks.lease import Lease
 from cdfd.sinks.ledger.ledger import app_id
-from cdfd.storage.location import open_storage
+from cdfd.sinks.stored_lease import StoredLease
+from cdfd.storage.location import open_private, open_storage
 
 
 class DeltaConnector(Connector):
@@ -108,6 +110,12 @@ class DeltaConnector(Connector):
         if self._sink.mode == "mirror" and to is not None and await self.position(table) is not None:
             raise SinkError("a mirror cannot skip versions of its source", hint=f"First {self.before_reset}")
         await super().move(table, to)
+
+    @asynccontextmanager
+    async def lease(self, patience: float) -> AsyncIterator[Lease]:
+        """Objects beside the targets; see the port."""
+        place = self._sink.path
+        yield StoredLease(open_private(place, self._config.options(place)), self._config.pipeline, patience)
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The target; see the port."""

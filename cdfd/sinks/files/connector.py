@@ -14,7 +14,10 @@ from cdfd.sinks.files.folder import read_position, refuse_link
 from cdfd.sinks.files.formats import RowsFormat
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.files.sink import FilesSink
+from cdfd.sinks.lease import Lease
+from cdfd.sinks.stored_lease import StoredLease
 from cdfd.storage.durable import explain, nearest_existing
+from cdfd.storage.local import LocalStorage
 
 
 class FilesConnector(Connector):
@@ -26,6 +29,7 @@ class FilesConnector(Connector):
 
     def __init__(self, config: Settings, sink: FilesSettings) -> None:
         self._sink = sink
+        self._pipeline = config.pipeline
 
     @asynccontextmanager
     async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
@@ -71,6 +75,11 @@ class FilesConnector(Connector):
             await super().move(table, to)
         except SinkError as error:
             raise error.within(path=self._folder(table)) from None
+
+    @asynccontextmanager
+    async def lease(self, patience: float) -> AsyncIterator[Lease]:
+        """Objects beside the folders; see the port. A power failure may take them, because it ends the processes too."""
+        yield StoredLease(LocalStorage(self._sink.path, sync=False, mode=0o600), self._pipeline, patience)
 
     def _folder(self, table: Table) -> str:
         return os.path.join(self._sink.path, table.topic)

@@ -23,6 +23,7 @@ from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
+from cdfd.sinks.kafka.lease import KafkaLease, open_lease
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.samples import KnownSchemas, sample_records
@@ -180,6 +181,11 @@ class KafkaConnector(Connector):
     def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a backfill; see the port."""
         return self.opened_at(self.destination(table, role), table)
+
+    def lease(self, patience: float) -> AbstractAsyncContextManager[KafkaLease]:
+        """An offset of a consumer group; see the port."""
+        progress = progress_topic(self._config.pipeline, self._sink.topics)
+        return open_lease(arguments(self._sink), self._config.pipeline, progress, max(1.0, patience / 2))
 
     async def reach(self) -> None:
         """Connect to the cluster; see the port."""

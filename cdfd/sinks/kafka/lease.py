@@ -1,0 +1,128 @@
+"""The lease of a pipeline in Kafka: the offset and the metadata that a consumer group without members has for the progress topic.
+
+    group cdfd.<pipeline>.standby, topic _cdfd_progress.<pipeline>, partition 0: offset <beat>, metadata {"owner":...,"term":...}
+
+Group membership would not do: before a member counts as gone, brokers wait at least `group.min.session.timeout.ms`, which is 6 s by default.
+An offset is durable as soon as its commit is answered, and the coordinator of the group answers in order. It cannot be replaced
+conditionally, so the last writer wins. Brokers keep the offset for `offsets.retention.minutes` after the last commit: 7 days by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import GroupAuthorizationFailedError, KafkaError, NoError, TopicAuthorizationFailedError
+from kafka.structs import OffsetAndMetadata
+
+from cdfd.errors import SinkError
+from cdfd.sinks.kafka.client.connection import network
+from cdfd.sinks.kafka.client.failures import translate
+from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Topic
+from cdfd.sinks.lease import Claim, Lease, parse_claim
+
+T = TypeVar("T")
+
+_DENIED = (GroupAuthorizationFailedError, TopicAuthorizationFailedError)
+
+
+def lease_group(pipeline: str) -> str:
+    """The consumer group that has the lease of a pipeline."""
+    return f"cdfd.{pipeline}.standby"
+
+
+class KafkaLease(Lease):
+    """The lease of a pipeline. All calls are made in one thread, and in order.
+
+    Args:
+        connection: of `connection.arguments`.
+        pipeline: its name.
+        progress: the progress topic, which is created if it is missing: an offset belongs to a topic.
+        timeout: longest wait for an answer, in seconds.
+    """
+
+    def __init__(self, connection: Mapping[str, Any], pipeline: str, progress: Topic, timeout: float) -> None:
+        self._connection = connection
+        self._group = lease_group(pipeline)
+        self._progress = progress
+        self._partition = TopicPartition(progress.name, PROGRESS_PARTITION)
+        self._timeout_ms = int(timeout * 1000)
+        self._worker = Worker("cdfd-lease")
+        self._client: KafkaAdminClient | None = None
+        self.place = f"the offset of group {self._group}"
+
+    async def read(self) -> Claim | None:
+        """Fetch the offset; see the port."""
+        return await self._run(self._read)
+
+    async def write(self, claim: Claim) -> None:
+        """Commit an offset; see the port. The last writer wins."""
+        await self._run(lambda: self._write(claim))
+
+    def close(self) -> None:
+        """Disconnect, without waiting for it."""
+        self._worker.submit(self._disconnect)
+        self._worker.close()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await finished(self._worker.submit(lambda: self._translated(work)))
+
+    # In the thread.
+
+    def _translated(self, work: Callable[[], T]) -> T:
+        doing = f"use the consumer group {self._group}, which has the lease"
+        try:
+            return work()
+        except _DENIED as error:
+            hint = (
+                f"Give the user of sink.security Read on the group {self._group} and on the topic {self._progress.name}"
+            )
+            raise SinkError(f"cannot {doing}: {type(error).__name__}", hint=hint) from error
+        except KafkaError as error:
+            raise translate(error, doing) from error
+
+    def _opened(self) -> KafkaAdminClient:
+        if self._client is None:
+            with TopicAdmin(self._connection, timeout=CONNECT_SECONDS) as admin:
+                admin.ensure([self._progress])
+            with network(self._connection) as options:
+                self._client = KafkaAdminClient(
+                    **options,
+                    bootstrap_timeout_ms=int(CONNECT_SECONDS * 1000),
+                    request_timeout_ms=self._timeout_ms,
+                )
+        return self._client
+
+    def _read(self) -> Claim | None:
+        offsets = self._opened().list_group_offsets({self._group: [self._partition]})[self._group]
+        stored = offsets.get(self._partition)
+        if stored is None or stored.offset < 0:
+            return None
+        return parse_claim(stored.metadata or "", self.place)
+
+    def _write(self, claim: Claim) -> None:
+        commit = {self._partition: OffsetAndMetadata(claim.beat, claim.text(), -1)}
+        refusal = self._opened().alter_group_offsets(self._group, commit)[self._partition]
+        if refusal is not NoError:
+            raise refusal(refusal.description)
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@asynccontextmanager
+async def open_lease(
+    connection: Mapping[str, Any], pipeline: str, progress: Topic, timeout: float
+) -> AsyncIterator[KafkaLease]:
+    """The lease of a pipeline, closed at the end of the block. It accesses nothing yet."""
+    lease = KafkaLease(connection, pipeline, progress, timeout)
+    try:
+        yield lease
+    finally:
+        lease.close()
