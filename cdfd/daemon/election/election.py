@@ -1,0 +1,217 @@
+"""The election of a process: it waits as a standby, delivers as a leader, and hands over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from cdfd.daemon.election.candidate import Candidate
+from cdfd.errors import CdfdError, FencedError
+from cdfd.log.watch import Backoff
+from cdfd.runtime.clock import Clock
+from cdfd.sinks.lease import Claim, Lease
+
+logger = logging.getLogger("cdfd.standby")
+
+RENEWALS = 5
+"""Renewals of the lease within `takeover_after`."""
+RELEASE_SECONDS = 1.0
+"""Longest time to release the lease. Without that, a standby waits for `takeover_after`."""
+GRACE_SECONDS = 10.0
+"""How long the lease may fail without a warning. A broker that restarts takes about as long."""
+_REOPEN_SECONDS, _MAX_REOPEN_SECONDS = 0.2, 5.0
+
+Lead = Callable[[asyncio.Event], Awaitable[None]]
+"""Delivers until the event is set. Returns once all sinks are closed."""
+
+
+def owner_name() -> str:
+    """A name for this process, which no other process ever has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Election:
+    """Takes part in the election of a pipeline.
+
+    Args:
+        lease: of the pipeline.
+        clock: the source of time.
+        takeover_after: seconds without a sign of life from the leader, after which a standby takes over.
+        poll: seconds between two readings of a standby.
+        owner: the name of this process.
+        on_change: called after this process has become leader or standby, and after its first reading of the lease.
+
+    Attributes:
+        candidate: the state.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        clock: Clock,
+        takeover_after: float,
+        poll: float,
+        owner: str,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.candidate = Candidate(owner, takeover_after)
+        self._lease = lease
+        self._clock = clock
+        self._poll = poll
+        self._on_change = on_change
+        self._failing_since: float | None = None
+        self._warned = self._used = False
+        self._turn = asyncio.Lock()
+
+    @property
+    def warm(self) -> bool:
+        """Whether this process leads, or watches the lease and would take over."""
+        return self.candidate.leads or self.candidate.since is not None
+
+    async def run(self, lead: Lead, stop: asyncio.Event) -> None:
+        """Take part until `stop` is set. The lease is released at the end, after the sinks are closed.
+
+        Args:
+            lead: delivers; called each time that this process becomes the leader.
+            stop: set it to stop.
+
+        Raises:
+            CdfdError: the lease could not be used from the beginning, and only an operator can change that; or the error of `lead`.
+        """
+        while not stop.is_set():
+            await self._step()
+            if self.candidate.leads:
+                await self._lead(lead, stop)
+            else:
+                await self._clock.wait(stop, self._poll)
+
+    async def _lead(self, lead: Lead, stop: asyncio.Event) -> None:
+        """Deliver until `stop` is set, or until another process leads."""
+        over, closed = asyncio.Event(), asyncio.Event()
+        renewing = asyncio.create_task(self._renew(over, closed), name="lease")
+        delivering = asyncio.create_task(self._deliver(lead, over), name="leader")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((stopping, renewing, delivering), return_when=asyncio.FIRST_COMPLETED)
+            over.set()
+            await asyncio.wait((delivering,))
+        finally:
+            over.set()
+            closed.set()
+            stopping.cancel()
+            delivering.cancel()
+            await asyncio.wait((stopping, delivering))
+            await asyncio.wait((renewing,), timeout=RELEASE_SECONDS)
+            renewing.cancel()
+            await asyncio.wait((renewing,))
+            await self._release()
+        delivering.result()
+        if not renewing.cancelled():
+            renewing.result()
+
+    async def _renew(self, over: asyncio.Event, closed: asyncio.Event) -> None:
+        """Renew the lease until the sinks are closed. Sets `over` once another process leads."""
+        while not await self._clock.wait(closed, self.candidate.takeover_after / RENEWALS):
+            await self._step()
+            if not self.candidate.leads:
+                over.set()
+                return
+
+    async def _deliver(self, lead: Lead, over: asyncio.Event) -> None:
+        """Deliver until `over` is set.
+
+        A process that is fenced looks at the lease. If the lease is still its own, it opens its sinks again: a process that has lost the
+        lease has opened them last, or still holds the lock of a folder.
+        """
+        backoff = Backoff(_REOPEN_SECONDS, _MAX_REOPEN_SECONDS)
+        while not over.is_set():
+            began = self._clock.monotonic()
+            try:
+                return await lead(over)
+            except FencedError as error:
+                await self._step()
+                if self.candidate.leads:
+                    logger.info("another process holds a sink, but not the lease; opening the sinks again: %s", error)
+                else:
+                    over.set()
+            if self._clock.monotonic() - began > _MAX_REOPEN_SECONDS:
+                backoff = backoff.reset()
+            await self._clock.wait(over, backoff.delay)
+            backoff = backoff.longer()
+        return None
+
+    async def _step(self) -> None:
+        """Read the lease, and write it if it is this process's turn. A failure may pass.
+
+        Raises:
+            CdfdError: the lease could not be used from the beginning, and only an operator can change that.
+        """
+        async with self._turn:
+            before = self.candidate
+            try:
+                await self._read_and_write()
+            except CdfdError as error:
+                self.candidate = self.candidate.after_failure()
+                if not error.retriable and not self._used:
+                    raise
+                self._note_failure(error)
+            else:
+                if self._warned:
+                    logger.info("the lease can be used again", extra={"lease": self._lease.place})
+                self._failing_since, self._warned, self._used = None, False, True
+            self._announce(before)
+
+    def _note_failure(self, error: CdfdError) -> None:
+        """Warn once of a failure that lasts."""
+        now = self._clock.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if not self._warned and now - self._failing_since >= GRACE_SECONDS:
+            self._warned = True
+            logger.warning("cannot use the lease, and continue to try: %s", error, extra={"lease": self._lease.place})
+
+    async def _read_and_write(self) -> None:
+        now = self._clock.monotonic()
+        self.candidate, claim = self.candidate.after(await self._lease.read(), now)
+        if claim is None:
+            return
+        await self._lease.write(claim)
+        if not self.candidate.leads:
+            now = self._clock.monotonic()
+            # Another standby may have taken it at the same time. The claim that is there now counts.
+            self.candidate, _ = self.candidate.after(await self._lease.read(), now)
+
+    def _announce(self, before: Candidate) -> None:
+        after = self.candidate
+        if after.claim is not None and not before.leads:
+            previous = None if before.seen is None else before.seen.owner
+            logger.info(
+                "leading the pipeline", extra={"owner": after.owner, "term": after.claim.term, "previous": previous}
+            )
+        elif before.leads and not after.leads:
+            logger.info("another process leads the pipeline; standing by", extra=_leader(after.seen))
+        elif not after.leads and before.seen is None and after.seen is not None:
+            logger.info("standing by", extra=_leader(after.seen))
+        if (before.leads, before.since is None) != (after.leads, after.since is None):
+            self._on_change()
+
+    async def _release(self) -> None:
+        """Let a standby take over at once."""
+        claim = self.candidate.claim
+        if claim is None:
+            return
+        with suppress(CdfdError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                read = await self._lease.read()
+                if read is not None and read.owner == claim.owner:
+                    await self._lease.write(Claim(claim.owner, claim.term, read.beat + 1, released=True))
+                    logger.info("released the lease", extra={"owner": claim.owner, "term": claim.term})
+        self.candidate = Candidate(claim.owner, self.candidate.takeover_after, highest=self.candidate.highest)
+
+
+def _leader(claim: Claim | None) -> dict[str, object]:
+    return {} if claim is None else {"leader": claim.owner, "term": claim.term}
