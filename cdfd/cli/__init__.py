@@ -136,6 +136,13 @@ def run(
         ),
     ] = False,
     shard: SHARD = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait until no other process of the pipeline delivers, then take over. Start all of its processes with this.",
+        ),
+    ] = False,
 ) -> None:
     """Run the daemon."""
     choose_allocator()
@@ -147,7 +154,7 @@ def run(
         logs.take_standard_error()
     try:
         part = None if not shard else Shard.parse(shard)
-        code = process.run(config, recover_from_ledger=recover_from_ledger, shard=part)
+        code = process.run(config, recover_from_ledger=recover_from_ledger, shard=part, standby=standby)
     except CdfdError as error:
         if not logs.writes_json():
             raise

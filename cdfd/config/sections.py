@@ -449,6 +449,22 @@ class Heartbeat(Section):
     """
 
 
+class Standby(Section):
+    """Several processes of one pipeline, of which one delivers: `cdfd run --standby`. All of them need the same values."""
+
+    takeover_after: Annotated[Seconds, Field(ge=1, le=600)] = 2.5
+    """How long a standby waits without a sign of life from the leader before it takes over. The leader gives five signs in this time."""
+
+    poll: Annotated[Seconds, Field(ge=0.02, le=60)] = 0.1
+    """How often a standby looks whether the leader has ended in good order, and hands over."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Standby:
+        if self.poll > self.takeover_after / 2:
+            raise Conflicts((("poll",), "expected at most half of standby.takeover_after"))
+        return self
+
+
 class OpenTelemetry(Section):
     """Traces of deliveries, for an OpenTelemetry collector. They need `pip install 'cdfd[otel]'`."""
 

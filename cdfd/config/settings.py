@@ -53,6 +53,7 @@ from cdfd.config.sections import (
     Progress,
     SparkEngine,
     Spill,
+    Standby,
     Storage,
     Telemetry,
 )
@@ -148,6 +149,7 @@ class Settings(Section):
     catalogs: Catalogs = Catalogs()
     http: Http = Http()
     heartbeat: Heartbeat = Heartbeat()
+    standby: Standby = Standby()
     telemetry: Telemetry = Telemetry()
     controls: Controls = Controls()
 

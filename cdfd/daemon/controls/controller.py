@@ -54,6 +54,11 @@ class Controller:
         while mailbox is not None and mailbox.first is not None:
             mailbox.refuse(Refused("unknown", "the table is no longer in the configuration"))
 
+    def clear(self) -> None:
+        """Take no more requests for any table: another process delivers them now."""
+        for name in list(self._tables):
+            self.remove(name)
+
     @property
     def tables(self) -> Mapping[str, Mailbox]:
         """The mailboxes, by name of the table."""

@@ -304,6 +304,14 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
 )
 
 
+def leader_metric(pipeline: str, *, leads: bool) -> Metric:
+    """Whether this process delivers the pipeline."""
+    text = "1 if this process delivers the pipeline, 0 if it stands by."
+    gauge = GaugeMetricFamily("cdfd_leader", text, labels=("pipeline",))
+    gauge.add_metric((pipeline,), float(leads))
+    return gauge
+
+
 def _error_families() -> list[str]:
     def families(kind: type[CdfdError]) -> Iterator[str]:
         yield kind.family

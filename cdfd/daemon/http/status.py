@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.daemon.http.metrics import Metrics
+from cdfd.daemon.election.election import Election
+from cdfd.daemon.http.metrics import Metrics, leader_metric
 from cdfd.daemon.http.searches import Searches, documents_of, families_of
 from cdfd.daemon.http.table_status import TableMonitor, iso
 from cdfd.daemon.membership.shard import Shard
@@ -25,8 +26,10 @@ class Status:
         clock: the source of time.
         shard: of this process; None: it delivers all tables.
         whole: the status of the daemon, for that of one of its sinks.
+        standby: whether it takes part in an election. Then it has no tables before it leads.
 
     Attributes:
+        election: of the pipeline; None if this process delivers without one.
         notifications: returns the newest notifications.
         searches: the searches for tables, and the configuration file.
         exemplars: whether the metrics may have exemplars.
@@ -39,6 +42,7 @@ class Status:
         shard: Shard | None = None,
         *,
         whole: Status | None = None,
+        standby: bool = False,
     ) -> None:
         self._config = config
         self._sinks: dict[str, Status] = {}
@@ -53,10 +57,12 @@ class Status:
         self._metrics: Metrics = own
         self._tables = {
             table.name: self._monitor(table, starts_at_work=at_work)
-            for table in (() if several else config.listed)
+            for table in (() if several or standby else config.listed)
             if shard is None or shard.owns(table.name)
         }
         self.searches = Searches()
+        self.election: Election | None = None
+        self._standby = standby
 
     def of_sink(self, config: Settings) -> Status:
         """The status of one sink, which is a part of this one. With `sink`, it is this one.
@@ -115,7 +121,8 @@ class Status:
     def metrics(self, *, openmetrics: bool = False) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""
         readings = [table.reading() for table in self.tables()]
-        families = (*families_of(self._searches), self.searches.reload_family())
+        leader = leader_metric(self.pipeline, leads=self.role != "standby")
+        families = (leader, *families_of(self._searches), self.searches.reload_family())
         return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
 
     def health(self) -> Mapping[str, Any]:
@@ -123,9 +130,34 @@ class Status:
         return {"healthy": True, "ended": {}}
 
     def not_ready(self) -> Mapping[str, str]:
-        """The tables that are not ready, and the patterns without a search, and why."""
+        """The tables that are not ready, and the patterns without a search, and why. A standby is ready if it would take over."""
+        if self.role == "standby":
+            ready = self.election is not None and self.election.warm
+            return {} if ready else {"standby": "the lease has not been read yet, or cannot be read"}
         tables = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
         return tables | {pattern: why for name, each in self._searches.items() for pattern, why in each.not_ready(name)}
+
+    @property
+    def role(self) -> Literal["alone", "leader", "standby"]:
+        """`alone`: this process delivers without an election."""
+        if not self._standby:
+            return "alone"
+        return "leader" if self.election is not None and self.election.candidate.leads else "standby"
+
+    @property
+    def leader(self) -> str | None:
+        """The process that leads, by its name in claims; None without an election, and if there is none."""
+        candidate = None if self.election is None else self.election.candidate
+        claim = None if candidate is None else candidate.claim or candidate.seen
+        return None if claim is None or claim.released else claim.owner
+
+    def stand_by(self) -> None:
+        """Forget all tables: another process delivers them now."""
+        for name in list(self._sinks):
+            self.remove_sink(name)
+        for name in list(self._tables):
+            self.remove(name)
+        self.searches = Searches()
 
     @property
     def pipeline(self) -> str:
@@ -145,6 +177,8 @@ class Status:
             "uptime_seconds": round(self.uptime(), 3),
             "healthy": True,
             "ready": not self.not_ready(),
+            "role": self.role,
+            "leader": self.leader,
             "notifications": list(self.notifications()),
             "shard": None if self._shard is None else str(self._shard),
             "tables": {table.name: table.document() for table in self.tables()},

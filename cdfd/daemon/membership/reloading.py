@@ -87,7 +87,7 @@ class Reloading:
                 logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
         folder = os.path.dirname(os.path.abspath(self._path))
         watch = DirectoryWatch(folder, self._file_events, self._clock, accepts=_any)
-        known = await asyncio.to_thread(_content, self._path)
+        known = await asyncio.to_thread(file_content, self._path)
         try:
             while True:
                 await self._wait(watch)
@@ -141,16 +141,19 @@ class Reloading:
 
     async def _settled(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""
-        content = await asyncio.to_thread(_content, self._path)
+        content = await asyncio.to_thread(file_content, self._path)
         for _ in range(MAX_SETTLE_STEPS):
             await self._clock.sleep(SETTLE_SECONDS)
-            before, content = content, await asyncio.to_thread(_content, self._path)
+            before, content = content, await asyncio.to_thread(file_content, self._path)
             if before == content:
                 break
         return content
 
 
-def _content(path: Path) -> bytes | None:
+def file_content(path: Path) -> bytes | None:
+    """The bytes of a configuration file; None if it cannot be read, or not again."""
+    if not os.path.isfile(path):
+        return None
     try:
         return path.read_bytes()
     except OSError:

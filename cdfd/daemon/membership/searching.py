@@ -49,8 +49,10 @@ class Searching:
                 self._changed.clear()
                 await self._follow(self._members.discoveries)
                 changed = asyncio.create_task(self._changed.wait())
-                await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
                 for task in self._running.values():
                     if task.done():
                         task.result()

@@ -17,17 +17,22 @@ from cdfd.storage.location import open_storage
 from cdfd.storage.queues.address import QueueAddress
 
 
-def preflight(config: Settings, shard: Shard | None = None) -> None:
+def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = False) -> None:
     """Check everything that depends only on the configuration, the installed packages and the files it names.
 
     Args:
         config: the settings.
         shard: of this process, if there are several.
+        standby: whether it takes part in an election.
 
     Raises:
         ConfigError: a location, an option, a package or a certificate is invalid or missing.
-        UnsupportedError: the engine does not support the sink, or shards.
+        UnsupportedError: the engine does not support the sink, shards, or standby.
     """
+    if standby and shard is not None:
+        raise UnsupportedError("--standby does not support shards", hint="Run one process for each shard")
+    if standby and config.engine.kind == "spark":
+        raise UnsupportedError("`engine.kind: spark` does not support --standby", hint="Use `engine.kind: auto`")
     if shard is not None and config.engine.kind == "spark":
         raise UnsupportedError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
     for of_sink in config.by_sink.values():

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +22,7 @@ from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller, takes_requests
 from cdfd.daemon.controls.publishing import publishing
 from cdfd.daemon.controls.signals import reading_signals
+from cdfd.daemon.election.election import Election, owner_name
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
@@ -30,23 +32,25 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import log_summaries
 from cdfd.daemon.membership.destinations import Destination, Destinations
 from cdfd.daemon.membership.members import Members
-from cdfd.daemon.membership.reloading import Reloading
+from cdfd.daemon.membership.reloading import Reloading, file_content
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
-from cdfd.daemon.supervision.signals import Stopping
+from cdfd.daemon.supervision.signals import Stopping, run_until
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.daemon.telemetry.monitors import telemetry_monitors
 from cdfd.errors import ConfigError
+from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import beside
+from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.daemon")
 
 
-def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
+def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None, standby: bool = False) -> int:
     """Run the daemon with a configuration file; the exit code after a signal.
 
     Raises:
@@ -55,10 +59,17 @@ def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = 
     """
     config = load(path)
     allocator.settle()
-    return asyncio.run(serve(config, path, recover_from_ledger=recover_from_ledger, shard=shard))
+    return asyncio.run(serve(config, path, recover_from_ledger=recover_from_ledger, shard=shard, standby=standby))
 
 
-async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
+async def serve(
+    config: Settings,
+    path: Path,
+    *,
+    recover_from_ledger: bool = False,
+    shard: Shard | None = None,
+    standby: bool = False,
+) -> int:
     """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT.
 
     Args:
@@ -66,60 +77,132 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         path: their file, which is read again after a change.
         recover_from_ledger: see `Policies`.
         shard: deliver the tables of this shard only; None: all.
+        standby: run the loops only while this process leads; see `Election`.
 
     Raises:
         ConfigError: the configuration is invalid; see `preflight`.
-        UnsupportedError: the engine does not support shards.
+        UnsupportedError: the engine does not support shards, or standby.
         CdfdError: all loops have failed; see `Supervisor`.
     """
-    preflight(config, shard)
+    preflight(config, shard, standby=standby)
     stopping = Stopping()
     hangup = asyncio.Event()
     stopping.on_hangup(hangup.set)
     asyncio.get_running_loop().set_default_executor(Threads())
     clock = SystemClock()
-    status = Status(config, clock, shard)
+    status = Status(config, clock, shard, standby=standby)
     async with AsyncExitStack() as stack:
         history = await stack.enter_async_context(sample_history(status, clock))
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
         await stack.enter_async_context(log_summaries(status, clock))
-        # Without one of its sinks, a process delivers to the others.
-        shares_tables = shard is not None or bool(config.sinks)
-        policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
-        supervisor = Supervisor(stopping.event, clock, policy=policy)
-        notifications = await stack.enter_async_context(assembly.notified(config, clock))
-        file_events = stack.enter_context(FileEvents())
-
-        @asynccontextmanager
-        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Destination]:
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(publishing(config, controller, clock))
-                await stack.enter_async_context(beating(config, status, clock))
-                opened: OpenLoop
-                if (of_engine := engine_of(config).loops(path, clock)) is not None:
-                    opened = await stack.enter_async_context(of_engine)
-                else:
-                    shared = await stack.enter_async_context(
-                        assembly.shared(config, clock, recover_from_ledger, controller.tables, notifications)
-                    )
-                    opened = partial(assembly.feed, shared)
-                monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
-                mailboxes = controller if takes_requests(config) else None
-                members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
-                await members.start()
-                # Once the tables are known: signals may have come while the daemon was down.
-                await stack.enter_async_context(reading_signals(config, controller, clock, shard))
-                yield Destination(members, Searching(members, status.searches, clock, file_events))
-
-        destinations = Destinations(config, status, open_destination)
-        await stack.enter_async_context(destinations.running())
-        _log_start(config, shard, len({each.table.name for each in status.tables()}))
-        reloading = Reloading(path, destinations, status.searches, clock, file_events, hangup)
-        await stopping.run(beside(supervisor.run(), destinations.run(), reloading.run()))
+        process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
+        if standby:
+            loaded = file_content(path)
+            sink = connector(next(iter(config.by_sink.values())))
+            lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
+            timing = config.standby.takeover_after, config.standby.poll
+            status.election = Election(lease, clock, *timing, owner_name())
+            await status.election.run(partial(process.lead, loaded), stopping.event)
+        else:
+            await process.deliver(stopping.event)
     logger.info("stopped")
     return stopping.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process of a pipeline, and what its deliveries need.
+
+    Attributes:
+        config: the settings of its start.
+        path: their file.
+        clock: the source of time.
+        status: of the tables that it delivers.
+        controller: takes requests.
+        hangup: set by SIGHUP.
+        shard, recover_from_ledger: see `serve`.
+    """
+
+    config: Settings
+    path: Path
+    clock: Clock
+    status: Status
+    controller: Controller
+    hangup: asyncio.Event
+    shard: Shard | None
+    recover_from_ledger: bool
+
+    async def lead(self, loaded: bytes | None, stop: asyncio.Event) -> None:
+        """Deliver until `stop` is set, with the tables that the configuration file has now. Raises what `deliver` does.
+
+        Args:
+            loaded: the content of the file from which `config` is.
+            stop: set it to stop.
+        """
+        if await asyncio.to_thread(file_content, self.path) != loaded:
+            self.hangup.set()  # it has changed while this process stood by
+        try:
+            await self.deliver(stop, elected=True)
+        finally:
+            self.status.stand_by()
+            self.controller.clear()
+
+    async def deliver(self, stop: asyncio.Event, *, elected: bool = False) -> None:
+        """Run the loops of all tables until `stop` is set. All sinks are closed then.
+
+        Args:
+            stop: set it to stop.
+            elected: whether this process leads after an election: if it is fenced, all of its loops end.
+
+        Raises:
+            FencedError: another process delivers.
+            CdfdError: all loops have failed; see `Supervisor`.
+        """
+        config, clock, status = self.config, self.clock, self.status
+        async with AsyncExitStack() as stack:
+            # Without one of its sinks, a process delivers to the others.
+            shares_tables = self.shard is not None or (bool(config.sinks) and not elected)
+            policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
+            supervisor = Supervisor(stop, clock, policy=policy)
+            notifications = await stack.enter_async_context(assembly.notified(config, clock))
+            file_events = stack.enter_context(FileEvents())
+            opened = partial(self._open_destination, supervisor, notifications, file_events)
+            destinations = Destinations(config, status, opened)
+            await stack.enter_async_context(destinations.running())
+            _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
+            reloading = Reloading(self.path, destinations, status.searches, clock, file_events, self.hangup)
+            await run_until(stop, beside(supervisor.run(), destinations.run(), reloading.run()))
+
+    @asynccontextmanager
+    async def _open_destination(
+        self,
+        supervisor: Supervisor,
+        notifications: Notifications | None,
+        file_events: FileEvents,
+        config: Settings,
+        status: Status,
+    ) -> AsyncIterator[Destination]:
+        clock, controller, shard = self.clock, self.controller, self.shard
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(publishing(config, controller, clock))
+            await stack.enter_async_context(beating(config, status, clock))
+            opened: OpenLoop
+            if (of_engine := engine_of(config).loops(self.path, clock)) is not None:
+                opened = await stack.enter_async_context(of_engine)
+            else:
+                shared = await stack.enter_async_context(
+                    assembly.shared(config, clock, self.recover_from_ledger, controller.tables, notifications)
+                )
+                opened = partial(assembly.feed, shared)
+            monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
+            mailboxes = controller if takes_requests(config) else None
+            members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
+            await members.start()
+            # Once the tables are known: signals may have come while the daemon was down.
+            await stack.enter_async_context(reading_signals(config, controller, clock, shard))
+            yield Destination(members, Searching(members, status.searches, clock, file_events))
 
 
 def _log_start(config: Settings, shard: Shard | None, count: int) -> None:

@@ -37,24 +37,8 @@ class Stopping:
         loop.add_signal_handler(signal.SIGINT, self._stop, INTERRUPTED)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, which ends once `event` is set. If it does not end in time, cancel it.
-
-        Raises:
-            CdfdError: as `work` does.
-        """
-        running = asyncio.create_task(work)
-        stopped = asyncio.create_task(self.event.wait())
-        try:
-            await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((running,), timeout=STOP_SECONDS)
-            if not running.done():
-                logger.info("a delivery did not finish within %g s; aborting it", STOP_SECONDS)
-        finally:
-            running.cancel()
-            stopped.cancel()
-            await asyncio.wait((running, stopped))
-        if not running.cancelled():
-            running.result()
+        """Run `work`, which ends once `event` is set; see `run_until`."""
+        await run_until(self.event, work)
 
     def on_hangup(self, handle: Callable[[], None]) -> None:
         """Call a function after each SIGHUP."""
@@ -72,3 +56,24 @@ class Stopping:
     def _exit(self) -> None:
         logger.warning("a call did not return within %g s after the signal; exiting without it", EXIT_SECONDS)
         os._exit(self.exit_code)
+
+
+async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, which ends once `stop` is set. If it does not end in time, cancel it.
+
+    Raises:
+        CdfdError: as `work` does.
+    """
+    running = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running,), timeout=STOP_SECONDS)
+        if not running.done():
+            logger.info("a delivery did not finish within %g s; aborting it", STOP_SECONDS)
+    finally:
+        running.cancel()
+        stopped.cancel()
+        await asyncio.wait((running, stopped))
+    if not running.cancelled():
+        running.result()

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdfd.config import parse
 from cdfd.daemon.election.candidate import Candidate
-from cdfd.errors import SinkError
+from cdfd.daemon.membership.shard import Shard
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.errors import SinkError, UnsupportedError
 from cdfd.sinks.lease import Claim, parse_claim
 
 AFTER = 2.5
@@ -158,3 +161,11 @@ class TestClaim:
     def test_long_text_is_an_error(self) -> None:
         with pytest.raises(SinkError, match="at most"):
             parse_claim('{"owner":"' + "a" * 5000 + '"}', "here")
+
+
+@pytest.mark.parametrize(("engine", "shard"), [("spark", None), ("auto", Shard(0, 2))])
+def test_standby_with_shards_or_spark_is_refused(engine: str, shard: Shard | None) -> None:
+    section = f"engine: {{kind: {engine}, spark: {{checkpoint: /c}}}}"
+    text = f"pipeline: p\ntables: [{{uri: /lake/t}}]\nsink: {{kind: files, path: /out}}\n{section}"
+    with pytest.raises(UnsupportedError, match="--standby"):
+        preflight(parse(text, {}), shard, standby=True)

@@ -437,7 +437,7 @@ colour: red
         'http.listen: expected an address such as 127.0.0.1:9464, or null for no server, found "9464" (line 17)',
         "colour: unknown key; known here: catalogs, catch_up, "
         "controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, sinks, spill, "
-        "storage, tables, telemetry (line 18)",
+        "standby, storage, tables, telemetry (line 18)",
     )
 
 
