@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from cdfd.deliver.path_ranges import SnapshotPlanning
@@ -17,6 +19,8 @@ from cdfd.model.refinement import Refine
 from cdfd.plan.row_options import AS_STORED, RowOptions, check_key_is_read
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.shape import AS_IT_IS, Shape, check_key_masks
+
+logger = logging.getLogger("cdfd.spark")
 
 MASK = "mask."
 """Prefix of options for masks, such as `mask.email`."""
@@ -101,7 +105,7 @@ class SourceOptions:
             )
         for name in rest:
             if name in _OF_DELTA and rest[name].strip().lower() == "true":
-                raise ConfigError(f"there is no option {_shown(name, options)}", hint=_OF_DELTA[name])
+                raise ConfigError(f"there is no option {_OF_DELTA[name]}", hint=_CHANGES_ARE_READ)
             if name not in _NAMES and name not in _OF_DELTA:
                 raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
         if rest.get("table"):
@@ -191,8 +195,8 @@ _NAMES = {name.lower(): name for name in _OPTIONS}
 _CHANGES_ARE_READ = (
     "cdfd reads updates and deletes as changes: leave them out with `excludeChangeTypes`, or omit the option"
 )
-_OF_DELTA = dict.fromkeys(("ignorechanges", "ignoredeletes", "skipchangecommits"), _CHANGES_ARE_READ)
-"""Options of delta-spark without a meaning for change rows, and what to do instead. With the value `false`, they are as omitted."""
+_OF_DELTA = {name.lower(): name for name in ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")}
+"""Options of delta-spark without a meaning for change rows, by their names in lower case. With the value `false`, they are as omitted."""
 
 
 def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOptions:
@@ -274,10 +278,25 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
     if isinstance(found, After) and not isinstance(found.bound, int) and name.startswith("start"):
         return found
     if isinstance(found, datetime | timedelta):
+        if isinstance(found, datetime) and _is_without_zone(text):
+            _warn_of_zone(name)
         return found
     raise ConfigError(
         f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
     )
+
+
+def _is_without_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text.strip()).tzinfo is None
+    except ValueError:
+        return False  # such as a number of milliseconds
+
+
+@cache
+def _warn_of_zone(name: str) -> None:
+    """Once in each process. Spark does not tell a Python source the session's zone."""
+    logger.warning("%s has no zone and is in UTC, not in the session's zone; add one, such as Z or +02:00", name)
 
 
 def _word(options: Mapping[str, str], name: str, default: str, known: Sequence[str]) -> str:

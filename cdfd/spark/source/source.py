@@ -27,12 +27,14 @@ from cdfd.spark.source.packed import packed_schema
 from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_splits
 from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
+from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream import StreamReader
 
 
 class CdfdSource(DataSource):
     """A table's changes."""
 
+    @short_errors
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = SourceOptions.parse(options)
         self._target: Target | None = None
@@ -42,17 +44,20 @@ class CdfdSource(DataSource):
         """The name for `format`."""
         return "cdfd"
 
+    @short_errors
     def schema(self) -> StructType:
         """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
         self._target = asyncio.run(resolve_target(open_table(self._options), self._options))
         rows = self._target.spark_schema
         return packed_schema(rows) if self._options.packed else rows
 
+    @short_errors
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of the existing versions."""
         self._check_packed()
         return BatchReader(self._options, self._target, schema)
 
+    @short_errors
     def streamReader(self, schema: StructType) -> StreamReader:
         """A reader of the existing and all new versions."""
         if self._options.net:
@@ -74,10 +79,12 @@ class BatchReader(DataSourceReader):
         schema: Spark's schema.
     """
 
+    @short_errors
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
         self._target = target or asyncio.run(resolve_target(open_table(options), options, schema))
 
+    @short_errors
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
         table, target = open_table(self._options), self._target
@@ -102,6 +109,7 @@ class BatchReader(DataSourceReader):
         plans = await plans_of(table, self._options, self._target)
         return [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
 
+    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""
         assert isinstance(partition, ChangePartition)

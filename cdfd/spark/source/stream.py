@@ -20,6 +20,7 @@ from cdfd.spark.source.options import MOST, SourceOptions
 from cdfd.spark.source.partitioning import partition_splits
 from cdfd.spark.source.range_partitions import range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
+from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream_plan import StreamPlanner
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class StreamReader(DataSourceStreamReader):
         schema: Spark's schema.
     """
 
+    @short_errors
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         if options.end is not None:
             raise ConfigError("a stream has no end", hint="Omit endingVersion and endingTimestamp, or use spark.read")
@@ -52,10 +54,12 @@ class StreamReader(DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planning": None}
 
+    @short_errors
     def initialOffset(self) -> dict[str, Any]:
         """The start of a stream without a checkpoint. It is the same at every call."""
         return self._planner.beginning().to_json()
 
+    @short_errors
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """The end of the next micro-batch.
 
@@ -79,18 +83,22 @@ class StreamReader(DataSourceStreamReader):
         # Spark has no limit of versions. It does not apply this one, and passes it back.
         return limits.ReadAllAvailable() if options.max_versions is None else limits.ReadMaxBytes(MOST)
 
+    @short_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of the table when the last micro-batch was planned. Spark 4.2 shows it in the progress of a query."""
         return self._planner.newest()
 
+    @short_errors
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current newest version as the end of the query, which may take several micro-batches."""
         self._planner.end_at_newest()
 
+    @short_errors
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
         return self._planner.between(Offset.from_json(start), Offset.from_json(end))
 
+    @short_errors
     def commit(self, end: Mapping[str, Any]) -> None:
         """Everything before `end` is delivered."""
         self._planner.commit(Offset.from_json(end))
@@ -101,6 +109,7 @@ class StreamReader(DataSourceStreamReader):
             self._planning.close()
             self._planning = None
 
+    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""
         assert isinstance(partition, ChangePartition)

@@ -1,20 +1,23 @@
 """Options and offsets of `format("cdfd")`, which need no Spark."""
 
+import traceback
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdfd.config.shapes import shape_of
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, NotATableError
 from cdfd.log.bounds import After
 from cdfd.model.position import Position
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
 from cdfd.spark.source.offsets import Offset
-from cdfd.spark.source.options import SourceOptions, written
+from cdfd.spark.source.options import SourceOptions, _warn_of_zone, written
+from cdfd.spark.source.source import CdfdSource
 
 
 def options(**given: str) -> SourceOptions:
@@ -161,6 +164,38 @@ class TestOffsets:
             Offset.from_json(Offset.beginning(Position("t", 3)).to_json() | change)
         with pytest.raises(ConfigError, match="not of a cdfd source"):
             Offset.from_json({"reservoirVersion": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("2026-01-01", True),
+        ("2026-01-01 12:30:00", True),
+        ("2026-01-01T12:30:00Z", False),
+        ("2026-01-01 12:30:00-05:00", False),
+        ("1767225600000", False),
+        ("1 hour ago", False),
+    ],
+)
+def test_times_without_a_zone_are_warned_of(text: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_zone.cache_clear()
+    options(startingTimestamp=text)
+    assert ("startingTimestamp has no zone and is in UTC" in caplog.text) == warns
+
+
+def test_options_of_delta_are_named_in_their_spelling() -> None:
+    with pytest.raises(ConfigError, match="no option ignoreChanges"):
+        options(ignorechanges="true")
+
+
+def test_errors_have_a_short_traceback(tmp_path: Path) -> None:
+    """Spark shows it, in front of the error."""
+    with pytest.raises(NotATableError) as raised:
+        CdfdSource({"path": str(tmp_path)}).schema()
+    shown = traceback.format_exception(raised.value)
+    assert [line for line in shown if "site-packages" in line or "asyncio" in line] == []
+    assert len(raised.traceback) == 2  # of this test, and of the wrapper
+    assert raised.value.__cause__ is None
 
 
 def test_options_of_rows_are_read_as_they_were_written() -> None:
