@@ -13,6 +13,7 @@ import typer
 
 from cdfd import __version__
 from cdfd.cli import tables
+from cdfd.cli.configuration import configuration
 from cdfd.cli.ctl import ctl
 from cdfd.cli.parameters import (
     AS_JSON,
@@ -230,6 +231,7 @@ def backfill(
     raise typer.Exit(code)
 
 
+app.add_typer(configuration, name="config")
 app.add_typer(progress, name="progress")
 app.add_typer(ctl, name="ctl")
 app.add_typer(trevni, name="trevni")

@@ -60,6 +60,9 @@ class Section(BaseModel):
     nullable: ClassVar[frozenset[str]] = frozenset()
     """Fields for which null is a value of its own, different from the default."""
 
+    words: ClassVar[Registry | None] = None
+    """Names that may stand for the section, such as `debezium` in `format: debezium`."""
+
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, data: Any) -> Any:

@@ -22,7 +22,7 @@ from cdfd.config.settings import (
     registry_name,
 )
 from cdfd.encode.formats import CHOICES, FormatChoice, RecordFormat, record_format
-from cdfd.runtime.registry import RECORD_FORMATS
+from cdfd.runtime.registry import RECORD_FORMATS, Registry
 from cdfd.sinks.kafka.security import OAuth, Security
 
 DEAD_LETTER_SUFFIX = ".dlq"
@@ -54,6 +54,8 @@ class Topics(Section):
 
 class Format(Section):
     """Form of the records: `format: debezium`, a word for an envelope and an encoding, or a mapping with these keys."""
+
+    words: ClassVar[Registry | None] = RECORD_FORMATS
 
     name: Annotated[str, registry_name(RECORD_FORMATS)] | None = None
     """A word for an envelope and an encoding: `flat`, `cloudevents` and `debezium` are in JSON, `avro` and `arrow` are flat. Or a format

@@ -9,7 +9,14 @@ import pytest
 from cdfd.config.fields import Section, Text
 from tests.support.docs import reference, reference_settings
 
-PAGES = ("reference-configuration.md", "cli.md", "reference-errors.md", "metrics.md", "performance.md")
+PAGES = (
+    "reference-configuration.md",
+    "cli.md",
+    "reference-errors.md",
+    "metrics.md",
+    "performance.md",
+    "cdfd.schema.json",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)

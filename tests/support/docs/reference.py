@@ -6,6 +6,8 @@ A part of a page is between `<!-- generated: NAME -->` and `<!-- end -->`.
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -36,13 +38,20 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
     pages = {docs / name: f"{note}{text.rstrip()}\n" for name, text in whole.items()}
     metrics = {"gauges": _metrics(("gauge",)), "counters": _metrics(("counter", "histogram"))}
     parts = {"metrics.md": metrics, "performance.md": {name: figures.part(name) for name in figures.PARTS}}
-    return pages | {docs / name: _with_parts(docs / name, lines) for name, lines in parts.items()}
+    pages |= {docs / name: _with_parts(docs / name, lines) for name, lines in parts.items()}
+    return pages | {docs / "cdfd.schema.json": _schema()}
 
 
 def write(docs: Path = DOCS) -> None:
     """Write the pages."""
     for page, text in generated(docs).items():
         page.write_text(text, encoding="utf-8")
+
+
+def _schema() -> str:
+    """The schema of the configuration. A process of its own has no kinds that tests register."""
+    command = [sys.executable, "-m", "cdfd", "config", "schema"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 # The command line

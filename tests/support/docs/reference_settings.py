@@ -3,12 +3,10 @@
 Descriptions are the docstrings of fields. A paragraph `Default: ...` there describes a default that the model cannot state.
 """
 
-import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -16,6 +14,7 @@ from pydantic.fields import FieldInfo
 from cdfd.config import discovery, values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import in_folder
+from cdfd.config.schema import descriptions, with_unit
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.table import parse_column, parse_where
 from cdfd.config.validation_errors import file_settings
@@ -152,7 +151,7 @@ def _sinks() -> Iterator[str]:
     """The kinds of sinks that are part of cdfd: tests and other packages may register more."""
     kinds = {kind: SINKS.load(kind) for kind in SINKS.names()}
     kinds = {kind: settings for kind, settings in kinds.items() if settings.__module__.startswith("cdfd.")}
-    description = _described(SinkSettings)["kind"][0]
+    description = descriptions(SinkSettings)["kind"][0]
     yield _heading(SinkSettings, "`sink`", 2)
     yield "| key | type | default | allowed values | description |"
     yield "|---|---|---|---|---|"
@@ -168,29 +167,13 @@ def _heading(section: type[Section], title: str, depth: int) -> str:
 
 def key(section: type[Section], name: str, prefix: str) -> Key:
     field = section.model_fields[name]
-    described = _described(section)
+    described = descriptions(section)
     assert name in described, f"{section.__name__}.{name} has no docstring"
     description, said = described[name]
     found, allowed = _type(field.annotation, field.metadata)
     default = said or ("required" if field.is_required() else _default(field.default, found))
     mounted = ", *file*" if name in file_settings() else ""
     return Key(f"{prefix}{name}", f"{found}{mounted}", default, allowed, description)
-
-
-def _described(section: type[Section]) -> dict[str, tuple[str, str]]:
-    """Descriptions of fields, and their defaults in words: the docstrings after the fields, of base classes too."""
-    found = {name: (field.description, "") for name, field in section.model_fields.items() if field.description}
-    for base in reversed(section.__mro__[: section.__mro__.index(Section)]):
-        if base.__qualname__ == "OptionalTableOptions":
-            continue  # it is made of fields that have descriptions
-        [body] = ast.parse(dedent(inspect.getsource(base))).body
-        assert isinstance(body, ast.ClassDef)
-        for field, after in zip(body.body, body.body[1:], strict=False):
-            match field, after:
-                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    said, _, default = " ".join(text.split()).partition(" Default: ")
-                    found[name] = said, default.removesuffix(".")
-    return found
 
 
 def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
@@ -238,19 +221,14 @@ def _bounds(metadata: Sequence[Any], kind: str) -> str:
     return " to ".join(low + high) if high else "".join(f"at least {bound}" for bound in low)
 
 
-_UNITS = {
-    "duration": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")),
-    "size": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "")),
-}
+_UNITS = {"duration": values.seconds, "size": values.size}
 
 
 def _default(value: Any, kind: str) -> str:
     if value is None or value == "":
         return "none"
     if kind in _UNITS:
-        smallest = round(value * 1000) if kind == "duration" else value
-        size, unit = next((size, unit) for size, unit in _UNITS[kind] if smallest % size == 0)
-        return f"`{smallest // size}{unit}`"
+        return f"`{with_unit(value, _UNITS[kind])}`"
     shown: Callable[[Any], str] = {
         bool: lambda flag: str(flag).lower(),
         tuple: lambda items: f"[{', '.join(map(str, items))}]",
