@@ -66,10 +66,17 @@ class Poll(Section):
     """Polling for the next commit, if no event announces it."""
 
     interval: Seconds = 1.0
-    """How often the daemon polls for the next commit, if no event announces it."""
+    """Shortest time between two polls of a table for its next commit, if no event announces it."""
 
     max_interval: Seconds = 5.0
-    """Longest interval, to which polling backs off while nothing happens."""
+    """Longest time between two polls of a table."""
+
+    max_requests_per_hour: Count | None = None
+    """Requests for polling tables in stores, in any hour and for all tables of the process. The daemon polls a table when its next commit is
+    likely, by the times of its last commits.
+
+    Default: a quarter more than polls of every table at `max_interval` take.
+    """
 
     notifications: Annotated[str, PlainValidator(values.queue)] | None = None
     """A queue with the events of a store: of Amazon SQS (`sqs://region/name`, or its URL), which the daemon reads with the credentials of

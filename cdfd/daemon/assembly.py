@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -27,6 +28,7 @@ from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError
 from cdfd.log.bounds import Start
 from cdfd.log.notifications import Notifications
+from cdfd.log.pace import Pace, PollBudget
 from cdfd.runtime import allocator
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
@@ -37,6 +39,8 @@ from cdfd.sinks.ledger.ledger import Ledger, app_id
 from cdfd.storage.queues.address import QueueAddress
 from cdfd.storage.queues.base import Queue
 from cdfd.storage.queues.factory import open_queue
+
+logger = logging.getLogger("cdfd.daemon")
 
 HEAD_START_SECONDS = 0.003
 """Seconds that the delivery of a commit has the processor to itself, before the next commit is looked for."""
@@ -60,6 +64,8 @@ class Shared:
         warned: the warnings of each table; see `Feed`.
         mailboxes: the requests for each table.
         rates: the rate limits of the pipeline.
+        poll_budget: of tables in stores without events.
+        paces: how often each table is polled. A loop that starts again keeps what is known of the table's rhythm.
     """
 
     config: Settings
@@ -73,6 +79,14 @@ class Shared:
     warned: dict[str, set[str]] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
+    poll_budget: PollBudget = field(kw_only=True)
+    paces: dict[str, Pace] = field(default_factory=dict)
+
+    def pace(self, table: str) -> Pace:
+        """How often a table is polled."""
+        if table not in self.paces:
+            self.paces[table] = Pace(self.poll_budget, self.config.poll.interval)
+        return self.paces[table]
 
 
 @asynccontextmanager
@@ -82,6 +96,7 @@ async def shared(
     recover_from_ledger: bool = False,
     mailboxes: Mapping[str, Mailbox] = MappingProxyType({}),
     notifications: Notifications | None = None,
+    poll_budget: PollBudget | None = None,
 ) -> AsyncIterator[Shared]:
     """Open the resources that all tables of a sink share, and close them at the end of the block.
 
@@ -106,6 +121,7 @@ async def shared(
                 jobs,
                 mailboxes=mailboxes,
                 rates=rate_limits(config.limits, clock),
+                poll_budget=poll_budget or PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval),
             )
 
 
@@ -159,8 +175,10 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         shared.file_events,
         shared.notifications,
         head_start=HEAD_START_SECONDS,
+        pace=shared.pace(table.name),
     )
     with add_reset_hint(sinks), tailing as tailer:
+        _warn_of_budget(shared.poll_budget)
         async with sinks.opened(table, monitor.stage) as sink:
             yield Feed(
                 opened,
@@ -182,6 +200,17 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
                 name=config.address(table.name),
             )
+
+
+def _warn_of_budget(budget: PollBudget) -> None:
+    """Say once that the configured budget makes polls rarer than `poll.max_interval` does."""
+    if not budget.suffices and not budget.warned:
+        budget.warned = True
+        logger.warning(
+            "poll.max_requests_per_hour does not suffice to poll %d tables every poll.max_interval: they are polled at least every %.0f s",
+            budget.tables,
+            budget.max_interval,
+        )
 
 
 @contextmanager

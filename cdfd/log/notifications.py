@@ -119,7 +119,6 @@ class NotifiedWatch:
         self._wakeup = asyncio.Event()
         self._trusted = False
         self._reported = False
-        self._last_timeout = 0.0
         self._woken = True
         self._unannounced_since: float | None = None
 
@@ -138,9 +137,6 @@ class NotifiedWatch:
 
     async def wait(self, timeout: float) -> None:
         """Return when there may be a new entry; after `timeout`, or `max_interval` while notifications come."""
-        if not self._woken and timeout < self._last_timeout and self._unannounced_since is None:
-            # The timeout grows until an entry comes. It became shorter, so an entry came, and its notification has not come yet.
-            self._unannounced_since = self._clock.monotonic()
         if (
             self._trusted
             and self._unannounced_since is not None
@@ -148,9 +144,13 @@ class NotifiedWatch:
         ):
             self._trusted, self._reported, self._unannounced_since = False, True, None
             logger.warning("a commit came without a notification, polling instead", extra={"table": self._uri})
-        self._last_timeout = timeout
         self._woken = await self._clock.wait(self._wakeup, self._max_interval if self.trusted else timeout)
         self._wakeup.clear()
+
+    def arrived(self) -> None:
+        """An entry came. Its notification may not have come yet."""
+        if not self._woken and self._unannounced_since is None:
+            self._unannounced_since = self._clock.monotonic()
 
     def close(self) -> None:
         """Stop watching."""

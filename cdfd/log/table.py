@@ -13,6 +13,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.notifications import STORES, Notifications
+from cdfd.log.pace import Pace
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
@@ -108,6 +109,7 @@ class Table:
         *,
         replacements: bool = True,
         head_start: float = 0,
+        pace: Pace | None = None,
     ) -> Iterator[Tailer]:
         """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table in a bucket.
 
@@ -117,6 +119,7 @@ class Table:
             file_events: shared between tables; None for its own.
             notifications: of the bucket.
             replacements, head_start: see `Tailer`.
+            pace: see `Tailer`; for a remote store alone.
         """
         time = clock or SystemClock()
         with FileEvents() if file_events is None else nullcontext(file_events) as shared:
@@ -128,11 +131,23 @@ class Table:
                 watch = notifications.watch(storage.uri, max_interval)
             else:
                 watch = PollWatch(time)
+            own_pace = pace if storage.remote else None
+            budget = None if own_pace is None else own_pace.join()
+            tailer = Tailer(
+                self.log,
+                watch,
+                time,
+                Backoff(interval, max_interval),
+                replacements=replacements,
+                head_start=head_start,
+                pace=own_pace,
+            )
             try:
-                backoff = Backoff(interval, max_interval)
-                yield Tailer(self.log, watch, time, backoff, replacements=replacements, head_start=head_start)
+                yield tailer
             finally:
                 watch.close()
+                if budget is not None:
+                    budget.leave()
 
 
 def _prefixes(prefixes: object) -> Prefixes:

@@ -19,6 +19,7 @@ from cdfd.log import history
 from cdfd.log.entry import EntryFingerprint, LogEntry
 from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog
 from cdfd.log.log_files import name_before
+from cdfd.log.pace import CHECK_SECONDS, LISTING_SECONDS, Pace
 from cdfd.log.watch import Backoff, Watch
 from cdfd.runtime.clock import Clock
 from cdfd.storage.local import LocalStorage
@@ -32,9 +33,9 @@ SETTLE_STEP = 0.02
 """Seconds between two attempts to read such an entry."""
 GAP_CHECK_SECONDS = 60.0
 """Seconds between two listings that look for missing versions, while no entry comes."""
-REMOTE_GAP_CHECK_SECONDS = 900.0
+REMOTE_GAP_CHECK_SECONDS = LISTING_SECONDS
 """The same for a remote store, where a listing costs as much as a dozen requests."""
-REMOTE_CHECK_SECONDS = 30.0
+REMOTE_CHECK_SECONDS = CHECK_SECONDS
 """Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it."""
 REMOVAL_STEP = 1.0
 """Seconds between two listings of a log that lacks its newest entries. Once they are the same, the log is stable."""
@@ -55,6 +56,7 @@ class Tailer:
         watch: wakes the tailer before the poll interval has passed.
         clock: time.
         backoff: the poll interval and its maximum.
+        pace: polls by the table's rhythm, instead of by `backoff`.
         table_id: `metaData.id` of the position that was resumed, where known. Positions keep it, also if a later entry changes the id.
         replacements: whether an entry may change the table's id, as `CREATE OR REPLACE TABLE` and some writers at a new schema do.
         head_start: seconds from an entry that was waited for until the next one is looked for. Its delivery begins meanwhile.
@@ -68,6 +70,7 @@ class Tailer:
     table_id: str | None = None
     replacements: bool = True
     head_start: float = 0
+    pace: Pace | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     _id: str | None = None
     _continues: bool = False
@@ -187,6 +190,8 @@ class Tailer:
             several = ahead or (self.log.storage.remote and len(entries) > 1)
             if await self.confirm(list(map(EntryFingerprint.of, entries)) if several else ()):
                 self._ready_in_row += len(entries)
+                if self.pace is not None:
+                    self._learn(self.pace, entries)
                 return entries
             self._ready_in_row = 0
 
@@ -196,6 +201,8 @@ class Tailer:
             if entry is not None:
                 self.backoff = self.backoff.reset()
                 self.idle.clear()
+                if self._has_waited:
+                    self.watch.arrived()
                 return entry
             self._ready_in_row = 0
             if not self.log.storage.remote or self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS:
@@ -207,8 +214,25 @@ class Tailer:
             await self._wait()
 
     async def _wait(self) -> None:
-        await self.watch.wait(self.backoff.delay)
+        delay = self.backoff.delay if self.pace is None else self._decide(self.pace)
+        await self.watch.wait(delay)
         self.backoff = self.backoff.longer()
+
+    def _decide(self, pace: Pace) -> float:
+        """Seconds to the next poll, whose requests are paid for now."""
+        now = self.clock.monotonic()
+        delay = pace.delay(now)
+        due = now + delay
+        pace.spend(now, 1 + (due - self._checked_at >= CHECK_SECONDS) + (due - self._gap_checked_at >= LISTING_SECONDS))
+        return delay
+
+    def _learn(self, pace: Pace, entries: Sequence[LogEntry]) -> None:
+        """These entries were read: when they were committed, by the times of their files."""
+        now, now_ms = self.clock.monotonic(), self.clock.now_ms()
+        for entry in entries:
+            # Stores of objects cut off fractions of a second.
+            error = 0.5 if entry.modified_ms % 1000 == 0 else 0.0
+            pace.arrived(now, (now_ms - entry.modified_ms) / 1000 - error, error)
 
     def _long_since(self, moment: float) -> bool:
         limit = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS

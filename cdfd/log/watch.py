@@ -26,6 +26,9 @@ class Watch(Protocol):
     async def wait(self, timeout: float) -> None:
         """Return when something may have changed since the last `wait`, or after `timeout` seconds."""
 
+    def arrived(self) -> None:
+        """The change that the last `wait` was for has come."""
+
     def close(self) -> None:
         """Stop watching."""
 
@@ -62,6 +65,9 @@ class PollWatch:
     async def wait(self, timeout: float) -> None:
         """Sleep."""
         await self._clock.sleep(timeout)
+
+    def arrived(self) -> None:
+        """Nothing to learn."""
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -115,6 +121,9 @@ class DirectoryWatch:
         await self._clock.wait(self._changed, timeout)
         # The caller polls after this line, so it sees every change whose event came before it.
         self._changed.clear()
+
+    def arrived(self) -> None:
+        """Nothing to learn."""
 
     def close(self) -> None:
         """Stop watching."""

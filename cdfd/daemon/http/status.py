@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from prometheus_client import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
 from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -14,6 +17,7 @@ from cdfd.daemon.http.metrics import Metrics, leader_metric
 from cdfd.daemon.http.searches import Searches, documents_of, families_of
 from cdfd.daemon.http.table_status import TableMonitor, iso
 from cdfd.daemon.membership.shard import Shard
+from cdfd.log.pace import PollBudget
 from cdfd.runtime import native
 from cdfd.runtime.clock import Clock, SystemClock
 
@@ -33,6 +37,7 @@ class Status:
         notifications: returns the newest notifications.
         searches: the searches for tables, and the configuration file.
         exemplars: whether the metrics may have exemplars.
+        poll_budget: of tables in stores without events.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Status:
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
         self.exemplars = False
+        self.poll_budget = PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval)
         self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
         own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
@@ -122,7 +128,12 @@ class Status:
         """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""
         readings = [table.reading() for table in self.tables()]
         leader = leader_metric(self.pipeline, leads=self.role != "standby")
-        families = (leader, *families_of(self._searches), self.searches.reload_family())
+        families = (
+            leader,
+            *families_of(self._searches),
+            self.searches.reload_family(),
+            *poll_families(self.poll_budget),
+        )
         return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
 
     def health(self) -> Mapping[str, Any]:
@@ -181,8 +192,22 @@ class Status:
             "leader": self.leader,
             "notifications": list(self.notifications()),
             "shard": None if self._shard is None else str(self._shard),
+            "polling": self.poll_budget.document(self._clock.monotonic()),
             "tables": {table.name: table.document() for table in self.tables()},
             **documents_of(self._searches),
             **self.searches.reload_document(),
             "configuration": self._config.public(),
         }
+
+
+def poll_families(budget: PollBudget) -> Sequence[Metric]:
+    """The metrics of polling at this moment."""
+    requests = CounterMetricFamily(
+        "cdfd_poll_requests", "Requests for polling tables in stores.", value=budget.requests
+    )
+    most = GaugeMetricFamily(
+        "cdfd_poll_max_requests_per_hour",
+        "Requests for polling tables in stores, at most in any hour.",
+        value=budget.max_requests_per_hour,
+    )
+    return requests, most

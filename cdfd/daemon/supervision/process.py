@@ -193,7 +193,14 @@ class _Process:
                 opened = await stack.enter_async_context(of_engine)
             else:
                 shared = await stack.enter_async_context(
-                    assembly.shared(config, clock, self.recover_from_ledger, controller.tables, notifications)
+                    assembly.shared(
+                        config,
+                        clock,
+                        self.recover_from_ledger,
+                        controller.tables,
+                        notifications,
+                        self.status.poll_budget,
+                    )
                 )
                 opened = partial(assembly.feed, shared)
             monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))

@@ -68,6 +68,7 @@ class Reader:
             self.looks += 1
             if self.there:
                 self.there -= 1
+                self.watch.arrived()
                 backoff = backoff.reset()
                 continue
             await self.watch.wait(backoff.delay)

@@ -207,5 +207,7 @@ class UnreliableWatch:
         await self._clock.wait(self._happened, timeout)
         self._happened.clear()
 
+    def arrived(self) -> None: ...
+
     def close(self) -> None:
         self._disk.leave(self._happened)
