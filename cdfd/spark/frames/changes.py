@@ -23,13 +23,14 @@ from cdfd.scan.table_files import TableFiles
 from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
-from cdfd.spark.frames.paths import check_store, spark_paths
+from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
 from cdfd.spark.frames.scan_frame import ScanFrames
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import Schemas
 from cdfd.spark.source.range_partitions import listed_snapshot
 from cdfd.spark.source.reading import open_table
 from cdfd.spark.source.source import CdfdSource, plans_of
+from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
 
@@ -55,7 +56,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     ]
     if reader != "cdfd":
         try:
-            return _by_spark(spark, table, parsed, target, fields)
+            return _by_spark(spark, table, parsed, target, fields, explicit=reader == "spark")
         except ReadByCdfd as reason:
             if reader == "spark":
                 what, hint = f"Spark's reader cannot read the rows: {reason}", "Omit `reader`: cdfd reads the rows then"
@@ -87,14 +88,17 @@ def _by_spark(
     options: SourceOptions,
     target: Target,
     fields: Sequence[tuple[str, StructField]],
+    *,
+    explicit: bool,
 ) -> DataFrame:
-    """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer."""
+    """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer. `explicit`: the user asks for it."""
     shape = options.rows.shape
     if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
         raise ReadByCdfd("an option changes rows or leaves some out")
     if options.skip_missing:
         raise ReadByCdfd("missing files are skipped")
-    check_store(table.files, has_options=bool(options.storage))
+    own_keys = explicit or has_own_keys(spark, root_of(table.files.storage))
+    check_store(table.files, has_options=bool(options.storage) and not own_keys)
     field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
     files = _files(table, options, target)
     check_files(files)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from cdfd.errors import CdfdError, MissingFileError, NotFoundError
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd
@@ -15,11 +17,17 @@ from cdfd.storage.base import NamedTable, root_of
 from cdfd.storage.local import LocalStorage
 
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+_KEYS: Final = ("access.key", "aws.credentials.provider")
+"""Settings of Hadoop's file system that say where its keys come from."""
 _SCHEMES: Final = ("s3", "gs", "abfss", "abfs")
 
 
 def check_store(files: TableFiles, *, has_options: bool) -> None:
     """Check that Spark can read a table's files by itself.
+
+    Args:
+        files: of the table.
+        has_options: whether cdfd reaches the store by options that Spark does not have.
 
     Raises:
         ReadByCdfd: they are in a store that only cdfd has the keys of, or knows.
@@ -28,11 +36,18 @@ def check_store(files: TableFiles, *, has_options: bool) -> None:
     if isinstance(storage, LocalStorage):
         return
     if has_options:
-        raise ReadByCdfd("options of the store are those of cdfd, and not of Spark")
+        raise ReadByCdfd("options of the store are those of cdfd, and the session has no settings spark.hadoop.fs.s3a")
     if isinstance(storage, NamedTable):
         raise ReadByCdfd("a catalog has the keys of the table")
     if root_of(storage).partition("://")[0] not in _SCHEMES:
         raise ReadByCdfd("Spark may not know the table's store")
+
+
+def has_own_keys(spark: SparkSession, uri: str) -> bool:
+    """Whether the session says how Spark gets keys of a bucket in S3: for all buckets, or for this one."""
+    bucket = uri.partition("://")[2].partition("/")[0]
+    prefixes = ("spark.hadoop.fs.s3a.", f"spark.hadoop.fs.s3a.bucket.{bucket}.")
+    return any(spark.conf.get(prefix + name, None) is not None for prefix in prefixes for name in _KEYS)
 
 
 def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[str, str]:

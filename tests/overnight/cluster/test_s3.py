@@ -47,6 +47,15 @@ def batch(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
     return sorted(rows), [str(java.toString()), *(text.explainString(java, mode) for mode in modes)]
 
 
+def frame(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
+    """The rows of `changes`, by Spark's own reader, and its plan."""
+    import cdfd.spark
+
+    changes = cdfd.spark.changes(spark, uri, options=options, reader="auto")
+    rows = [(row._commit_version, row.id, row.v) for row in changes.collect()]
+    return sorted(rows), str(changes._jdf.queryExecution().toString())
+
+
 def live(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
     """The rows of a snapshot whose files executors list, and the number of its tasks."""
     rows = spark.read.format("cdfd").options(**options, startingVersion="snapshot").load(uri)
@@ -213,6 +222,29 @@ def test_formats_with_keys_of_each_machine(
     kept = list(objects(versitygw_server, bucket, "checkpoints/"))
     assert {"offsets/0", "offsets/1", "commits/1"} <= {"/".join(name.split("/")[-2:]) for name, _ in kept}
     assert not leaks(*kept, *files, *(("the query", text) for text in said))
+
+
+def test_frames_with_keys_of_spark_and_other_ones_in_options(
+    cluster: Standalone,
+    pipeline: Pipeline,
+    versitygw_server: Server,
+    place: dict[str, str],
+    logged: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """cdfd plans with the keys of its options. Spark reads with those of its machines, because its settings say where they are."""
+    folder = pipeline.folder
+    keys = {"AWS_SHARED_CREDENTIALS_FILE": keys_of_a_machine(folder, monkeypatch)}
+    options = {f"storage.{name}": value for name, value in (place | KEYS).items()}
+    given = logged | s3a(cluster, folder, versitygw_server) | {f"spark.executorEnv.{name}": keys[name] for name in keys}
+    given["spark.executor.extraClassPath"] = given["spark.driver.extraClassPath"]
+    with application(cluster, folder / "driver", given, packed=False, variables=keys) as driver:
+        rows, plan = driver.run(frame, uri=pipeline.uri, options=options)
+        files = list(written(folder / "driver", folder / "events", cluster.folder))
+    ours = cdfd.changes(pipeline.uri, storage_options=pipeline.place.options).read_all().to_pylist()
+    assert rows == sorted([row["_commit_version"], row["id"], row["v"]] for row in ours)
+    assert "FileScan parquet" in plan
+    assert not leaks(*files, ("the plan", plan))
 
 
 def test_the_daemon_and_backfill(

@@ -16,10 +16,20 @@ import cdfd.spark
 from cdfd.errors import ConfigError, MissingFileError, PathError, UnsupportedError
 from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.spark.frames import groups
+from cdfd.spark.frames.paths import has_own_keys
 from tests.support.spark.workload import settings
 from tests.support.spark.workload_answers import Bag, bag
 
 pytestmark = pytest.mark.usefixtures("registered")
+
+
+def test_settings_of_spark_say_where_its_keys_of_a_bucket_are(spark: SparkSession) -> None:
+    assert not has_own_keys(spark, "s3://lake/orders")
+    with settings(spark, {"spark.hadoop.fs.s3a.bucket.lake.aws.credentials.provider": "a.Provider"}):
+        assert has_own_keys(spark, "s3://lake/orders")
+        assert not has_own_keys(spark, "s3://other/orders")
+    with settings(spark, {"spark.hadoop.fs.s3a.access.key": "a"}):
+        assert has_own_keys(spark, "s3://other/orders")
 
 
 @pytest.fixture(scope="module")
