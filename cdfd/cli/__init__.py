@@ -13,7 +13,7 @@ import typer
 
 from cdfd import __version__
 from cdfd.cli import tables
-from cdfd.cli.configuration import configuration
+from cdfd.cli.configuration import configuration, init
 from cdfd.cli.ctl import ctl
 from cdfd.cli.parameters import (
     AS_JSON,
@@ -124,6 +124,7 @@ def demo(
 
 app.command()(tables.tail)
 app.command()(tables.diff)
+app.command()(init)
 
 
 @app.command()

@@ -1,0 +1,173 @@
+"""`cdfd init`: writes a commented configuration for tables and a sink. It opens each table, and passes `cdfd check`."""
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from cdfd.config import parse, values
+from cdfd.delta.header import Header
+from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
+from cdfd.errors import ConfigError, StorageError, Within
+from cdfd.escaping import one_line
+from cdfd.log.table import Table
+
+_KEY_PROPERTY = "cdfd.key"
+_PLAIN = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9./_:@*+-]*(?<!:)")
+_WORDS = frozenset({"null", "~", "true", "false", "yes", "no", "on", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of the command.
+
+    Attributes:
+        sink: the kind of the sink, and its place: `kafka` and brokers, `files` and a folder, `delta` and a folder or a URI.
+        output: the file to write.
+    """
+
+    tables: Sequence[str]
+    sink: tuple[str, str]
+    output: Path
+
+
+def run(request: Request) -> str:
+    """Write the file. Returns the two commands that follow.
+
+    Raises:
+        CdfdError: a table cannot be read, or its settings would be invalid. Nothing is written.
+        ConfigError: the file exists.
+    """
+    if request.output.exists():
+        raise ConfigError("the file already exists", path=str(request.output), hint="Choose another with -o FILE")
+    headers = asyncio.run(_headers(request.tables))
+    folder = os.path.dirname(os.path.abspath(request.output))
+    text = "".join(f"{line}\n" for line in _lines(request, headers, folder))
+    parse(text, {}, str(request.output), folder)
+    try:
+        with open(request.output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageError(f"cannot write: {error.strerror or error}", path=str(request.output)) from error
+    name = quote(str(request.output))
+    return f"Wrote {one_line(name)}. Next:\n\n  cdfd check -c {name}\n  cdfd run -c {name}\n"
+
+
+async def _headers(uris: Sequence[str]) -> list[Header]:
+    headers = []
+    for uri in uris:
+        table = Table.open(uri)
+        with Within(table.uri):
+            headers.append(await table.log.header())
+    return headers
+
+
+def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator[str]:
+    names = _names(request.tables)
+    pipeline = _pipeline(request.output, names)
+    yield "# yaml-language-server: $schema=cdfd.schema.json"
+    yield "# For completion in an editor, make that file once: cdfd config schema > cdfd.schema.json"
+    yield ""
+    yield "# A part of the names of positions and transactions. Two daemons never share it."
+    yield f"pipeline: {pipeline}"
+    yield ""
+    yield "tables:"
+    for uri, name, header in zip(request.tables, names, headers, strict=True):
+        yield from _table_lines(_from_folder(uri, folder), name, header)
+    yield ""
+    kind, place = request.sink
+    yield from _sink_lines(kind, place if kind == "kafka" else _from_folder(place, folder), pipeline)
+    yield ""
+    yield "# Metrics, health and status. `listen: null` turns the server off."
+    yield "http: {listen: 127.0.0.1:9464}"
+
+
+def _table_lines(uri: str, name: str, header: Header) -> Iterator[str]:
+    yield f"  - uri: {_scalar(uri)}"
+    if name != values.last_segment(uri):
+        yield f"    name: {_scalar(name)}"
+        yield f"    topic: {_scalar(name)}"
+    properties = header.metadata.configuration
+    if key := [column.strip() for column in properties.get(_KEY_PROPERTY, "").split(",") if column.strip()]:
+        yield f"    # The columns that identify a row, as the table property {_KEY_PROPERTY} has them."
+        yield f"    key: [{', '.join(map(_scalar, key))}]"
+    else:
+        yield "    # The columns that identify a row: the key of the records. The table does not name them."
+        yield f"    # key: [{', '.join(map(_scalar, header.schema.names[:1]))}]"
+    yield f"    # {_updates(header)}"
+    yield "    # Begin with `snapshot`: the rows there are, then every change. Or: earliest, latest, a version, a time."
+    yield "    start: snapshot"
+
+
+def _updates(header: Header) -> str:
+    if cdf_enabled(header.metadata):
+        return "The table has a change data feed, which tells updates from rows that were rewritten."
+    if row_tracking_enabled(header.metadata):
+        return "The table has no change data feed. Its row tracking tells updates from rows that were rewritten."
+    return "The table has no change data feed. With a key, cdfd tells updates from rows that were rewritten."
+
+
+def _sink_lines(kind: str, place: str, pipeline: str) -> Iterator[str]:
+    yield "sink:"
+    yield f"  kind: {kind}"
+    if kind == "kafka":
+        servers = [server.strip() for server in place.split(",")]
+        yield f"  bootstrap_servers: {_scalar(servers[0]) if len(servers) == 1 else json.dumps(servers)}"
+        yield "  # The daemon creates missing topics. A topic is this prefix and the name of the table."
+        yield f"  topics: {{prefix: {pipeline}.}}"
+        yield "  # JSON rows. Or: debezium, cloudevents, avro, arrow."
+        yield "  format: flat"
+        yield "  # security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username: cdfd, password_file: /run/secrets/kafka}"
+    elif kind == "files":
+        yield "  # Each table has a folder in this one."
+        yield f"  path: {_scalar(place)}"
+        yield "  # JSON lines. Or: parquet, trevni."
+        yield "  format: jsonl"
+    else:
+        yield "  # Each table has a Delta table in this place."
+        yield f"  path: {_scalar(place)}"
+        yield "  # `changelog` appends every change row. `mirror` keeps the rows of the table, and needs its key."
+        yield "  mode: changelog"
+
+
+def _names(uris: Sequence[str]) -> list[str]:
+    """Names of tables, each its own: the last segment of the URI, and more segments for tables that have the same one."""
+    segments = [[_name(part) for part in re.split(r"/+", uri.partition("://")[2] or uri) if part] for uri in uris]
+    names = [parts[-1] for parts in segments]
+    length = 1
+    while length < max(map(len, segments)) and max(Counter(names).values()) > 1:
+        length += 1
+        count = Counter(names)
+        names = [
+            name if count[name] == 1 else ".".join(parts[-length:]) for name, parts in zip(names, segments, strict=True)
+        ]
+    return names
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100] or "table"
+
+
+def _pipeline(output: Path, names: Sequence[str]) -> str:
+    """The name of the file, or of the first table if the file has the usual name."""
+    name = names[0] if output.stem == "cdfd" else output.stem
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "pipeline"
+
+
+def _from_folder(place: str, folder: str) -> str:
+    """A relative path as it is from the folder of the file."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place) or os.path.isabs(place):
+        return place.rstrip("/") or place
+    return os.path.relpath(place, folder)
+
+
+def _scalar(text: str) -> str:
+    """Text as YAML and the configuration read it: `${` begins a reference there."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return json.dumps(text.replace("${", "$${"), ensure_ascii=False)
