@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs.words import findings, in_comments, in_module, in_page
+from tests.support.docs.words import MOST_WORDS, findings, in_comments, in_module, in_page, long_sentences
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,26 @@ def test_plain_page_has_no_findings(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{text}\n")
     assert list(in_page(page)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", "."), ("- ", "."), ("1. ", ": more."), ("Short. ", ".\n"), ("Two\nlines, and then ", ".")],
+)
+def test_a_page_with_a_long_sentence(before: str, after: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{before}{' '.join(['word'] * (MOST_WORDS + 1))}{after}\n")
+    assert [line for _, line, _ in long_sentences(page)] == [3]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}.", "| a | {} and {} |", "```\n{} {}\n```", "{}. {}.", "- {}\n- {}", "`{} {}`", "{} [a]({})."]
+)
+def test_a_page_of_short_sentences(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    words = " ".join(["word"] * (MOST_WORDS - 2))
+    page.write_text(f"{text.format(words, words)}\n")
+    assert list(long_sentences(page)) == []
 
 
 @pytest.mark.parametrize("line", ["# nobody knows", '"""It is mended."""', 'X = f"{1} begins anew"'])

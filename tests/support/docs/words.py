@@ -1,7 +1,7 @@
-"""Finds words and clauses that pages, texts, comments and docstrings do without: `python -m tests.support.docs.words`, a part of `make lint`.
+"""Finds words, clauses and sentences that pages, texts and comments do without: `python -m tests.support.docs.words`, in `make lint`.
 
-CONTRIBUTING.md says how to write. This finds what can be found without reading: riddles for actors, words that are not the field's, and
-clauses that begin with "what" or "who" as subjects of sentences.
+CONTRIBUTING.md says how to write. This finds what can be found without reading: riddles for actors, words that are not the field's,
+clauses that begin with "what" or "who" as subjects of sentences, and sentences of pages that are too long.
 """
 
 import ast
@@ -23,6 +23,11 @@ _MARKER = re.compile(
 )  # of a list item or of emphasis, which hides the beginning of a sentence
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|^#.*$", re.MULTILINE)
 
+MOST_WORDS = 25
+"""Words of a sentence of a page, at most. Code and the address of a link do not count."""
+_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ")
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
+
 _COMMENTED = ("", ".toml", ".yml", ".yaml", ".tpl", ".cfg")
 """Suffixes of files whose comments begin with `#`."""
 
@@ -37,6 +42,20 @@ def in_page(path: Path) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         for cell in line.split("|"):
             yield from ((path, number, found[0].strip()) for found in BANNED.finditer(_MARKER.sub("", cell.strip())))
+
+
+def long_sentences(path: Path) -> Iterator[Finding]:
+    """Sentences of a page that have more than `MOST_WORDS` words, without those of tables."""
+    text = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text(encoding="utf-8"))
+    start, lines = 0, list[str]()
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if _ITEM.match(line) or not line.strip() or line.lstrip().startswith(("|", "#", "<!--")):
+            for sentence in _SENTENCE_END.split(_CODE.sub("code", " ".join(lines))):
+                if len(sentence.split()) > MOST_WORDS:
+                    yield path, start, f"{' '.join(sentence.split()[:6])} ... has more than {MOST_WORDS} words"
+            start, lines = number, [_ITEM.sub("", line)] if _ITEM.match(line) else []
+        elif not line.startswith("    ") or lines:
+            start, lines = start if lines else number, [*lines, line.strip()]
 
 
 def in_module(path: Path, *, strings: bool = True) -> Iterator[Finding]:
@@ -85,6 +104,8 @@ def findings() -> list[Finding]:
     others += [path for path in _below("helm", "config", ".github", ".ci") if path.suffix in _COMMENTED]
     return [
         *(each for page in pages for each in in_page(page)),
+        # The benchmarks' page has conditions of runs, which are lists and no sentences.
+        *(each for page in pages if page.parent.name != "bench" for each in long_sentences(page)),
         *(each for module in _below("cdfd", pattern="*.py") for each in in_module(module)),
         *(each for test in tests for each in in_module(test, strings=False)),  # their other strings are data
         *(each for path in rust for each in in_comments(path, "//")),
