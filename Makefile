@@ -114,7 +114,7 @@ mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each
 
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/overnight/chaos/test_kafka.py tests/overnight/chaos/test_cluster.py \
-		tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
+		tests/overnight/chaos/test_standby.py tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
 		tests/standard/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
 		tests/standard/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
 
@@ -127,8 +127,9 @@ cluster: $(MARK)  ## A standalone cluster of Spark, applications on it, and proc
 soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
 	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/overnight/chaos/test_soak.py
 
-simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port
+simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port; the same with standbys
 	$(BIN)/python -m tests.support.simulation --seeds $${SEEDS:-10000}
+	$(BIN)/python -m tests.support.simulation --standby --seeds $${SEEDS:-10000}
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORACLE_FIRST (0) on, and ten times as many Parquet files (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \

@@ -7,6 +7,7 @@ import sys
 
 from tests.support.simulation.run import Outcome, simulate
 from tests.support.simulation.seeds import many
+from tests.support.simulation.standby import simulate_standby
 
 
 def shown(outcome: Outcome) -> str:
@@ -19,14 +20,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one and show what happens")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--standby", action="store_true", help="with two or three processes of the pipeline")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="one for each core")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    run = simulate_standby if arguments.standby else simulate
     if arguments.seed is not None:
-        outcome = simulate(arguments.seed)
+        outcome = run(arguments.seed)
         print(shown(outcome))
         return 1 if outcome.violations else 0
-    return many(range(arguments.first, arguments.first + arguments.seeds), arguments.processes)
+    return many(range(arguments.first, arguments.first + arguments.seeds), arguments.processes, run)
 
 
 if __name__ == "__main__":

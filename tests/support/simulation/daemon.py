@@ -31,7 +31,7 @@ from cdfd.sinks.ledger.table_ledger import TableLedger
 from tests.support.simulation.loop import VirtualClock
 from tests.support.simulation.sink import Topic, TransactionalSink
 from tests.support.simulation.storage import Disk, FailingStorage, UnreliableWatch
-from tests.support.simulation.weather import Process, Weather
+from tests.support.simulation.weather import Host, Process, Weather
 
 PIPELINE = "simulation"
 TABLES = 3
@@ -162,6 +162,7 @@ class Daemon:
         ledger: where the ledger's table is.
         weather: of the run.
         recover: whether it resumes at the ledger's position if the sink has lost its own.
+        host: its machine, if that may fail by itself.
     """
 
     def __init__(
@@ -173,8 +174,9 @@ class Daemon:
         weather: Weather,
         *,
         recover: bool,
+        host: Host | None = None,
     ) -> None:
-        self.process = Process(number)
+        self.process = Process(number, host=host)
         self.clock = VirtualClock()
         self.stop = asyncio.Event()
         self.began = self.clock.monotonic()
@@ -263,9 +265,13 @@ class Daemon:
         self.stop.set()
         await asyncio.wait((self.task,), timeout=STOP_SECONDS)
         in_time = self.task.done()
+        await self.close()
+        return in_time
+
+    async def close(self) -> None:
+        """End what is left of it."""
         self.task.cancel()
         await asyncio.wait((self.task,))
         if self._shared is not None:
             await self._shared.close()
         self.process.alive = False
-        return in_time

@@ -3,11 +3,12 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Protocol
 
 from cdfd.errors import CdfdError, FencedError
 from tests.support.simulation.daemon import TABLES, Daemon, Settled
@@ -42,12 +43,29 @@ class Outcome:
     counts: Counter[str]
 
 
-def simulate(seed: int) -> Outcome:
-    """Run a seed. The same seed gives the same outcome, trace and all."""
+class Run(Protocol):
+    """A run of a seed."""
+
+    weather: Weather
+
+    async def run(self) -> None:
+        """Let everything happen."""
+
+    def counts(self) -> Counter[str]:
+        """Numbers of events, by kind."""
+
+
+def simulate(seed: int, kind: Callable[[Random], Run] | None = None) -> Outcome:
+    """Run a seed. The same seed gives the same outcome, trace and all.
+
+    Args:
+        seed: decides everything.
+        kind: makes the run; None: a daemon without standby.
+    """
     random = Random(seed)
     loop = VirtualLoop(random)
     with _collected_after():
-        weather, counts, extra = _run(loop, random)
+        weather, counts, extra = _run(loop, random, kind or Simulation)
     generators = [f"{name} was left unclosed" for name in loop.unclosed]
     weather.violations.extend(extra + generators + [f"nobody handled {error}" for error in loop.errors])
     return Outcome(seed, weather.violations, weather.trace, counts)
@@ -64,13 +82,13 @@ def _collected_after() -> Iterator[None]:
         gc.collect(0)
 
 
-def _run(loop: VirtualLoop, random: Random) -> tuple[Weather, Counter[str], list[str]]:
+def _run(loop: VirtualLoop, random: Random, kind: Callable[[Random], Run]) -> tuple[Weather, Counter[str], list[str]]:
     """The weather of a run, its counts, and violations that the loop found: tasks that did not end."""
-    simulation: Simulation | None = None
+    simulation: Run | None = None
 
     async def scenario() -> None:
         nonlocal simulation
-        simulation = Simulation(random)
+        simulation = kind(random)
         await simulation.run()
 
     try:

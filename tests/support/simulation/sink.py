@@ -216,6 +216,7 @@ class TransactionalSink(Sink):
     @classmethod
     async def open(cls, topic: Topic, process: Process, weather: Weather) -> TransactionalSink:
         process.check()
+        await process.reach()
         await weather.pass_by("sink: slow")
         process.check()
         if weather.strikes("sink: opening fails"):
@@ -241,6 +242,7 @@ class TransactionalSink(Sink):
     async def call(self, failure: str) -> None:
         """Simulate one request: delay it, and fail it if the weather says so."""
         self.process.check()
+        await self.process.reach()
         await self.weather.pass_by("sink: slow")
         self.process.check()
         self.require_latest()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
+
+from cdfd.errors import SinkError
 
 RATES = {
     "storage: transient": 0.04,
@@ -64,10 +66,10 @@ class Weather:
     struck: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, random: Random) -> Weather:
+    def of(cls, random: Random, kinds: Mapping[str, float] = RATES) -> Weather:
         """Of a seed: one run in eight has no faults of its own, others each kind with a chance of 40 %."""
         share = random.choice((0.0, *[0.4] * 7))
-        rates = {kind: rate * random.choice((0.3, 1.0, 2.0)) for kind, rate in RATES.items() if random.random() < share}
+        rates = {kind: rate * random.choice((0.3, 1.0, 2.0)) for kind, rate in kinds.items() if random.random() < share}
         return cls(asyncio.get_running_loop(), random, random.choice((0.0, 0.0, 0.003, 0.05)), rates)
 
     def strikes(self, kind: str) -> bool:
@@ -103,8 +105,34 @@ class Process:
 
     number: int
     alive: bool = True
+    host: Host | None = None
 
     def check(self) -> None:
         """Called by everything that a process reaches the world through."""
         if not self.alive:
             raise asyncio.CancelledError
+
+    def reach(self) -> Awaitable[None]:
+        """Called by requests to other machines; wait for its result."""
+        return AT_ONCE if self.host is None else self.host.reach()
+
+
+class Host:
+    """The machine of a process, which may be paused or cut off."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.running.set()
+        self.connected = True
+
+    async def reach(self) -> None:
+        """Wait while the machine is paused.
+
+        Raises:
+            SinkError: it is cut off.
+        """
+        await self.running.wait()
+        if not self.connected:
+            await asyncio.sleep(0.3)
+            if not self.connected:
+                raise SinkError("the network is unreachable", retriable=True)

@@ -1,0 +1,153 @@
+"""Two processes of one pipeline, of which one delivers, and a writer. Whatever happens to one of them, the other one takes its place.
+
+Every change arrives once and in order, and no line of either process is an error. With `-s`, the test prints how long take-overs took.
+"""
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.chaos.faults import share, while_writing
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.daemon_process import Daemon, Line
+from tests.support.kafka.pipeline import Pipeline
+from tests.support.kafka.proxy import Proxy
+
+FAULTS = share(50, 8)
+KINDS = ("kill", "stop", "pause", "partition", "roll", "kill standby", "pause standby", "partition standby")
+LEADS, STANDS_BY = "leading the pipeline", ("standing by", "another process leads the pipeline; standing by")
+PAUSE_SECONDS = 6.0
+WITHIN_SECONDS = 30.0
+"""Longest take-over. On a busy machine, a process may be replaced although it lives, and then take its place again."""
+
+
+@pytest.fixture
+def network(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
+    """A broker, and a network that one of two processes has to pass."""
+    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
+        proxy.connect(broker.address("BEHIND"))
+        yield proxy, broker
+
+
+@pytest.fixture
+def pipeline(network: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeline:
+    """One whose processes reach the broker through the proxy."""
+    proxy, broker = network
+    return Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
+
+
+class Pair:
+    """Two processes: the first one reaches the broker through a proxy, and the second one directly.
+
+    Attributes:
+        all: processes that ran, with their logs.
+    """
+
+    def __init__(self, pipeline: Pipeline, proxy: Proxy, stack: contextlib.ExitStack) -> None:
+        self.proxy = proxy
+        self.all: list[Daemon] = []
+        self._stack = stack
+        directly = pipeline.folder / "directly.yaml"
+        directly.write_text(pipeline.config.read_text().replace(pipeline.servers, pipeline.direct))
+        self._configs = [pipeline.config, directly]
+        self.running = [self.start(0), self.start(1)]
+
+    def start(self, place: int) -> Daemon:
+        daemon = self._stack.enter_context(Daemon(self._configs[place], "--standby"))
+        daemon.wait_for(lambda line: line["message"] in (LEADS, *STANDS_BY))
+        self.all.append(daemon)
+        return daemon
+
+    @property
+    def leader(self) -> int:
+        """The place of the process that leads, waited for."""
+        deadline = time.monotonic() + WITHIN_SECONDS
+        while time.monotonic() < deadline:
+            leaders = [place for place, daemon in enumerate(self.running) if daemon.running and leads(daemon)]
+            if len(leaders) == 1:
+                return leaders[0]
+            time.sleep(0.05)
+        raise TimeoutError("not one leader:\n" + "\n---\n".join(daemon.log() for daemon in self.running))
+
+    def strike(self, kind: str, random: Random) -> tuple[float, float] | None:
+        """Let something happen; seconds until another process leads, and delivers. None if the leader stays."""
+        leader = self.leader
+        place = leader if "standby" not in kind else 1 - leader
+        struck, others = self.running[place], [self.running[1 - place]]
+        if kind == "roll":
+            others.append(self.start(place))
+        before, began = [len(each.lines) for each in others], time.time()
+        match kind.split()[0]:
+            case "kill":
+                struck.kill()
+            case "stop" | "roll":
+                struck.stop()
+            case "partition" if place == 0:
+                (self.proxy.refuse if random.random() < 0.5 else self.proxy.stall)()
+                time.sleep(PAUSE_SECONDS)
+                self.proxy.resume()
+            case _:
+                with struck.paused():
+                    time.sleep(PAUSE_SECONDS)
+        took = takeover(began, others, before) if place == leader else None
+        if kind == "roll":
+            self.running[place] = others[1]
+        elif not struck.running:
+            self.running[place] = self.start(place)
+        return took
+
+
+def takeover(began: float, others: list[Daemon], before: list[int]) -> tuple[float, float]:
+    """Seconds from `began` until one of several processes leads, and delivers."""
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while time.monotonic() < deadline:
+        for each, count in zip(others, before, strict=True):
+            with contextlib.suppress(TimeoutError):
+                leads = each.wait_for(LEADS, after=count, timeout=0.05)
+                delivers = each.wait_for("at version", after=each.lines.index(leads), timeout=WITHIN_SECONDS)
+                return at(leads) - began, at(delivers) - began
+    raise TimeoutError("no process leads:\n" + "\n---\n".join(each.log() for each in others))
+
+
+def leads(daemon: Daemon) -> bool:
+    last = [line["message"] for line in list(daemon.lines) if line["message"] in (LEADS, *STANDS_BY)]
+    return last[-1:] == [LEADS]
+
+
+def at(line: Line) -> float:
+    return datetime.fromisoformat(line["ts"].replace("Z", "+00:00")).timestamp()
+
+
+def test_one_of_two_processes_delivers_whatever_fails(pipeline: Pipeline, network: tuple[Proxy, Broker]) -> None:
+    pipeline.configure(sink={"transaction_timeout": "10s"})
+    took: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    with contextlib.ExitStack() as stack, network[1].explaining():
+        with while_writing("standby", FAULTS, pipeline) as random:
+            pair = Pair(pipeline, network[0], stack)
+            for number in range(FAULTS):
+                kind = KINDS[number % len(KINDS)] if number < len(KINDS) else random.choice(KINDS)
+                if (seconds := pair.strike(kind, random)) is not None:
+                    took[kind].append(seconds)
+                time.sleep(random.uniform(0, 2))
+            for place in (1 - pair.leader, pair.leader):
+                pair.running[place].stop()
+        errors = [line for daemon in pair.all for line in daemon.lines if line["level"] in ("error", "critical")]
+    report(took)
+    assert errors == []
+
+
+def report(took: dict[str, list[tuple[float, float]]]) -> None:
+    """Percentiles of the times, by kind: until a process leads, and until it delivers."""
+    for kind, seconds in took.items():
+        columns = [sorted(column) for column in zip(*seconds, strict=True)]
+        said = ", ".join(
+            f"{name} p50 {column[len(column) // 2]:.2f} s, p99 {column[min(len(column) * 99 // 100, len(column) - 1)]:.2f} s"
+            for name, column in zip(("leads", "delivers"), columns, strict=True)
+        )
+        print(f"{kind}: {len(seconds)} times; {said}")

@@ -1,0 +1,73 @@
+"""A slice of the seeds with several processes of a pipeline; and bugs that are planted, to see that seeds find bugs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdfd.daemon.election.candidate import Candidate
+from cdfd.daemon.election.election import Election
+from cdfd.sinks.lease import Claim
+from tests.support.simulation.__main__ import shown
+from tests.support.simulation.sink import TransactionalSink
+from tests.support.simulation.standby import simulate_standby
+
+SEEDS = 15
+MOST_SEEDS = 300
+"""Seeds within which a planted bug is found."""
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_seed_violates_a_promise() -> None:
+    for seed in range(SEEDS):
+        outcome = simulate_standby(seed)
+        assert not outcome.violations, shown(outcome)
+
+
+async def _deliver_once(election: Election, lead: Any, over: asyncio.Event) -> None:
+    await lead(over)
+
+
+def _impatient(candidate: Candidate, read: Claim | None, now: float) -> tuple[Candidate, Claim | None]:
+    return _after(replace(candidate, takeover_after=0.0), read, now)
+
+
+def _never_succeeded(*_: object) -> bool:
+    return False
+
+
+async def _not_released(election: Election) -> None:
+    election.candidate = replace(election.candidate, claim=None)
+
+
+def _unfenced(_: object) -> None:
+    """Replaces the check of the epoch."""
+
+
+_after = Candidate.after
+PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
+    "a leader does not step down": (Candidate, "_is_succeeded", _never_succeeded, "processes lead"),
+    "a standby does not wait": (Candidate, "after", _impatient, "leader changes"),
+    "the lease is not released": (Election, "_release", _not_released, "no process leads soon"),
+    "a process that is fenced ends": (Election, "_deliver", _deliver_once, "FencedError"),
+    "the sink does not fence": (TransactionalSink, "require_latest", _unfenced, "a delivery begins at"),
+}
+"""For each planted bug: the object and the attribute that are replaced, the replacement, and a part of the expected violation."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, name, planted, said = PLANTED[bug]
+    monkeypatch.setattr(target, name, planted)
+    found = next((outcome for outcome in map(simulate_standby, range(MOST_SEEDS)) if outcome.violations), None)
+    assert found is not None
+    assert any(said in violation for violation in found.violations), found.violations
