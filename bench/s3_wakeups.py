@@ -45,12 +45,12 @@ HOURS = 720
 START_SECONDS = 600.0
 
 
-def modes(tables: int) -> dict[str, dict[str, Any]]:
-    """The section `poll` of each mode."""
+def modes(tables: int, share: int = 720) -> dict[str, dict[str, Any]]:
+    """The section `poll` of each mode; `share`: of the budget, for each table."""
     return {
         "events": {"interval": "1s", "max_interval": "1m"},
         "adaptive": {},
-        "adaptive, wide": {"interval": "250ms", "max_interval": "1m", "max_requests_per_hour": 720 * tables},
+        "adaptive, wide": {"interval": "250ms", "max_interval": "1m", "max_requests_per_hour": share * tables},
         "fixed 1 s": {"interval": "1s", "max_interval": "1s"},
         "fixed 5 s": {"interval": "5s", "max_interval": "5s"},
     }
@@ -93,9 +93,10 @@ class Followed:
 
 
 @contextmanager
-def daemon(mode: str, tables: int, server: Server, queue: str, folder: Path) -> Iterator[Followed]:
+def daemon(
+    mode: str, poll: dict[str, Any], tables: int, server: Server, queue: str, folder: Path
+) -> Iterator[Followed]:
     folder.mkdir()
-    poll = modes(tables)[mode]
     with ExitStack() as stack:
         counted = None
         if mode == "events":
@@ -190,14 +191,16 @@ async def commit(writers: list[TableWriter], period: float, seconds: float) -> d
 versions: dict[int, int] = {}
 
 
-def measure(tables: int, period: float, warm: float, seconds: float, chosen: list[str]) -> None:
+def measure(tables: int, share: int, period: float, warm: float, seconds: float, chosen: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="cdfd-wakeups-") as name, moto(Path(name)) as server, ExitStack() as stack:
         queue = notify(server)
         loop = asyncio.new_event_loop()
         writers = loop.run_until_complete(create(server, tables))
         versions.update(dict.fromkeys(range(tables), 0))
         followed = [
-            stack.enter_context(daemon(mode, tables, server, queue, Path(name, f"mode{number}")))
+            stack.enter_context(
+                daemon(mode, modes(tables, share)[mode], tables, server, queue, Path(name, f"mode{number}"))
+            )
             for number, mode in enumerate(chosen)
         ]
         print(f"{len(followed)} daemons of {tables} tables are at the tip", file=sys.stderr, flush=True)
@@ -229,6 +232,7 @@ def measure(tables: int, period: float, warm: float, seconds: float, chosen: lis
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tables", type=int, nargs="+", default=[1, 50])
+    parser.add_argument("--share", type=int, default=720, help="requests an hour of a table, of `adaptive, wide`")
     parser.add_argument("--period", type=float, default=20.0)
     parser.add_argument("--warm", type=float, default=240.0)
     parser.add_argument("--seconds", type=float, default=240.0)
@@ -238,7 +242,7 @@ def main() -> None:
     print("| tables | mode | commits | p50 | p99 | polls an hour of a table | requests an hour | USD a month |")
     print("|---|---|---|---|---|---|---|---|")
     for tables in options.tables:
-        measure(tables, options.period, options.warm, options.seconds, options.modes)
+        measure(tables, options.share, options.period, options.warm, options.seconds, options.modes)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from cdfd.log.rhythm import Rhythm
 HOUR = 3600.0
 BURST = 12
 """A twelfth of the budget may be spent at once: five minutes' worth."""
-CHEAPEST, DEAREST = 5e-5, 50.0
+CHEAPEST, DEAREST = 0.005, 50.0
 """Seconds of delay of a commit that a request is worth, while the budget is untouched and once it is spent."""
 HEADROOM = 1.25
 """The budget if none is configured, relative to polls of every table at `max_interval`."""

@@ -222,8 +222,10 @@ class Tailer:
         """Seconds to the next poll, whose requests are paid for now."""
         now = self.clock.monotonic()
         delay = pace.delay(now)
-        due = now + delay
-        pace.spend(now, 1 + (due - self._checked_at >= CHECK_SECONDS) + (due - self._gap_checked_at >= LISTING_SECONDS))
+        # Neither check was made yet while the table does not exist.
+        checks = CHECK_SECONDS <= now + delay - self._checked_at < math.inf
+        lists = LISTING_SECONDS <= now + delay - self._gap_checked_at < math.inf
+        pace.spend(now, 1 + checks + lists)
         return delay
 
     def _learn(self, pace: Pace, entries: Sequence[LogEntry]) -> None:

@@ -19,7 +19,7 @@ from bench.poll_rhythm import Result, adaptive, same_requests, simulate
 from cdfd.delta.commit import parse
 from cdfd.log.entry import LogEntry
 from cdfd.log.log import DeltaLog
-from cdfd.log.pace import CHECK_SECONDS, HOUR, LONGEST_INTERVAL, Pace, PollBudget, requests_per_hour
+from cdfd.log.pace import CHECK_SECONDS, HOUR, LISTING_SECONDS, LONGEST_INTERVAL, Pace, PollBudget, requests_per_hour
 from cdfd.log.rhythm import GAPS, Rhythm
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
@@ -257,6 +257,19 @@ async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
 
     tailer._learn(pace, [entry(0, now - 61_001), entry(1, now - 1001)])
     assert pace.rhythm.gaps == (60.0,)
-    delay = tailer._decide(pace)
-    assert 1.0 <= delay <= 8.0
-    assert budget.requests == 3  # the poll, the check of the last entry, the listing: neither was made yet
+    for checked, listed, requests in ((0, 0, 1), (CHECK_SECONDS, 0, 2), (CHECK_SECONDS, LISTING_SECONDS, 3)):
+        tailer._checked_at = clock.monotonic() - checked
+        tailer._gap_checked_at = clock.monotonic() - listed
+        before = budget.requests
+        assert 1.0 <= tailer._decide(pace) <= 8.0
+        assert budget.requests - before == requests
+
+
+async def test_table_that_does_not_exist_takes_one_request_a_poll() -> None:
+    clock = manual_clock()
+    budget = PollBudget(None, 8.0)
+    pace = Pace(budget, 1.0)
+    pace.join()
+    tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0), pace=pace)
+    tailer._decide(pace)
+    assert budget.requests == 1
