@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.sources import Sources
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Engine
 from cdfd.deliver.configured import execution as execution
@@ -61,6 +62,7 @@ class Shared:
         file_events: watches local folders.
         notifications: receives events of stores; None if not configured.
         engine: of large versions.
+        sources: the tables of all sinks.
         warned: the warnings of each table; see `Feed`.
         mailboxes: the requests for each table.
         rates: the rate limits of the pipeline.
@@ -76,6 +78,7 @@ class Shared:
     file_events: FileEvents
     notifications: Notifications | None
     engine: Engine
+    sources: Sources = field(default_factory=Sources)
     warned: dict[str, set[str]] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
@@ -97,6 +100,7 @@ async def shared(
     mailboxes: Mapping[str, Mailbox] = MappingProxyType({}),
     notifications: Notifications | None = None,
     poll_budget: PollBudget | None = None,
+    sources: Sources | None = None,
 ) -> AsyncIterator[Shared]:
     """Open the resources that all tables of a sink share, and close them at the end of the block.
 
@@ -119,6 +123,7 @@ async def shared(
                 file_events,
                 notifications,
                 jobs,
+                sources or Sources(),
                 mailboxes=mailboxes,
                 rates=rate_limits(config.limits, clock),
                 poll_budget=poll_budget or PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval),
@@ -161,45 +166,45 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     """
     config, clock = shared.config, shared.clock
     sinks = connector(config)
-    opened = open_table(config, table)
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:
         name, renewal = app_id(config.ledger_name, table.name), config.heartbeat.interval
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
-    tailing = opened.tailer(
-        clock,
-        poll.interval,
-        poll.max_interval,
-        shared.file_events,
-        shared.notifications,
-        head_start=HEAD_START_SECONDS,
-        pace=shared.pace(table.name),
-    )
-    with add_reset_hint(sinks), tailing as tailer:
-        _warn_of_budget(shared.poll_budget)
-        async with sinks.opened(table, monitor.stage) as sink:
-            yield Feed(
-                opened,
-                sink,
-                execution(config, opened, table),
-                tailer,
-                policies(config, table, recover_from_ledger=shared.recover_from_ledger),
-                stop,
-                limits(config, table),
-                recorder,
-                monitor,
-                shared.admission,
-                sinks.place,
-                terminal=is_watched() and len(config.tables) == len(config.listed) == 1,
-                # A table that was found is not in the settings, and parts of its versions are delivered by these.
-                large=large_versions(config.with_tables((table,)), table, sink, shared.engine, mailbox.interrupt),
-                warned=shared.warned.setdefault(table.name, set()),
-                mailbox=mailbox,
-                rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
-                name=config.address(table.name),
-            )
+    with add_reset_hint(sinks), shared.sources.table(config, table) as (opened, reader):
+        tailing = opened.tailer(
+            clock,
+            poll.interval,
+            poll.max_interval,
+            shared.file_events,
+            shared.notifications,
+            head_start=HEAD_START_SECONDS,
+            pace=shared.pace(table.name),
+        )
+        with tailing as tailer:
+            _warn_of_budget(shared.poll_budget)
+            async with sinks.opened(table, monitor.stage) as sink:
+                yield Feed(
+                    opened,
+                    sink,
+                    replace(execution(config, opened, table), shared=reader),
+                    tailer,
+                    policies(config, table, recover_from_ledger=shared.recover_from_ledger),
+                    stop,
+                    limits(config, table),
+                    recorder,
+                    monitor,
+                    shared.admission,
+                    sinks.place,
+                    terminal=is_watched() and len(config.tables) == len(config.listed) == 1,
+                    # A table that was found is not in the settings, and parts of its versions are delivered by these.
+                    large=large_versions(config.with_tables((table,)), table, sink, shared.engine, mailbox.interrupt),
+                    warned=shared.warned.setdefault(table.name, set()),
+                    mailbox=mailbox,
+                    rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
+                    name=config.address(table.name),
+                )
 
 
 def _warn_of_budget(budget: PollBudget) -> None:

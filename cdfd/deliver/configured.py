@@ -54,7 +54,7 @@ def execution(config: Settings, opened: Table, table: settings.Table, workers: i
         on_missing=_on_missing(table),
         whole=table.columns is None,
         space=spill_space(config.spill.path, config.spill.max_bytes),
-        refined=refined_versions(table.uri, table.name),
+        refined=refined_versions(table.uri, config.address(table.name)),
         keeps_moves=config.sink is not None and config.sink.has_topics and not rows.shape.excluded,
     )
 

@@ -22,17 +22,25 @@ from cdfd.model.position import Position
 from cdfd.plan.planner import in_phases
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
+from cdfd.runtime.shared_results import Reader
 from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
 from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.scan.scans import OnMissingFile, ScanReader, Unpaired, is_small, raise_missing
+from cdfd.scan.scans import OnMissingFile, ScanReader, Unpaired, is_small, raise_missing, read_shared
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 from cdfd.scan.updates.spill import SpillSpace, spill_space
-from cdfd.scan.updates.whole_pairs import filled, matched_by_key, whole_pairs, without_lone_images, without_no_ops
+from cdfd.scan.updates.whole_pairs import (
+    filled,
+    matched_by_key,
+    whole_pairs,
+    with_moves_apart,
+    without_lone_images,
+    without_no_ops,
+)
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
@@ -58,6 +66,7 @@ class Execution:
         keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
             in a header. Otherwise it is a delete and an insert, which `rows` may exclude.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
+        shared: the rows that other sinks of the table read, too; None if there are no others.
     """
 
     files: TableFiles
@@ -70,6 +79,7 @@ class Execution:
     space: SpillSpace = field(default_factory=spill_space)
     keeps_moves: bool = False
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
+    shared: Reader[Scanned] | None = field(default=None, compare=False, repr=False)
 
     @property
     def _select(self) -> Select:
@@ -132,6 +142,8 @@ class Execution:
         columns: VersionColumns | None = None
         # Files differ in size and results come in order, so without another file cores would be idle.
         for scanned in run_in_order(tasks, workers=self._parallel_scans(), ahead=1):
+            if scanned.moved[1] and not self.keeps_moves:
+                scanned = with_moves_apart(scanned)
             shares, numbers = list[VersionRows](), list[tuple[int, int, int, int]]()
             for plan, count in scanned.plans:
                 if plan.version != version:
@@ -160,7 +172,24 @@ class Execution:
                 yield from self._tasks_of_files(scans)
             else:
                 for plan, part in some:
-                    yield from self._tasks_of(plan, plan.scans[part:])
+                    left = plan.scans[part:]
+                    yield from self._tasks_of(plan, left) if self.shared is None else self._as_one(plan, left)
+
+    def _as_one(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
+        """The tasks of a version as one, because they pass rows to each other: so all of them are read by one of the sinks."""
+        if not scans:
+            return
+        workers = 1 if is_small(plan.size) else self._parallel_scans()
+
+        def task() -> Iterator[Scanned]:
+            return run_in_order(self._tasks_of(plan, scans), workers=workers, ahead=1)
+
+        one = self._in_common("version", [PlannedScan(plan, scan) for scan in scans], task)
+        yield Inline(one) if self._is_tiny(plan.size) else one
+
+    def _in_common(self, kind: str, scans: Sequence[PlannedScan], task: _Task) -> _Task:
+        """A task that other sinks may run too."""
+        return task if self.shared is None else partial(read_shared, self.shared, kind, scans, task)
 
     def _joins(self, plan: ChangePlan) -> bool:
         """Whether small files of a plan are read together, and with those of the plans beside it."""
@@ -255,9 +284,10 @@ class Execution:
     def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
         for group in groups_of(scans):
             if len(group) > 1:
-                yield partial(self._reader.read_together, group)
+                yield self._in_common("together", group, partial(self._reader.read_together, group))
             else:
-                yield self._task_of(*group[0])
+                task = self._in_common("file", group, partial(self._reader.read, *group[0]))
+                yield Inline(task) if self._is_tiny(group[0].scan.size) else task
 
     def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
         task = partial(self._reader.read, plan, scan)
@@ -279,7 +309,6 @@ class Execution:
             self.batch_rows,
             self.on_missing,
             self.rows.drop_unchanged,
-            self.keeps_moves,
         )
 
 

@@ -106,7 +106,7 @@ class Scanned(NamedTuple):
         plans: of the rows, in order, each with its number of rows.
         schema: of the table's columns.
         rows: the columns of the table, then `_change_type`.
-        skipped: ordinals before these; see `RowBatch`.
+        skipped, moved: see `RowBatch`; ordinals before these, and updates that change the key.
         least: ordinal of the first row, at least.
     """
 
@@ -114,7 +114,21 @@ class Scanned(NamedTuple):
     schema: TableSchema
     rows: pa.RecordBatch
     skipped: int = 0
+    moved: tuple[int, int] = (0, 0)
     least: int = 0
+
+    def after(self, count: int) -> Scanned:
+        """The rows after the first `count` ones, without what came before those."""
+        if not count:
+            return self
+        plans, gone = list[tuple[ChangePlan, int]](), count
+        for plan, rows in self.plans:
+            if rows > gone:
+                plans.append((plan, rows - gone))
+            gone = max(0, gone - rows)
+        first, end = self.moved
+        moved = max(0, first - count), max(0, end - count)
+        return self._replace(plans=plans, rows=self.rows.slice(count), skipped=0, moved=moved)
 
 
 def read_joined(

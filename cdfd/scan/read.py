@@ -71,10 +71,12 @@ class RowBatch(NamedTuple):
         batch: the columns of the table, then `_change_type`.
         skipped: ordinals before these: of rows that the filter excludes and that are not read, or one before a post-image that does not
             belong to the row before it.
+        moved: the first and the end of the rows that are images of updates which change the key.
     """
 
     batch: pa.RecordBatch
     skipped: int = 0
+    moved: tuple[int, int] = (0, 0)
 
 
 def read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.predicate import Predicate
 from cdfd.runtime.ordered_pool import runs_beside_others
+from cdfd.runtime.shared_results import CutOffError, Reader
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, read_joined
 from cdfd.scan.joined_images import ImageOrders, JoinedImages
@@ -245,9 +246,36 @@ class ScanReader:
 def _without_first(count: int, found: Iterable[Scanned]) -> Iterator[Scanned]:
     """The rows without the first `count` rows."""
     for scanned in found:
-        rows = scanned.rows
-        if count < rows.num_rows:
-            (plan, _), *_ = scanned.plans
-            plans = ((plan, rows.num_rows - count),)
-            yield scanned if not count else scanned._replace(plans=plans, rows=rows.slice(count), skipped=0)
-        count = max(0, count - rows.num_rows)
+        rows = scanned.rows.num_rows
+        if count < rows:
+            yield scanned.after(count)
+        count = max(0, count - rows)
+
+
+def read_shared(
+    reader: Reader[Scanned], kind: str, scans: Sequence[PlannedScan], task: Callable[[], Iterator[Scanned]]
+) -> Iterator[Scanned]:
+    """The rows of a task that others may run too. They are read once, by whichever needs them first.
+
+    Args:
+        reader: one of those who run such tasks.
+        kind: of the task.
+        scans: what it reads.
+        task: reads the rows.
+    """
+    plans = {plan.version: plan for plan, _ in scans}
+    done = 0
+    try:
+        for found in reader.results(key_of(kind, scans), task):
+            yield found._replace(plans=[(plans[plan.version], rows) for plan, rows in found.plans])
+            done += found.rows.num_rows
+    except CutOffError:
+        yield from _without_first(done, task())
+
+
+def key_of(kind: str, scans: Sequence[PlannedScan]) -> Hashable:
+    """The key of a task that reads scans. A version of a table, and the path of a file, say everything else about them."""
+    return kind, *(
+        (plan.version, plan.timestamp_ms, scan.path, scan.change_type, scan.image_phase, scan.piece, scan.only)
+        for plan, scan in scans
+    )

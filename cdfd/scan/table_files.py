@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -118,6 +119,35 @@ class TableFiles:
             length = max(0, min(length, file.tell() - start))
             file.seek(start)
             return deletion_vector.decode_stored(descriptor, file.read(length))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFiles(TableFiles):
+    """The files of a table that several readers read at about the same time: each file is prefetched once.
+
+    Attributes:
+        announced: the paths that were prefetched last.
+    """
+
+    announced: OrderedDict[str, None] = field(default_factory=OrderedDict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, files: TableFiles) -> SharedFiles:
+        """The same files."""
+        return cls(files.storage, files.open_root, files.allowed_roots, files.path_prefixes, files.layouts)
+
+    def prefetch(self, path: str, size: int, *, whole: bool = False) -> None:
+        """See `TableFiles`. A file that another reader announced is not fetched again, because its rows are shared too."""
+        if path in self.announced:
+            return
+        self.announced[path] = None
+        if len(self.announced) > MOST_ANNOUNCED:
+            self.announced.popitem(last=False)
+        TableFiles.prefetch(self, path, size, whole=whole)
+
+
+MOST_ANNOUNCED = 1024
+"""Paths that `SharedFiles` remembers."""
 
 
 @cache

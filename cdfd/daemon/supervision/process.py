@@ -35,6 +35,7 @@ from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, file_content
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard
+from cdfd.daemon.sources import Sources
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping, run_until
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
@@ -168,7 +169,7 @@ class _Process:
             supervisor = Supervisor(stop, clock, policy=policy)
             notifications = await stack.enter_async_context(assembly.notified(config, clock))
             file_events = stack.enter_context(FileEvents())
-            opened = partial(self._open_destination, supervisor, notifications, file_events)
+            opened = partial(self._open_destination, supervisor, notifications, file_events, Sources())
             destinations = Destinations(config, status, opened)
             await stack.enter_async_context(destinations.running())
             _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
@@ -181,6 +182,7 @@ class _Process:
         supervisor: Supervisor,
         notifications: Notifications | None,
         file_events: FileEvents,
+        sources: Sources,
         config: Settings,
         status: Status,
     ) -> AsyncIterator[Destination]:
@@ -200,6 +202,7 @@ class _Process:
                         controller.tables,
                         notifications,
                         self.status.poll_budget,
+                        sources,
                     )
                 )
                 opened = partial(assembly.feed, shared)

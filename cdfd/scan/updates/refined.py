@@ -7,7 +7,7 @@ only put in order.
 | rows, in this order                       | change type                       |
 |-------------------------------------------|-----------------------------------|
 | deletes, and pre-images that are apart    | `delete`                          |
-| both images of a row that changes its key | `delete`, `insert`                |
+| both images of a row that changes its key | `update_preimage`, `_postimage`   |
 | both images of one key                    | `update_preimage`, `_postimage`   |
 | inserts, and post-images that are apart   | `insert`                          |
 
@@ -46,8 +46,8 @@ from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_
 from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
 from cdfd.scan.updates.spill import Buckets, SpillSpace
 
-UPDATE, MOVE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
-"""Change types of the images of an update, and of a row that changes its key."""
+UPDATE, GONE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
+"""Change types of the images of an update, and of a deleted row, which has no other image."""
 
 PAIR = "_cdfd_pair"
 """Name of the column of rows of change data files that numbers pairs of images."""
@@ -66,7 +66,6 @@ class RefinedVersion:
         batch_rows: rows of a batch, at most.
         on_missing: called if a file is gone; the version is then refined without its rows.
         drop_unchanged: whether updates without a change are left out.
-        keeps_moves: whether an update that changes the key stays an update. Otherwise it is a delete and an insert.
     """
 
     plan: ChangePlan
@@ -77,7 +76,6 @@ class RefinedVersion:
     batch_rows: int
     on_missing: Callable[[MissingFileError], None]
     drop_unchanged: bool = False
-    keeps_moves: bool = False
     _lock: Lock = field(default_factory=Lock)
     _sides: tuple[Buckets, Buckets] | None = None
 
@@ -91,8 +89,8 @@ class RefinedVersion:
         """Whether the other one has the same changes: plans may differ by the scans that they have."""
         mine, theirs = self.plan, other.plan
         return (
-            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.keeps_moves, self.files.storage.uri)
-            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.keeps_moves, other.files.storage.uri)
+            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.files.storage.uri)
+            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.files.storage.uri)
             and (self.schema, mine.schema) == (other.schema, theirs.schema)
             and mine.refinement == theirs.refinement
         )
@@ -113,7 +111,8 @@ class RefinedVersion:
         changes = self._matched(removed, added, whole=scan.image_phase is None)
         rows = pa.concat_tables([removed, added])
         if scan.image_phase != "late":
-            yield from self._batches(rows, *self._early(changes, removed.num_rows))
+            moved = len(changes.deleted), len(changes.deleted) + 2 * len(changes.left)
+            yield from self._batches(rows, *self._early(changes, removed.num_rows), moved)
         if scan.image_phase != "early":
             inserted = changes.inserted + removed.num_rows
             yield from self._batches(rows, inserted, np.full(len(inserted), INSERT))
@@ -123,9 +122,7 @@ class RefinedVersion:
         count, moves = len(changes.deleted), len(changes.left)
         olds = np.concatenate([changes.deleted, changes.left, changes.before])
         news = np.concatenate([np.full(count, -1), changes.came + first_added, changes.after + first_added])
-        types = np.repeat(
-            [MOVE, UPDATE if self.keeps_moves else MOVE, UPDATE], [count, moves, len(changes.before)], axis=0
-        )
+        types = np.repeat([GONE, UPDATE, UPDATE], [count, moves, len(changes.before)], axis=0)
         rows = np.stack([olds, news], axis=1)
         if self.refinement.images and not moves:
             # As they are read from large files, where nothing waits.
@@ -134,14 +131,17 @@ class RefinedVersion:
         there = rows >= 0
         return rows[there], types[there]
 
-    def _batches(self, rows: pa.Table, chosen: Integers, types: Integers) -> Iterator[RowBatch]:
+    def _batches(
+        self, rows: pa.Table, chosen: Integers, types: Integers, moved: tuple[int, int] = (0, 0)
+    ) -> Iterator[RowBatch]:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
             some = slice(start, start + self.batch_rows)
             columns = rows.take(array_of(chosen[some])).combine_chunks().to_batches()[0].columns
             column = pa.DictionaryArray.from_arrays(array_of(types[some].astype(np.int8)), CHANGE_TYPES)
-            yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema))
+            here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
+            yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema), 0, (here[0], here[1]))
 
     def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
         """The changes of a bucket; `whole` says whether it is the only one."""

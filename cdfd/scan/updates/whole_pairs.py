@@ -22,6 +22,7 @@ from cdfd.model.columns import (
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.joined import Scanned
 from cdfd.scan.updates.matching import equal_rows
 
 Codes = npt.NDArray[np.int8]
@@ -55,6 +56,18 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
         raise
     if held is not None:
         yield held
+
+
+def with_moves_apart(scanned: Scanned) -> Scanned:
+    """The same rows. An update that changes the key is a delete and an insert."""
+    first, end = scanned.moved
+    column = scanned.rows.column(scanned.rows.num_columns - 1)
+    codes = np.array(to_numpy(column.indices))
+    moved = codes[first:end]
+    moved[:] = np.where(moved == PRE_IMAGE, DELETE, INSERT)
+    types = pa.DictionaryArray.from_arrays(array_of(codes), CHANGE_TYPES)
+    columns = [*scanned.rows.columns[:-1], types]
+    return scanned._replace(rows=pa.RecordBatch.from_arrays(columns, schema=scanned.rows.schema), moved=(0, 0))
 
 
 def without_lone_images(rows: pa.RecordBatch) -> pa.RecordBatch:
