@@ -38,15 +38,17 @@ def test() -> Iterator[Step]:
 
 
 def integration() -> Iterator[Step]:
-    """Also the reference of Trevni, a browser, promtool and consumers of topics."""
+    """Also the reference of Trevni, a browser, promtool, consumers of topics and libraries of data frames."""
     from tests.support import installation
     from tests.support.browser import chromium
     from tests.support.consumers import clients, flink, postgres
     from tests.support.consumers import installation as consumers
     from tests.support.helm import tools
+    from tests.support.spark import environments
     from tests.support.trevni import reference
 
     yield from test()
+    yield lambda: environments.python(*environments.FRAMES)
     if reference.missing() is None:
         yield reference.installed
     if chromium.missing() is None:

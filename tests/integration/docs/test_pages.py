@@ -13,6 +13,7 @@ import pytest
 from tests.support.docs.pages import Tour
 from tests.support.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY, TREVNI
 from tests.support.kafka.shared import SharedBroker
+from tests.support.spark import environments
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,6 +66,7 @@ def test_python(tmp_path: Path) -> None:
 
 def test_the_table_of_the_demo(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
+        played.python = str(environments.python(*environments.FRAMES))
         played.run("cdfd demo shop")
         for page in DEMO:
             played.play(ROOT / "docs" / f"{page}.md")

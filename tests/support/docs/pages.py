@@ -132,6 +132,7 @@ class Tour:
         update: rewrite outputs instead of comparing them.
         variables: of the environment, besides those of this process.
         console: where Python runs. Without it, each block of Python is a process of its own.
+        python: the interpreter of such a process.
     """
 
     folder: Path
@@ -140,6 +141,7 @@ class Tour:
     update: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     console: Console | None = None
+    python: str = sys.executable
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Tour:
@@ -257,7 +259,7 @@ class Tour:
     def _command(self, step: Step) -> list[str]:
         assert step.kind is not Kind.TYPED, f"there is no console for {step.script}"
         script = self._here(step.script)
-        return [sys.executable, "-u", "-c", script] if step.kind is Kind.PYTHON else ["bash", "-c", script]
+        return [self.python, "-u", "-c", script] if step.kind is Kind.PYTHON else ["bash", "-c", script]
 
     def environment(self) -> dict[str, str]:
         """Of the processes that pages start."""

@@ -15,6 +15,9 @@ _SECONDS = 600
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "zstandard>=0.25", "pandas>=2.2")
 """The packages that a client of Spark Connect needs besides PySpark."""
 
+FRAMES = ("duckdb>=1.4", "pandas>=3", "polars>=1.30")
+"""Libraries of data frames that take Arrow streams. They are not among the tests' own packages: pyarrow imports pandas where it is."""
+
 NEXT_SPARK = ("pyspark==4.2.1",)
 """The version of Spark after the one that all tests run with."""
 
