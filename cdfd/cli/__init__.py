@@ -178,6 +178,30 @@ def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None, sink: S
 
 
 @app.command()
+def plan(
+    config: CONFIG,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days of commits to read.")] = 7.0,
+    keep_days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days for which topics keep rows.")] = 7.0,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=USD", help="Another price, such as core_hour=0.03. Repeatable."),
+    ] = None,
+    as_json: AS_JSON = False,
+    shard: SHARD = None,
+    sink: SINK = None,
+) -> None:
+    """Estimate processor, memory, disk, requests and money from the logs of the tables. Reads no data, and connects to no sink."""
+    from cdfd.cli.commands import plan as planning
+    from cdfd.daemon.membership.shard import Shard
+
+    part = Shard.parse(shard) if shard else None
+    request = planning.Request(days, keep_days, price or (), part, sink)
+    report, code = planning.run(config, request, as_json=as_json)
+    write(report)
+    raise typer.Exit(code)
+
+
+@app.command()
 def sample(
     config: CONFIG,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],

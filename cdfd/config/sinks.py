@@ -55,6 +55,16 @@ class SinkSettings(Section):
         return ""
 
     @property
+    def form(self) -> str:
+        """The form of what is written, by which its cost is measured; empty: one form only."""
+        return ""
+
+    @property
+    def partitions(self) -> tuple[int, int]:
+        """Partitions and replicas of topics that the daemon creates; (0, 0) without topics."""
+        return 0, 0
+
+    @property
     def keeps_positions(self) -> bool:
         """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
         return True

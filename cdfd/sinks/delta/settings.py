@@ -49,6 +49,11 @@ class DeltaSettings(SinkSettings):
     compaction: Annotated[bool, BeforeValidator(values.flag)] = True
     """Whether small files of a target become larger ones after a checkpoint, in a version that changes no data. Deleted rows are left out."""
 
+    @property
+    def form(self) -> str:
+        """The mode."""
+        return self.mode
+
     def refusals(self, table: Table) -> Sequence[tuple[str, str]]:
         """The settings because of which a mirror of a table would not have all of its rows."""
         if self.mode != "mirror":

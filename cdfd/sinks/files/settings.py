@@ -29,6 +29,11 @@ class FilesSettings(SinkSettings):
     mode: Literal["0600", "0640", "0644", "0660", "0664"] = "0600"
     """Permissions of the files. See [File permissions](daemon.md#file-permissions)."""
 
+    @property
+    def form(self) -> str:
+        """The format of the files."""
+        return self.format
+
     def places(self, topic: str) -> Mapping[str, str]:
         """A folder for each topic."""
         return {"path": f"{self.path.rstrip('/')}/{topic}"}

@@ -232,6 +232,19 @@ class KafkaSettings(SinkSettings):
         return "always" if self.tombstones == "auto" and self.format.record_format.tombstones else self.tombstones
 
     @property
+    def form(self) -> str:
+        """The envelope, if there is one, else the encoding."""
+        choice = self.format.choice
+        if isinstance(choice, str):
+            return choice
+        return choice.encoding if choice.envelope == "flat" else choice.envelope
+
+    @property
+    def partitions(self) -> tuple[int, int]:
+        """As `topics` has them."""
+        return self.topics.partitions, self.topics.replication_factor
+
+    @property
     def topic_prefix(self) -> str:
         """`topics.prefix`, without the mark at its end."""
         return self.topics.prefix.rstrip("._-")

@@ -164,7 +164,7 @@ class Week:
         do(self.table.insert(rows(self.rows)))
         self.rows += 1
         time.sleep(8)
-        assert fault.times < 99990
+        assert fault.times < 99995
         self.store.faults = []
         self.shop.read(self.rows)
 

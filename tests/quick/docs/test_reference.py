@@ -15,6 +15,7 @@ PAGES = (
     "reference-errors.md",
     "metrics.md",
     "performance.md",
+    "sizing.md",
     "cdfd.schema.json",
 )
 
@@ -31,7 +32,8 @@ def test_the_page_is_what_the_code_generates(name: str) -> None:
 def test_writing_restores_pages_and_keeps_the_text_around_generated_parts(tmp_path: Path) -> None:
     written = (reference.DOCS / "metrics.md").read_text(encoding="utf-8")
     (tmp_path / "metrics.md").write_text(written.replace("| `cdfd_up` | gauge |", "| `cdfd_up` | counter |"))
-    shutil.copy(reference.DOCS / "performance.md", tmp_path)
+    for page in ("performance.md", "sizing.md"):
+        shutil.copy(reference.DOCS / page, tmp_path)
     reference.write(tmp_path)
     assert (tmp_path / "metrics.md").read_text(encoding="utf-8") == written
     assert {page.name for page in tmp_path.iterdir()} == set(PAGES)
@@ -39,7 +41,8 @@ def test_writing_restores_pages_and_keeps_the_text_around_generated_parts(tmp_pa
 
 def test_a_page_without_its_markers_is_an_error(tmp_path: Path) -> None:
     shutil.copy(reference.DOCS / "errors.md", tmp_path / "metrics.md")
-    shutil.copy(reference.DOCS / "performance.md", tmp_path)
+    for page in ("performance.md", "sizing.md"):
+        shutil.copy(reference.DOCS / page, tmp_path)
     with pytest.raises(AssertionError, match="0 parts gauges"):
         reference.generated(tmp_path)
 

@@ -23,7 +23,7 @@ from cdfd.daemon.http.status import poll_families
 from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from cdfd.log.pace import PollBudget
-from tests.support.docs import figures, reference_settings
+from tests.support.docs import figures, reference_settings, reference_sizing
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -40,6 +40,7 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
     pages = {docs / name: f"{note}{text.rstrip()}\n" for name, text in whole.items()}
     metrics = {"gauges": _metrics(("gauge",)), "counters": _metrics(("counter", "histogram"))}
     parts = {"metrics.md": metrics, "performance.md": {name: figures.part(name) for name in figures.PARTS}}
+    parts["sizing.md"] = {name: part() for name, part in reference_sizing.PARTS.items()}
     pages |= {docs / name: _with_parts(docs / name, lines) for name, lines in parts.items()}
     return pages | {docs / "cdfd.schema.json": _schema()}
 

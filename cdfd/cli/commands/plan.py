@@ -1,0 +1,198 @@
+"""`cdfd plan`: the needs of a pipeline, from the logs of its tables. Writes nothing, and connects to no sink."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdfd.cli.commands.check import aligned
+from cdfd.config import load
+from cdfd.config.settings import Settings
+from cdfd.daemon.membership.discovery import discover_tables
+from cdfd.daemon.membership.shard import Shard
+from cdfd.daemon.sizing.estimate import PRICES, PRICES_SOURCE, Needs, Rate, Setup, TableNeeds, needs
+from cdfd.daemon.sizing.reading import costs, read_work
+from cdfd.errors import CdfdError, ConfigError
+from cdfd.escaping import as_json as json_of
+from cdfd.escaping import one_line
+from cdfd.runtime.clock import SystemClock
+
+COLUMNS = ("table", "versions/h", "rows/h", "bytes/h", "peak rows/h", "peak cores", "first load", "requests/h")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An order for an estimate.
+
+    Attributes:
+        days: how many days of commits to read.
+        keep_days: for how long topics keep rows.
+        prices: others than `PRICES`, as NAME=USD.
+        shard: only the tables of this shard; None: all.
+        sink: only this one; None: all, each by itself.
+    """
+
+    days: float = 7.0
+    keep_days: float = 7.0
+    prices: Sequence[str] = ()
+    shard: Shard | None = None
+    sink: str | None = None
+
+
+def run(path: Path, request: Request, *, as_json: bool = False) -> tuple[str, int]:
+    """The report as text or as JSON, and the exit code: 1 if a table cannot be read.
+
+    Args:
+        path: of the configuration file.
+        request: what to estimate.
+        as_json: whether to return JSON.
+
+    Raises:
+        ConfigError: the configuration or a price is invalid, or there is no such sink.
+    """
+    charged = {**PRICES, **_prices(request.prices)}
+    chosen = load(path).chosen(request.sink)
+    reports = {config.sink_name: _report(config, request, charged) for config in chosen}
+    code = int(any(report.problems for report in reports.values()))
+    if as_json:
+        documents = {name: report.document() for name, report in reports.items()}
+        document = documents[""] if list(documents) == [""] else {"sinks": documents}
+        return json_of(document, indent=2) + "\n", code
+    return "\n".join(
+        (f"sink {one_line(name)}\n\n" if name else "") + "".join(report.lines()) for name, report in reports.items()
+    ), code
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The needs of the tables of one sink, and what they are based on.
+
+    Attributes:
+        needs: of the tables that can be read.
+        setup: the settings that cost.
+        assumptions: as JSON values.
+        problems: errors of tables.
+    """
+
+    needs: Needs
+    setup: Setup
+    assumptions: Mapping[str, Any]
+    problems: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self.needs) | {"assumptions": self.assumptions, "not_read": self.problems}
+
+    def lines(self) -> Iterator[str]:
+        """The report for people."""
+        yield from _lines(self.needs, self.setup)
+        yield from (f"not read: {one_line(problem)}\n" for problem in self.problems)
+        yield "\n"
+        yield from _assumed(self.assumptions)
+
+
+def _report(config: Settings, request: Request, charged: Mapping[str, float]) -> Report:
+    measured = costs()
+    config, works, errors = asyncio.run(_read(config, request.days, request.shard))
+    measured_as, sink = measured.sink(config.sink.kind, config.sink.form)
+    partitions, replicas = config.sink.partitions
+    own = dict.fromkeys(config.sink.side_topics(config.pipeline), 1)
+    own |= {f"_cdfd_progress.{config.pipeline}": 1} if partitions and config.sink.keeps_positions else {}
+    setup = Setup(
+        sink,
+        config.poll.interval,
+        config.poll.max_interval,
+        config.poll.notifications is not None,
+        partitions,
+        replicas,
+        own,
+        request.keep_days * 24,
+        charged,
+    )
+    assumptions = {
+        "days": request.days,
+        "topics_keep_days": request.keep_days if partitions else None,
+        "costs_of": measured_as,
+        "costs_measured": measured.measured,
+        "prices_usd": dict(charged),
+        "prices_source": PRICES_SOURCE if charged == PRICES else f"given; otherwise {PRICES_SOURCE}",
+    }
+    return Report(needs(works, measured, setup), setup, assumptions, [str(error) for error in errors])
+
+
+async def _read(config: Settings, days: float, shard: Shard | None) -> tuple[Settings, list[Any], list[CdfdError]]:
+    config, refused = await discover_tables(config, shard=shard)
+    works, errors = await read_work(config, days, SystemClock())
+    return config, works, [*refused, *errors]
+
+
+def _prices(texts: Sequence[str]) -> dict[str, float]:
+    prices = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            prices[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"the price {text!r:.100} is not NAME=USD", hint=_NAMES) from None
+        if name not in PRICES or not 0 <= prices[name] < 1e9:
+            raise ConfigError(f"{name!r:.100} is not the name of a price, or its value is not one", hint=_NAMES)
+    return prices
+
+
+_NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
+
+
+def _lines(found: Needs, setup: Setup) -> Iterator[str]:
+    total = found.total
+    yield aligned([COLUMNS, *map(_row, found.tables), _row(total)])
+    yield "\n"
+    topics = f"{found.topics:,} with {found.partitions:,} partitions" if found.topics else "none"
+    kept = f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas" if found.topics else "a month of files"
+    rows = [
+        ("processor", f"{total.mean.cores:.2f} cores on average, {total.peak.cores:.2f} in the busiest hour"),
+        ("memory", amount(found.memory)),
+        ("spill", f"{amount(total.spill)} of local disk" if total.spill else "none"),
+        ("topics", topics),
+        ("disk of the sink", f"{amount(found.disk)}, {kept}"),
+        ("first load", f"{duration(total.load_seconds)} for {len(found.tables):,} tables, one after the other"),
+        ("store", f"{total.gets + total.lists:,.0f} requests an hour"),
+        ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in found.money.items()) + " USD"),
+    ]
+    yield from (f"{label:<18}{text}\n" for label, text in rows)
+
+
+def _assumed(assumptions: Mapping[str, Any]) -> Iterator[str]:
+    yield f"From the commits of the last {assumptions['days']:g} days. Costs of {assumptions['costs_of']}, {assumptions['costs_measured']}.\n"
+    charged = ", ".join(f"{name}={usd:g}" for name, usd in assumptions["prices_usd"].items())
+    yield f"Prices: {assumptions['prices_source']}: {charged}.\n"
+
+
+def _row(table: TableNeeds) -> tuple[str, ...]:
+    mean: Rate = table.mean
+    return (
+        table.name,
+        f"{mean.versions:,.1f}",
+        f"{mean.rows:,.0f}",
+        amount(mean.size),
+        f"{table.peak.rows:,.0f}",
+        f"{table.peak.cores:.3f}",
+        duration(table.load_seconds),
+        f"{table.gets + table.lists:,.0f}",
+    )
+
+
+def amount(size: float) -> str:
+    """Bytes for people."""
+    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= least:
+            return f"{size / least:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """A duration for people."""
+    for unit, least in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= least:
+            return f"{seconds / least:.1f} {unit}"
+    return f"{seconds:.1f} s"
