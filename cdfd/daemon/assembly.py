@@ -78,7 +78,7 @@ class Shared:
     file_events: FileEvents
     notifications: Notifications | None
     engine: Engine
-    sources: Sources = field(default_factory=Sources)
+    sources: Sources
     warned: dict[str, set[str]] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
@@ -123,7 +123,7 @@ async def shared(
                 file_events,
                 notifications,
                 jobs,
-                sources or Sources(),
+                sources or Sources(clock),
                 mailboxes=mailboxes,
                 rates=rate_limits(config.limits, clock),
                 poll_budget=poll_budget or PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval),
@@ -172,7 +172,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         name, renewal = app_id(config.ledger_name, table.name), config.heartbeat.interval
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
-    with add_reset_hint(sinks), shared.sources.table(config, table) as (opened, reader):
+    with add_reset_hint(sinks), shared.sources.table(config, table) as source:
+        opened = source.table
         tailing = opened.tailer(
             clock,
             poll.interval,
@@ -181,6 +182,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             shared.notifications,
             head_start=HEAD_START_SECONDS,
             pace=shared.pace(table.name),
+            tip=source.tip,
         )
         with tailing as tailer:
             _warn_of_budget(shared.poll_budget)
@@ -188,7 +190,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 yield Feed(
                     opened,
                     sink,
-                    replace(execution(config, opened, table), shared=reader),
+                    replace(execution(config, opened, table), shared=source.reader),
                     tailer,
                     policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                     stop,

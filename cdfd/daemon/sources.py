@@ -11,6 +11,8 @@ from cdfd.config.settings import Settings
 from cdfd.deliver.configured import open_table
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
+from cdfd.log.watch import SharedTip
+from cdfd.runtime.clock import Clock
 from cdfd.runtime.shared_results import Reader, SharedResults
 from cdfd.scan.joined import Scanned
 from cdfd.scan.table_files import SharedFiles
@@ -19,16 +21,33 @@ _OF_SINKS = {"name", "topic", "headers", "limits", "start"}
 """Settings of a table that do not change what is read."""
 
 
-@dataclass(slots=True)
-class _Source:
-    """A table that is open.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table as one sink reads it.
 
     Attributes:
-        table: as it was opened.
-        users: how many sinks read it.
+        table: its log and files.
+        reader: its share in what is decoded; None if the pipeline has only this sink.
+        tip: its share in the polls of the log; None if the pipeline has only this sink.
     """
 
     table: Table
+    reader: Reader[Scanned] | None = None
+    tip: SharedTip | None = None
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A table that is open.
+
+    Attributes:
+        files: of the table.
+        tip: of its log.
+        users: how many sinks read it.
+    """
+
+    files: SharedFiles
+    tip: SharedTip
     users: int = 0
 
 
@@ -37,15 +56,18 @@ class Sources:
     """The tables of all sinks of a daemon.
 
     Attributes:
+        clock: the source of time.
         results: rows that wait for other sinks.
     """
 
+    clock: Clock
+
     results: SharedResults[Scanned] = field(default_factory=lambda: SharedResults(lambda found: found.rows.nbytes))
-    _open: dict[str, _Source] = field(default_factory=dict)
+    _open: dict[str, _Opened] = field(default_factory=dict)
 
     @contextmanager
-    def table(self, config: Settings, table: settings.Table) -> Iterator[tuple[Table, Reader[Scanned] | None]]:
-        """A table for one sink, and its share in what is decoded; None if the pipeline has only this sink.
+    def table(self, config: Settings, table: settings.Table) -> Iterator[Source]:
+        """A table for one sink.
 
         Each sink has a log of its own, because it verifies the history of what it read itself.
 
@@ -53,20 +75,20 @@ class Sources:
             ConfigError, UnsupportedError: see `open_table`.
         """
         if not config.sink_name:
-            yield open_table(config, table), None
+            yield Source(open_table(config, table))
             return
         # Users who can create folders where tables are searched for are not trusted: see `Table.found_below`.
         key = f"{table.found_below} {table.model_dump_json(exclude=_OF_SINKS)}"
-        source = self._open.get(key)
-        if source is None:
-            opened = open_table(config, table)
-            source = self._open[key] = _Source(Table(opened.log, SharedFiles.of(opened.files)))
-        source.users += 1
+        shared = self._open.get(key)
+        if shared is None:
+            files = SharedFiles.of(open_table(config, table).files)
+            shared = self._open[key] = _Opened(files, SharedTip(self.clock))
+        shared.users += 1
         try:
-            files = source.table.files
             with self.results.reader(key) as reader:
-                yield Table(DeltaLog(files.storage, table.max_log_line), files), reader
+                log = DeltaLog(shared.files.storage, table.max_log_line)
+                yield Source(Table(log, shared.files), reader, shared.tip)
         finally:
-            source.users -= 1
-            if not source.users:
+            shared.users -= 1
+            if not shared.users:
                 del self._open[key]

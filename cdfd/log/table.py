@@ -16,7 +16,7 @@ from cdfd.log.notifications import STORES, Notifications
 from cdfd.log.pace import Pace
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
-from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
+from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, SharedTip, Watch
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.row_options import AS_STORED, RowOptions
@@ -110,6 +110,7 @@ class Table:
         replacements: bool = True,
         head_start: float = 0,
         pace: Pace | None = None,
+        tip: SharedTip | None = None,
     ) -> Iterator[Tailer]:
         """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table in a bucket.
 
@@ -120,6 +121,7 @@ class Table:
             notifications: of the bucket.
             replacements, head_start: see `Tailer`.
             pace: see `Tailer`; for a remote store alone.
+            tip: shared with other readers of the log; None if there are none.
         """
         time = clock or SystemClock()
         with FileEvents() if file_events is None else nullcontext(file_events) as shared:
@@ -132,6 +134,8 @@ class Table:
             else:
                 watch = PollWatch(time)
             own_pace = pace if storage.remote else None
+            if tip is not None:
+                watch = tip.share(watch, None if own_pace is None else lambda: own_pace.spend(time.monotonic(), -1))
             budget = None if own_pace is None else own_pace.join()
             tailer = Tailer(
                 self.log,

@@ -73,6 +73,83 @@ class PollWatch:
         """Nothing to stop."""
 
 
+class SharedTip:
+    """The newest entry of a log that several readers wait for: one of them polls, and wakes the others when it has come.
+
+    Args:
+        clock: measures timeouts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.leader: SharedWatch | None = None
+        """The reader that waits for events and for the next poll."""
+        self.watches: set[SharedWatch] = set()
+
+    def share(self, watch: Watch, refund: Callable[[], None] | None = None) -> SharedWatch:
+        """The watch of one of the readers.
+
+        Args:
+            watch: wakes it while it polls itself.
+            refund: called when it leaves a poll to another reader that it has paid for.
+        """
+        return SharedWatch(self, watch, refund)
+
+
+class SharedWatch:
+    """The watch of one reader of a `SharedTip`. While another one waits for events and polls, this one only waits for its news.
+
+    A reader that fails, or that delivers for long, does not wait. So another one that misses its news for a poll interval takes its place.
+    """
+
+    def __init__(self, tip: SharedTip, watch: Watch, refund: Callable[[], None] | None) -> None:
+        self._tip = tip
+        self._watch = watch
+        self._refund = refund
+        self._news = asyncio.Event()
+        self._followed = False
+        tip.watches.add(self)
+
+    async def wait(self, timeout: float) -> None:
+        """Return when something may have changed, or after `timeout` seconds, unless another reader polls."""
+        if self._news.is_set():
+            self._news.clear()  # it came since the last poll
+            return
+        self._followed = self._tip.leader is not None
+        if not self._followed:
+            self._tip.leader = self
+            try:
+                await self._watch.wait(timeout)
+            finally:
+                self._tip.leader = None
+        elif self._refund is not None:
+            self._refund()
+        while self._followed and not self._news.is_set():
+            await self._tip.clock.wait(self._news, timeout)
+            if self._tip.leader is None:
+                break
+        self._news.clear()
+
+    def arrived(self) -> None:
+        """The change has come: tell the other readers."""
+        if not self._followed:
+            self._watch.arrived()
+            for other in self._tip.watches:
+                if other is not self:
+                    other.wake()
+
+    def wake(self) -> None:
+        """Another reader has found the change."""
+        self._news.set()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._tip.watches.discard(self)
+        self._watch.close()
+        for other in self._tip.watches:
+            other.wake()  # one of them polls from now on
+
+
 def is_log_entry(name: str) -> bool:
     """Whether a file of that name may be a log entry: `*.json`, and not hidden."""
     return name.endswith(".json") and not name.startswith(".")

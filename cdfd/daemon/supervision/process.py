@@ -169,7 +169,7 @@ class _Process:
             supervisor = Supervisor(stop, clock, policy=policy)
             notifications = await stack.enter_async_context(assembly.notified(config, clock))
             file_events = stack.enter_context(FileEvents())
-            opened = partial(self._open_destination, supervisor, notifications, file_events, Sources())
+            opened = partial(self._open_destination, supervisor, notifications, file_events, Sources(clock))
             destinations = Destinations(config, status, opened)
             await stack.enter_async_context(destinations.running())
             _log_start(config, self.shard, len({each.table.name for each in status.tables()}))

@@ -1,0 +1,144 @@
+"""Several readers of one log: one of them polls for all, and each of them reads every entry."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cdfd.errors import NotFoundError
+from cdfd.log.log import DeltaLog
+from cdfd.log.tailer import Tailer
+from cdfd.log.watch import Backoff, PollWatch, SharedTip
+from cdfd.storage.base import Stat
+from tests.support.lake import rows, table
+from tests.support.manual_time import ManualClock
+from tests.support.memory_storage import MemoryStorage
+
+WITHIN = 20  # seconds until a test gives up; nothing waits for it otherwise
+POLL, MOST = 1.0, 4.0
+
+
+class Store(MemoryStorage):
+    """A remote store that counts the requests for entries that do not exist."""
+
+    remote = True
+    misses = 0
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        try:
+            return await super().fetch(path, length)
+        except NotFoundError:
+            self.misses += 1
+            raise
+
+
+class Reader:
+    """A reader of the log that notes the versions that it has."""
+
+    def __init__(self, store: Store, clock: ManualClock, tip: SharedTip | None) -> None:
+        self.paid = 0
+        watch = PollWatch(clock) if tip is None else tip.share(PollWatch(clock), self.refund)
+        self.tailer = Tailer(DeltaLog(store), watch, clock, Backoff(POLL, MOST))
+        self.versions: list[int] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.task = asyncio.create_task(self.run())
+
+    def refund(self) -> None:
+        self.paid -= 1
+
+    async def run(self) -> None:
+        async for entry in self.tailer.entries(0):
+            self.versions.append(entry.commit.version)
+            await self.may_go_on.wait()
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.tailer.watch.close()
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    for _ in range(round(seconds * 4)):
+        await settle()
+        clock.advance(0.25)
+    await settle()
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def misses(shared: bool) -> tuple[int, Sequence[list[int]], int]:
+    clock = ManualClock()
+    store = Store("s3://bucket/t")
+    writer = await table(store, 3, clock)
+    tip = SharedTip(clock) if shared else None
+    readers = [Reader(store, clock, tip) for _ in range(3)]
+    await pass_time(clock, 5)
+    await writer.insert(rows(10))
+    await pass_time(clock, MOST)
+    store.misses = 0
+    await pass_time(clock, 100)
+    found = store.misses
+    for reader in readers:
+        await reader.end()
+    return found, [reader.versions for reader in readers], -sum(reader.paid for reader in readers)
+
+
+def test_one_reader_polls_for_all() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(WITHIN):
+            alone, versions, _ = await misses(shared=False)
+            assert versions == [[0, 1, 2, 3]] * 3
+            together, versions, refunds = await misses(shared=True)
+            assert versions == [[0, 1, 2, 3]] * 3
+            assert together <= alone / 3 + 1
+            assert refunds > 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["ends", "is busy"])
+def test_another_reader_polls_when_the_one_that_polled(how: str) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = Store("s3://bucket/t")
+        writer = await table(store, 1, clock)
+        tip = SharedTip(clock)
+        readers = [Reader(store, clock, tip) for _ in range(2)]
+        await pass_time(clock, 5)
+        [leader] = [each for each in readers if each.tailer.watch is tip.leader]
+        [other] = [each for each in readers if each is not leader]
+        if how == "ends":
+            await leader.end()
+        else:
+            leader.may_go_on.clear()
+        for version in (1, 2, 3):
+            await writer.insert(rows(version))
+            await pass_time(clock, 2 * MOST)
+            assert other.versions[-1] == version
+        assert leader.versions == ([0] if how == "ends" else [0, 1])
+        leader.may_go_on.set()
+        await pass_time(clock, 1)
+        assert leader.versions == ([0] if how == "ends" else [0, 1, 2, 3])
+        for reader in readers:
+            await reader.end()
+
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN))
+
+
+def test_news_reach_a_reader_that_does_not_wait_yet() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        tip = SharedTip(clock)
+        one, two = tip.share(PollWatch(clock)), tip.share(PollWatch(clock))
+        waiting = asyncio.create_task(one.wait(1))
+        await settle()
+        clock.advance(1)
+        await waiting
+        one.arrived()
+        await two.wait(1000)  # at once: nothing advances the clock
+
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN))
