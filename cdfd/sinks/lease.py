@@ -63,9 +63,11 @@ class Lease(ABC):
 
     Attributes:
         place: where it is, for messages.
+        settle: seconds after a write until one that was begun before it was visible has arrived, too; 0 where such a write fails.
     """
 
     place: str = "the lease"
+    settle: float = 0.0
 
     @abstractmethod
     async def read(self) -> Claim | None:

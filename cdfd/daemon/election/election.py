@@ -99,6 +99,8 @@ class Election:
         try:
             await asyncio.wait((stopping, renewing, delivering), return_when=asyncio.FIRST_COMPLETED)
             over.set()
+            if renewing.done():
+                delivering.cancel()  # a sink that it still opened would fence the successor
             await asyncio.wait((delivering,))
         finally:
             over.set()
@@ -110,9 +112,9 @@ class Election:
             renewing.cancel()
             await asyncio.wait((renewing,))
             await self._release()
-        delivering.result()
-        if not renewing.cancelled():
-            renewing.result()
+        for task in (delivering, renewing):
+            if not task.cancelled():
+                task.result()
 
     async def _renew(self, over: asyncio.Event, closed: asyncio.Event) -> None:
         """Renew the lease until the sinks are closed. Sets `over` once another process leads."""
@@ -181,6 +183,7 @@ class Election:
             return
         await self._lease.write(claim)
         if not self.candidate.leads:
+            await self._clock.sleep(self._lease.settle)
             now = self._clock.monotonic()
             # Another standby may have taken it at the same time. The claim that is there now counts.
             self.candidate, _ = self.candidate.after(await self._lease.read(), now)

@@ -233,7 +233,7 @@ def _application(
     async def readiness(request: web.Request) -> web.Response:
         not_ready = status.not_ready()
         why = {"not_ready": not_ready} if access.refusal(request) is None else {}
-        return _json({"ready": not not_ready, **why}, 503 if not_ready else 200)
+        return _json({"ready": not not_ready, "role": status.role, **why}, 503 if not_ready else 200)
 
     async def everything(_: web.Request) -> web.Response:
         return _json(status.document(), 200)

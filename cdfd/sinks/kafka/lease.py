@@ -27,6 +27,8 @@ from cdfd.sinks.lease import Claim, Lease, parse_claim
 
 T = TypeVar("T")
 
+_SETTLE_SECONDS = 0.03
+"""A few times as long as a commit of an offset takes. If two standbys read that the lease is released, the later writer leads."""
 _DENIED = (GroupAuthorizationFailedError, TopicAuthorizationFailedError)
 
 
@@ -54,6 +56,7 @@ class KafkaLease(Lease):
         self._worker = Worker("cdfd-lease")
         self._client: KafkaAdminClient | None = None
         self.place = f"the offset of group {self._group}"
+        self.settle = _SETTLE_SECONDS
 
     async def read(self) -> Claim | None:
         """Fetch the offset; see the port."""

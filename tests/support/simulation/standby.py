@@ -59,6 +59,7 @@ class SimulatedLease(Lease):
         self._register = register
         self._host = host
         self._weather = weather
+        self.settle = weather.random.choice((0.0, 0.03))
 
     async def read(self) -> Claim | None:
         await self._pass()
