@@ -23,7 +23,7 @@ FAULTS = share(50, 8)
 KINDS = ("kill", "stop", "pause", "partition", "roll", "kill standby", "pause standby", "partition standby")
 LEADS, STANDS_BY = "leading the pipeline", ("standing by", "another process leads the pipeline; standing by")
 PAUSE_SECONDS = 6.0
-WITHIN_SECONDS = 30.0
+WITHIN_SECONDS = 60.0
 """Longest take-over. On a busy machine, a process may be replaced although it lives, and then take its place again."""
 
 
@@ -60,7 +60,8 @@ class Pair:
 
     def start(self, place: int) -> Daemon:
         daemon = self._stack.enter_context(Daemon(self._configs[place], "--standby"))
-        daemon.wait_for(lambda line: line["message"] in (LEADS, *STANDS_BY))
+        # On a machine with other work, the start takes long.
+        daemon.wait_for(lambda line: line["message"] in (LEADS, *STANDS_BY), timeout=180)
         self.all.append(daemon)
         return daemon
 
@@ -108,11 +109,14 @@ def takeover(began: float, others: list[Daemon], before: list[int]) -> tuple[flo
     deadline = time.monotonic() + WITHIN_SECONDS
     while time.monotonic() < deadline:
         for each, count in zip(others, before, strict=True):
-            with contextlib.suppress(TimeoutError):
-                leads = each.wait_for(LEADS, after=count, timeout=0.05)
-                delivers = each.wait_for("at version", after=each.lines.index(leads), timeout=WITHIN_SECONDS)
-                return at(leads) - began, at(delivers) - began
-    raise TimeoutError("no process leads:\n" + "\n---\n".join(each.log() for each in others))
+            lines = list(each.lines)[count:]
+            # Of two standbys, one may lead for a moment until it reads the claim of the other one.
+            delivers = [line for line in lines if "at version" in line["message"]]
+            if delivers:
+                leads = next(line for line in lines if line["message"] == LEADS)
+                return at(leads) - began, at(delivers[0]) - began
+        time.sleep(0.02)
+    raise TimeoutError("no process delivers:\n" + "\n---\n".join(each.log() for each in others))
 
 
 def leads(daemon: Daemon) -> bool:
@@ -137,8 +141,8 @@ def test_one_of_two_processes_delivers_whatever_fails(pipeline: Pipeline, networ
                 time.sleep(random.uniform(0, 2))
             for place in (1 - pair.leader, pair.leader):
                 pair.running[place].stop()
+        report(took)
         errors = [line for daemon in pair.all for line in daemon.lines if line["level"] in ("error", "critical")]
-    report(took)
     assert errors == []
 
 
