@@ -209,24 +209,49 @@ configMap:
 {{- ternary "StatefulSet" "Deployment" (gt (int .Values.shards) 1) -}}
 {{- end -}}
 
-{{/* Pods that share tables share what is written about them, too. */}}
-{{- define "cdfd.checkShards" -}}
-{{- if gt (int .Values.shards) 1 -}}
+{{/* Why several pods cannot run; empty if they can. They share what is written about the tables. */}}
+{{- define "cdfd.notShared" -}}
 {{- $config := .Values.config -}}
-{{- $kind := dig "engine" "kind" "embedded" $config -}}
-{{- if eq $kind "spark" -}}
-{{- fail "shards: config.engine.kind spark does not support shards" -}}
-{{- end -}}
-{{- if .Values.persistence.enabled -}}
-{{- if not (or .Values.persistence.existingClaim (has "ReadWriteMany" .Values.persistence.accessModes)) -}}
-{{- fail "shards: all pods use one volume: set persistence.accessModes to [ReadWriteMany], or persistence.enabled to false and config.progress.ledger to a place such as on S3" -}}
-{{- end -}}
-{{- else if $config -}}
 {{- $ledger := dig "progress" "ledger" "" $config -}}
-{{- if not (or (has $ledger (list "none" "source")) (contains "://" $ledger)) -}}
-{{- fail "shards: without a volume, set config.progress.ledger to a place that all pods share, such as on S3, or to none" -}}
+{{- if eq (dig "engine" "kind" "embedded" $config) "spark" -}}
+config.engine.kind spark does not support several pods
+{{- else if .Values.persistence.enabled -}}
+{{- if not (or .Values.persistence.existingClaim (has "ReadWriteMany" .Values.persistence.accessModes)) -}}
+all pods use one volume: set persistence.accessModes to [ReadWriteMany], or persistence.enabled to false and config.progress.ledger to a place such as on S3
+{{- end -}}
+{{- else if and $config (not (or (has $ledger (list "none" "source")) (contains "://" $ledger))) -}}
+without a volume, set config.progress.ledger to a place that all pods share, such as on S3, or to none
 {{- end -}}
 {{- end -}}
+
+{{/* Whether the pods stand by for each other. With `auto`, only where the chart sees that they can. */}}
+{{- define "cdfd.standby" -}}
+{{- $standby := .Values.standby | toString -}}
+{{- $files := contains "kind: files" (pick .Values.config "sink" "sinks" | toYaml) -}}
+{{- $possible := and .Values.config (not .Values.persistence.existingClaim) (not (include "cdfd.notShared" .)) (or .Values.persistence.enabled (not $files)) -}}
+{{- if and (le (int .Values.shards) 1) (or (eq $standby "true") (and (ne $standby "false") $possible)) -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "cdfd.replicas" -}}
+{{- if .Values.maintenance -}}
+1
+{{- else if eq (.Values.replicas | toString) "auto" -}}
+{{- ternary 2 1 (ne "" (include "cdfd.standby" .)) -}}
+{{- else -}}
+{{- .Values.replicas -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cdfd.checkPods" -}}
+{{- $several := gt (int (include "cdfd.replicas" .)) 1 -}}
+{{- if gt (int .Values.shards) 1 -}}
+{{- with include "cdfd.notShared" . -}}{{- fail (printf "shards: %s" .) -}}{{- end -}}
+{{- if $several -}}{{- fail "replicas: with shards, it is 1, or 0 to stop" -}}{{- end -}}
+{{- else if and (eq (.Values.standby | toString) "true") (include "cdfd.notShared" .) -}}
+{{- fail (printf "standby: %s" (include "cdfd.notShared" .)) -}}
+{{- else if and $several (not (include "cdfd.standby" .)) -}}
+{{- $why := include "cdfd.notShared" . | default "set standby to true, if all pods share config.progress.ledger" -}}
+{{- fail (printf "replicas: several pods stand by for each other: %s" $why) -}}
 {{- end -}}
 {{- end -}}
 

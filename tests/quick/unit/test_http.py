@@ -66,14 +66,14 @@ async def test_metrics_are_in_the_format_of_prometheus() -> None:
 async def test_ready_once_every_table_is() -> None:
     async with serving() as client:
         both = {"orders": "not started yet", "customers": "not started yet"}
-        assert await client.json("/readyz") == (503, {"ready": False, "not_ready": both})
+        assert await client.json("/readyz") == (503, {"ready": False, "role": "alone", "not_ready": both})
         for name in both:
             client.status.table(name).started(at(1))
             client.status.table(name).at_tip()
-        assert await client.json("/readyz") == (200, {"ready": True, "not_ready": {}})
+        assert await client.json("/readyz") == (200, {"ready": True, "role": "alone", "not_ready": {}})
         client.status.table("orders").failed(SinkError("a topic is gone"), 5.0)
         why = {"orders": "retry in 5.0 s: a topic is gone"}
-        assert await client.json("/readyz") == (503, {"ready": False, "not_ready": why})
+        assert await client.json("/readyz") == (503, {"ready": False, "role": "alone", "not_ready": why})
         client.status.table("orders").started(at(1))
         client.status.table("orders").committed(at(2), [version(1)], {"insert": 1}, 1)
         assert (await client.json("/readyz"))[0] == 200

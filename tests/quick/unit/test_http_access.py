@@ -122,7 +122,7 @@ class TestAuthentication:
             for name in ("orders", "customers"):
                 asking.status.table(name).failed(SinkError("the broker is away"), None)
             assert (await asking.get("/healthz"))[:2] == (200, '{\n  "healthy": true\n}\n')
-            assert (await asking.get("/readyz"))[:2] == (503, '{\n  "ready": false\n}\n')
+            assert (await asking.get("/readyz"))[:2] == (503, '{\n  "ready": false,\n  "role": "alone"\n}\n')
             assert "the broker is away" in (await asking.get("/readyz", bearer(TOKEN)))[1]
 
     async def test_without_authentication_everybody_reads(self) -> None:

@@ -75,7 +75,7 @@ def test_cdfd_check_would_deliver_the_rendered_configuration(chart: Chart, tmp_p
 def test_pods_satisfy_the_restricted_standard(chart: Chart, example: Path) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/, for what the chart itself adds."""
     objects = chart.example(example)
-    for spec in (pod(objects)["spec"], one(objects, "Pod")["spec"]):
+    for spec in (pod(objects)["spec"], *(each["spec"] for each in objects if each["kind"] == "Pod")):
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"].get("runAsUser") != 0
@@ -300,7 +300,8 @@ def test_secrets_may_be_references_or_in_a_secret(chart: Chart) -> None:
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ({"replicas": 2}, "/replicas"),
+        ({"replicas": 6}, "/replicas"),
+        ({"standby": "maybe"}, "/standby"),
         ({"replica": 1}, "replica"),
         ({"image": {"tagg": "1"}}, "tagg"),
         ({"image": {"repository": "cdfd:1"}}, "/image/repository"),
@@ -479,8 +480,8 @@ def test_shards_are_the_pods_of_a_stateful_set(chart: Chart) -> None:
 
 def test_without_shards_there_is_one_pod_and_no_shard(chart: Chart) -> None:
     assert "env" not in daemon(chart.objects(shards=1))
-    assert "/replicas" in chart.refused(replicas=2)
-    assert "/replicas" in chart.refused(replicas=2, shards=2, **SHARED)
+    assert "several pods stand by for each other" in chart.refused(replicas=2)
+    assert "with shards, it is 1" in chart.refused(replicas=2, shards=2, **SHARED)
     assert "/shards" in chart.refused(shards=0)
 
 
@@ -496,7 +497,82 @@ def test_shards_share_what_they_write(chart: Chart) -> None:
             if each["kind"] == "PersistentVolumeClaim"
         ]
     spark = CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
-    assert "does not support shards" in chart.refused(shards=2, config=spark, **SHARED)
+    assert "does not support several pods" in chart.refused(shards=2, config=spark, **SHARED)
+
+
+ON_S3: dict[str, Any] = {
+    "persistence": {"enabled": False},
+    "config": CONFIG | {"progress": {"ledger": "s3://lake/ledger"}},
+}
+
+
+@pytest.mark.parametrize("values", [SHARED, ON_S3], ids=["volume", "ledger on S3"])
+def test_two_pods_stand_by_for_each_other_if_they_share_the_ledger(chart: Chart, values: dict[str, Any]) -> None:
+    objects = chart.objects(**values)
+    deployment = one(objects, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    assert daemon(objects)["args"][-1] == "--standby"
+    assert one(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    [apart] = pod(objects)["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert (
+        apart["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {**ON_S3, "standby": False},
+        {"persistence": {"enabled": False}},
+        {"persistence": {"existingClaim": "mine"}},
+        {"config": CONFIG | {"sink": {"kind": "files", "path": "/x"}}, "persistence": {"enabled": False}},
+        {"config": None, "configFrom": {"secret": "x"}, "persistence": {"enabled": False}},
+    ],
+    ids=["one volume", "off", "ledger in the pod", "unknown claim", "files in the pod", "unknown configuration"],
+)
+def test_one_pod_runs_alone_otherwise(chart: Chart, values: dict[str, Any]) -> None:
+    objects = chart.objects(**values)
+    assert one(objects, "Deployment")["spec"]["replicas"] == 1
+    assert one(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert "--standby" not in daemon(objects)["args"]
+    assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_standby_is_what_you_say(chart: Chart) -> None:
+    known = {"config": None, "configFrom": {"secret": "x"}, "persistence": {"enabled": False}, "standby": True}
+    assert one(chart.objects(**known), "Deployment")["spec"]["replicas"] == 2
+    assert one(chart.objects(**known, replicas=3), "Deployment")["spec"]["replicas"] == 3
+    alone = chart.objects(**ON_S3, replicas=1)
+    assert daemon(alone)["args"][-1] == "--standby", "an update hands over"
+    assert not [each for each in alone if each["kind"] == "PodDisruptionBudget"]
+    assert "standby: all pods use one volume" in chart.refused(standby=True)
+    spark = CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
+    assert "does not support several pods" in chart.refused(config=spark, replicas=2, **SHARED)
+
+
+def test_maintenance_leaves_one_pod(chart: Chart) -> None:
+    deployment = one(chart.objects(**ON_S3, maintenance=True), "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_helm_test_has_the_rights_that_it_needs_while_it_runs(chart: Chart) -> None:
+    objects = chart.objects(**ON_S3)
+    mine = [each for each in objects if each["metadata"]["name"] == "shop-cdfd-hand-over"]
+    assert sorted(each["kind"] for each in mine) == ["Pod", "Role", "RoleBinding", "ServiceAccount"]
+    assert all(each["metadata"]["annotations"]["helm.sh/hook"] == "test" for each in mine)
+    assert one(mine, "Role")["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "delete"]}]
+    [container] = one(mine, "Pod")["spec"]["containers"]
+    assert container["command"][-1] == (FOLDER / "files" / "hand_over.py").read_text()
+    for each in mine:
+        for version in KUBERNETES:
+            kubernetes_validate.validate(each, version, strict=True)
+    names = [each["metadata"]["name"] for each in chart.objects(**ON_S3, tests={"handOver": False})]
+    assert "shop-cdfd-hand-over" not in names
 
 
 def checksum(objects: list[Object]) -> str:
