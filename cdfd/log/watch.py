@@ -73,6 +73,10 @@ class PollWatch:
         """Nothing to stop."""
 
 
+LONGEST_POLL = 1.0
+"""Seconds in which a reader that polls comes back to wait. After that, it has failed, or has found what it delivers now."""
+
+
 class SharedTip:
     """The newest entry of a log that several readers wait for: one of them polls, and wakes the others when it has come.
 
@@ -83,8 +87,17 @@ class SharedTip:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.leader: SharedWatch | None = None
-        """The reader that waits for events and for the next poll."""
+        """The reader that waits for events, or polls after its wait."""
+        self.polls_since: float | None = None
+        """When the wait of that reader ended, in seconds of the monotonic clock; None while it waits."""
         self.watches: set[SharedWatch] = set()
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a reader waits, or can be expected to wait again at once."""
+        return self.leader is not None and (
+            self.polls_since is None or self.clock.monotonic() - self.polls_since < LONGEST_POLL
+        )
 
     def share(self, watch: Watch, refund: Callable[[], None] | None = None) -> SharedWatch:
         """The watch of one of the readers.
@@ -115,18 +128,20 @@ class SharedWatch:
         if self._news.is_set():
             self._news.clear()  # it came since the last poll
             return
-        self._followed = self._tip.leader is not None
+        tip = self._tip
+        self._followed = tip.is_led and tip.leader is not self
         if not self._followed:
-            self._tip.leader = self
+            tip.leader, tip.polls_since = self, None
             try:
                 await self._watch.wait(timeout)
             finally:
-                self._tip.leader = None
+                if tip.leader is self:
+                    tip.polls_since = tip.clock.monotonic()
         elif self._refund is not None:
             self._refund()
         while self._followed and not self._news.is_set():
-            await self._tip.clock.wait(self._news, timeout)
-            if self._tip.leader is None:
+            await tip.clock.wait(self._news, timeout)
+            if not tip.is_led:
                 break
         self._news.clear()
 
@@ -134,6 +149,8 @@ class SharedWatch:
         """The change has come: tell the other readers."""
         if not self._followed:
             self._watch.arrived()
+            if self._tip.leader is self:
+                self._tip.leader = None
             for other in self._tip.watches:
                 if other is not self:
                     other.wake()
@@ -145,6 +162,8 @@ class SharedWatch:
     def close(self) -> None:
         """Stop watching."""
         self._tip.watches.discard(self)
+        if self._tip.leader is self:
+            self._tip.leader = None
         self._watch.close()
         for other in self._tip.watches:
             other.wake()  # one of them polls from now on
