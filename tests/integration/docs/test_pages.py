@@ -67,7 +67,6 @@ def test_python(tmp_path: Path) -> None:
 def test_the_table_of_the_demo(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.python = str(environments.python(*environments.FRAMES))
-        played.run("cdfd demo shop")
         for page in DEMO:
             played.play(ROOT / "docs" / f"{page}.md")
 
@@ -81,7 +80,6 @@ def test_the_front_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", ALONE)
 def test_a_page_with_a_table_of_its_own(tmp_path: Path, page: str) -> None:
     with tour(tmp_path) as played:
-        played.run("cdfd demo shop")
         played.play(ROOT / "docs" / f"{page}.md")
 
 
@@ -93,7 +91,6 @@ def test_trevni(tmp_path: Path) -> None:
 
 def test_controls(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
-        played.run("cdfd demo shop")
         for page in CONTROLS:
             played.play(ROOT / "docs" / f"{page}.md")
 

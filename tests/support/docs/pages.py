@@ -2,6 +2,7 @@
 
 - A block with lines that begin with `$ ` is a terminal: each such line is a command, and what follows it is its output.
 - `$ cat FILE` of a file that is not there writes the file.
+- `$ cdfd demo FOLDER` of a folder that an earlier page made does nothing: pages of one tour share the table.
 - A block of Python is a script. A plain block after it is its output.
 - Lines that begin with `>>> ` are typed into a console, and what follows them is their output. On pages that have a console, blocks of Python
   run in it too.
@@ -33,6 +34,7 @@ INTERRUPT = "^C"
 
 _FENCE = re.compile(r"```(\w*)")
 _ENDLESS = re.compile(r"^cdfd run |^cdfd tail (?!.*--until)|^for .* in records:", re.MULTILINE)
+_DEMO = re.compile(r"cdfd demo (\w+)")
 _MASKS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
     # Tables of Spark: their columns of times are as wide as the longest one, which has no zeros at its end.
@@ -186,8 +188,25 @@ class Tour:
         ]
         assert not told, "\n\n".join(told)
 
+    def play_beginning(self, page: Path) -> None:
+        """Run the steps of a page up to its first command that does more than show a file.
+
+        Raises:
+            AssertionError: something else happens than the page says.
+        """
+        try:
+            for step in steps(page.read_text()):
+                output, agrees = self._played(step)
+                assert agrees, "\n".join([f"{page.name}: {step.script}", *output])
+                if not step.script.startswith("cat "):
+                    return
+        finally:
+            self._stop()
+
     def _played(self, step: Step) -> tuple[list[str], bool]:
         """The output of a step, and whether it matches the page."""
+        if (demo := _DEMO.fullmatch(step.script)) is not None and (self.folder / demo[1]).exists():
+            return list(step.shown), True
         if step.script.startswith("cat ") and not (file := self.folder / step.script[4:]).exists():
             file.write_text(self._here("\n".join([*step.shown, self.settings, ""])))
             return list(step.shown), True
