@@ -276,6 +276,9 @@ def read_shared(
 def key_of(kind: str, scans: Sequence[PlannedScan]) -> Hashable:
     """The key of a task that reads scans. A version of a table, and the path of a file, say everything else about them."""
     return kind, *(
-        (plan.version, plan.timestamp_ms, scan.path, scan.change_type, scan.image_phase, scan.piece, scan.only)
+        (
+            *(plan.version, plan.timestamp_ms, plan.origin),
+            *(scan.path, scan.change_type, scan.image_phase, scan.piece, scan.only, scan.without, scan.bucket),
+        )
         for plan, scan in scans
     )

@@ -11,15 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.demo.writer import TableWriter
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
+from cdfd.model.file_scan import Bucket
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.shared_results import SharedResults
 from cdfd.scan.execute import Execution
-from cdfd.scan.joined import Scanned
+from cdfd.scan.joined import PlannedScan, Scanned
+from cdfd.scan.scans import key_of
 from cdfd.scan.table_files import SharedFiles
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import SCHEMA, rows
@@ -107,6 +110,27 @@ def test_each_sink_gets_the_rows_that_it_would_read_alone(tmp_path: Path, seed: 
             found[number] += some
         assert [next(each, None) for each in reading] == [None, None]
         assert found == expected
+
+
+def test_tasks_of_other_rows_have_other_keys(tmp_path: Path) -> None:
+    asyncio.run(write(tmp_path, Random(1)))
+    [plan, *_] = [each for each in asyncio.run(plans_of(Table.open(str(tmp_path)), RowOptions())) if each.scans]
+    scan, vector = plan.scans[0], DeletionVectorDescriptor("u", "x", 1, 2, 3)
+    changed: list[tuple[ChangePlan, dict[str, object]]] = [
+        (plan, {}),
+        (replace(plan, version=plan.version + 1), {}),
+        (replace(plan, timestamp_ms=plan.timestamp_ms + 1), {}),
+        (replace(plan, origin="snapshot"), {}),
+        (plan, {"path": "other"}),
+        (plan, {"change_type": "delete"}),
+        (plan, {"image_phase": "late"}),
+        (plan, {"piece": (0, 2)}),
+        (plan, {"only": vector}),
+        (plan, {"without": vector}),
+        (plan, {"bucket": Bucket(0, 2, 0)}),
+    ]
+    keys = {key_of("file", [PlannedScan(plan, replace(scan, **fields))]) for plan, fields in changed}  # type: ignore[arg-type]
+    assert len(keys) == len(changed)
 
 
 def test_sinks_in_step_open_each_file_once(tmp_path: Path) -> None:
