@@ -164,6 +164,8 @@ def overview(status: Status, history: History, *, controls: bool = False) -> dic
     return {
         "cdfd": __version__,
         "pipeline": one_line(status.pipeline),
+        "role": status.role,
+        "leader": None if status.leader is None else one_line(status.leader),
         "controls": controls,
         "uptime_seconds": round(status.uptime()),
         "sample_seconds": SECONDS,

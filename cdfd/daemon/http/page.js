@@ -132,7 +132,7 @@ const FILTERS = [
 ];
 // Tokens are kept in this variable only: a reload forgets them.
 const tokens = { read: "", act: "" };
-let controls = false;
+let controls = false, role = "alone", leader = null;
 let tables = [], sampleSeconds = 10, sort = "attention", reversed = false, filter = "all", search = "", opened = null;
 const rows = new Map();
 
@@ -327,7 +327,8 @@ function showVerdict() {
   const order = [...tables].sort(byAttention), first = order[0], others = order.slice(1).filter((table) => urgency(table) > 0);
   let headline, level;
   const behind = first && isBehind(first) ? ` ${versions(first.lag_versions)}, ${duration(first.lag_seconds)} behind` : "";
-  if (!first) [headline, level] = ["No tables", "unknown"];
+  if (role === "standby") [headline, level] = [leader === null ? "No process leads" : `Standing by: ${leader} delivers`, leader === null ? "warn" : "good"];
+  else if (!first) [headline, level] = ["No tables", "unknown"];
   else if (urgency(first) === 0) [headline, level] = [tables.length === 1 ? `${first.name} is up to date` : `All ${number(tables.length)} tables are up to date`, "good"];
   else if (["failed", "backing_off"].includes(first.state)) [headline, level] = [`${first.name}: error${behind ? `,${behind}` : ""}`, "bad"];
   else if (isAtRisk(first)) [headline, level] = [`${first.name}:${behind ? `${behind};` : ""} retention left: ${headroomOf(first)}`, "bad"];
@@ -373,7 +374,7 @@ async function refresh() {
 }
 function show(all, found) {
   $("login").hidden = true;
-  controls = all.controls;
+  [controls, role, leader] = [all.controls, all.role, all.leader];
   tables = all.tables;
   sampleSeconds = all.sample_seconds;
   say($("pipeline"), all.pipeline);

@@ -4,17 +4,21 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cdfd.config import Listen
+from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import StorageError
+from cdfd.sinks.lease import Claim, Lease
 from tests.support.browser import daemons
 from tests.support.browser.chromium import Tab, browser
 from tests.support.manual_time import ManualClock
+from tests.support.statuses import configuration
 
 WITHIN = 120
 MANY = [*(f"table_{number:03}" for number in range(497)), *daemons.NAMES[3:5], "stores"]
@@ -74,6 +78,16 @@ async def test_it_is_calm_where_all_is_well() -> None:
         assert await tab.evaluate("document.getElementById('verdict').dataset.level") == "good"
         assert await tab.evaluate("document.getElementById('reasons').hidden")
         assert await tab.evaluate("document.title") == "All 7 tables are up to date · cdfd"
+
+
+async def test_standby_names_the_process_that_delivers() -> None:
+    clock = an_hour_ago()
+    status = Status(configuration(), clock, standby=True)
+    status.election = Election(cast(Lease, None), clock, 2.5, 0.1, "me")
+    status.election.candidate, _ = status.election.candidate.after(Claim("shop-cdfd-1", 1), 0)
+    async with opened(status, History(status)) as tab:
+        assert await tab.evaluate(HEADLINE) == "Standing by: shop-cdfd-1 delivers"
+        assert await tab.evaluate("document.getElementById('verdict').dataset.level") == "good"
 
 
 async def test_details_of_a_table_open_with_a_click_and_stay_in_the_address() -> None:

@@ -199,6 +199,22 @@ class TestRights:
         allow(master, [missing])
         assert pipeline.finish() == 3
 
+    def test_standby_needs_the_right_to_its_group(
+        self, pipeline: Secured, table: TableWriter, master: KafkaAdminClient, certificates: Certificates
+    ) -> None:
+        allow(master, rights(pipeline, "alice"))
+        pipeline.log_in(**scram(certificates))
+        with pipeline.daemon("--standby") as daemon:
+            assert daemon.ended() == 1, daemon.log()
+        group = f"cdfd.{pipeline.name}.standby"
+        assert f"Read on the group {group}" in daemon.error
+        right = ResourcePattern(ResourceType.GROUP, group, LITERAL)
+        allow(master, [ACL("User:alice", "*", ACLOperation.READ, ACLPermissionType.ALLOW, right)])
+        with pipeline.daemon("--standby") as daemon:
+            daemon.wait_for("leading the pipeline")
+            assert pipeline.check() == 3
+            daemon.stop()
+
     def test_taken_away_while_it_delivers(
         self, pipeline: Secured, table: TableWriter, master: KafkaAdminClient, certificates: Certificates
     ) -> None:

@@ -22,7 +22,7 @@ from tests.support.kafka.proxy import Proxy
 FAULTS = share(50, 8)
 KINDS = ("kill", "stop", "pause", "partition", "roll", "kill standby", "pause standby", "partition standby")
 LEADS, STANDS_BY = "leading the pipeline", ("standing by", "another process leads the pipeline; standing by")
-PAUSE_SECONDS = 6.0
+PAUSE_SECONDS = 5.0
 WITHIN_SECONDS = 60.0
 """Longest take-over. On a busy machine, a process may be replaced although it lives, and then take its place again."""
 
@@ -138,7 +138,7 @@ def test_one_of_two_processes_delivers_whatever_fails(pipeline: Pipeline, networ
                 kind = KINDS[number % len(KINDS)] if number < len(KINDS) else random.choice(KINDS)
                 if (seconds := pair.strike(kind, random)) is not None:
                     took[kind].append(seconds)
-                time.sleep(random.uniform(0, 2))
+                time.sleep(random.uniform(0, 1))
             for place in (1 - pair.leader, pair.leader):
                 pair.running[place].stop()
         report(took)

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from cdfd.config import Secret
 from cdfd.config.settings import Table
+from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.grace import START_SECONDS
@@ -15,6 +17,7 @@ from cdfd.errors import SinkError, StorageError
 from cdfd.escaping import LONGEST_LINE
 from cdfd.model.control import Pause
 from cdfd.sinks.kafka.settings import KafkaSettings
+from cdfd.sinks.lease import Claim, Lease
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
 
@@ -381,3 +384,44 @@ def test_no_secret_is_in_the_document(status: Status) -> None:
     sink = configuration().sink
     assert isinstance(sink, KafkaSettings)
     assert sink.security.password == Secret(PASSWORD)
+
+
+class TestStandby:
+    """A status of a process that takes part in an election."""
+
+    @pytest.fixture
+    def status(self, clock: ManualClock) -> Status:
+        status = Status(configuration(), clock, standby=True)
+        status.election = Election(cast(Lease, None), clock, 2.5, 0.1, "me")
+        return status
+
+    def read(self, status: Status, claim: Claim) -> None:
+        assert status.election is not None
+        status.election.candidate, _ = status.election.candidate.after(claim, 0)
+
+    def test_standby_is_ready_once_it_has_read_the_lease(self, status: Status) -> None:
+        assert status.role == "standby"
+        assert list(status.not_ready()) == ["standby"]
+        self.read(status, Claim("other", 1))
+        assert status.not_ready() == {}
+        assert (status.document()["role"], status.document()["leader"]) == ("standby", "other")
+
+    def test_standby_has_no_tables_and_no_lag(self, status: Status) -> None:
+        self.read(status, Claim("other", 1))
+        text = status.metrics()().decode()
+        assert 'cdfd_leader{pipeline="shop"} 0.0' in text
+        assert "cdfd_lag_seconds{" not in text
+        assert status.document()["tables"] == {}
+
+    def test_leader_that_steps_down_forgets_its_tables(self, status: Status) -> None:
+        self.read(status, Claim("me", 1))
+        status.add(configuration().listed[0])
+        assert (status.role, status.leader, len(status.tables())) == ("leader", "me", 1)
+        assert 'cdfd_leader{pipeline="shop"} 1.0' in status.metrics()().decode()
+        status.stand_by()
+        self.read(status, Claim("other", 2))
+        assert (status.role, status.leader, status.tables()) == ("standby", "other", ())
+        assert 'table="orders"' not in status.metrics()().decode()
+
+    def test_process_without_an_election_is_alone(self, clock: ManualClock) -> None:
+        assert Status(configuration(), clock).document()["role"] == "alone"
