@@ -1,4 +1,6 @@
-"""A daemon of another commit is replaced by today's while a writer commits: every change is there exactly once, and in order.
+"""A daemon of another commit is replaced by today's and back while a writer commits: every change is there exactly once, and in order.
+
+The older daemon continues at the position that the newer one has written, or it refuses that position by name and delivers nothing.
 
 `make overnight ONLY=upgrade` upgrades `CDFD_UPGRADES` pipelines (8) of each kind. `CDFD_UPGRADE_FROM` names the commit; by default it is the
 one that wrote the golden copies.
@@ -7,6 +9,7 @@ one that wrote the golden copies.
 import asyncio
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -34,6 +37,8 @@ UPGRADES = int(os.environ.get("CDFD_UPGRADES", "2"))
 FILES = 300
 """Of the version in the middle of which daemons are ended. Each file is a delivery."""
 End = Literal["stopped", "killed"]
+REFUSAL = re.compile(r"newer version of cdfd|format \d+|does not know")
+"""How a daemon names a position that a newer one has written."""
 
 
 @pytest.fixture(scope="session")
@@ -99,14 +104,35 @@ def upgraded(folder: Path, sink: Mapping[str, Any], end: End, seed: int, older: 
         begun = stored(config)
         assert begun is not None
         assert begun.part > 0 or not within
-        with Daemon(config) as daemon:
-            assert daemon.wait_for("at version")["message"].startswith(f"resuming at version {begun.version}")
-            time.sleep(random.uniform(0.2, 1.0))
-            assert daemon.running, daemon.log()
-            daemon.stop()
+        for turn in range(3):
+            with Daemon(config) as daemon:
+                assert daemon.wait_for("at version")["message"].startswith(f"resuming at version {begun.version}")
+                time.sleep(random.uniform(0.2, 1.0))
+                assert daemon.running, daemon.log()
+                daemon.kill() if end == "killed" and turn == 1 else daemon.stop()
+            back, begun = goes_back(config, older, end), stored(config)
+            assert begun is not None
+    print(f"{sink['kind']}, {end}: the older daemon {back}")
     deliver(config, writer.table.version)
     print(f"\n{sink['kind']}, {end}: at version {begun.version}, file {begun.part}, of {writer.table.version} versions")
     return table
+
+
+def goes_back(config: Path, older: list[str], end: End) -> str:
+    """Let the other commit go on after today's daemon; what it did."""
+    before = stored(config)
+    assert before is not None
+    with Daemon(config, command=older) as daemon:
+        until(lambda: not daemon.running or daemon.has_said("at version"))
+        if not daemon.running:
+            assert daemon.ended() in (1, 2)
+            assert REFUSAL.search(daemon.error), daemon.log()
+            assert stored(config) == before
+            return f"refused: {daemon.error}"
+        assert daemon.has_said(f"resuming at version {before.version}"), daemon.log()
+        until(lambda: (now := stored(config)) is not None and now.version > before.version)
+        daemon.kill() if end == "killed" else daemon.stop()
+    return "continued"
 
 
 class WideFirst(Writing):
