@@ -226,16 +226,21 @@ def digest(splits: Sequence[Split]) -> str:
     return summed.hexdigest()[:16]
 
 
+ROW_BYTES = 32
+"""Bytes that a row counts for at least. Compressed rows may have a byte each, take as long as others, and a transaction has a time limit."""
+
+
 def ranges(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of scans, `[start, end)`, from scan number `first` on, each of at most `limit` bytes or a single scan.
+    """Ranges of scans, `[start, end)`, from scan number `first` on, each of at most `limit` bytes or a single scan; see `ROW_BYTES`.
 
     A version without scans is one empty range: it is delivered too, so that the position moves on. Where a range ends depends on the scans
     from its start on only, so resuming at a range's start gives the ranges that were not delivered.
     """
     start, size = first, 0
     for index, scan in enumerate(plan.scans[first:], first):
-        if index > start and size + scan.share > limit:
+        weight = max(scan.share, ROW_BYTES * (scan.num_records or 0))
+        if index > start and size + weight > limit:
             yield start, index
             start, size = index, 0
-        size += scan.share
+        size += weight
     yield start, len(plan.scans)

@@ -32,6 +32,13 @@ def test_scans_are_cut_at_the_limit_and_never_inside() -> None:
     assert plan_splits([0, 0, 0], 0) == [(0, 3)]
 
 
+def test_many_rows_of_few_bytes_are_cut_too() -> None:
+    """A transaction of 20 million such rows has taken longer than the broker allows."""
+    scans = tuple(FileScan("a", "insert", {}, 10, num_records=2_000_000) for _ in range(10))
+    cut = list(ranges(ChangePlan(1, 1, SCHEMA, scans, "files"), 0, 128 << 20))
+    assert cut == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
+
+
 def test_a_version_without_scans_is_delivered_too() -> None:
     assert plan_splits([], 10) == [(0, 0)]
 
