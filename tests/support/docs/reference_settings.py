@@ -62,7 +62,7 @@ _MORE = {
     "tables[].refine": ("Refine", "refine.md#modes"),
     "tables[].on_missing_file": ("Missing files", "changes.md#data-files-that-are-gone"),
     "tables[].allowed_roots": ("Files elsewhere", "changes.md#files-elsewhere"),
-    "tables[].where": ("Rows shaped on the way", "shape.md"),
+    "tables[].where": ("Transforms", "shape.md"),
     "sink.format.envelope": ("Formats", "formats.md"),
     "sink.oversized": ("Records that are too large", "kafka.md#records-that-are-too-large"),
     "sink.security.protocol": ("Security", "kafka.md#security"),
