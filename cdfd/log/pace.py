@@ -43,6 +43,7 @@ class PollBudget:
         self._at: float | None = None
         self._minutes: deque[tuple[int, int]] = deque()
         self.requests = 0
+        self._refunded = 0
         """Requests since the start."""
         self.warned = False
         """Whether a log has it that the budget does not suffice."""
@@ -92,6 +93,9 @@ class PollBudget:
 
     def spend(self, now: float, requests: int) -> None:
         """A poll is decided that takes so many requests."""
+        used = min(requests, self._refunded)
+        self._refunded -= used
+        requests -= used
         self._tokens = max(self._tokens - requests, -float(_DEBT * self.tables))
         self.requests += requests
         minute = int(now // 60)
@@ -100,6 +104,13 @@ class PollBudget:
         else:
             self._minutes.append((minute, requests))
         self._forget(minute)
+
+    def refund(self, requests: int) -> None:
+        """A poll that was decided did not take so many requests. The polls after it take as many less.
+
+        The count of requests never falls, because Prometheus takes a fall for a restart of the process.
+        """
+        self._refunded += requests
 
     def document(self, now: float) -> dict[str, Any]:
         """Its part of `/status`, as JSON values, at a monotonic time."""
@@ -170,6 +181,10 @@ class Pace:
     def spend(self, now: float, requests: int) -> None:
         """The poll after that delay takes so many requests."""
         self._budget.spend(now, requests)
+
+    def refund(self, requests: int) -> None:
+        """The poll did not take so many requests."""
+        self._budget.refund(requests)
 
     def arrived(self, now: float, age: float, error: float) -> None:
         """A commit was read at the monotonic time `now`.

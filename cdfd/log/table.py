@@ -135,7 +135,7 @@ class Table:
                 watch = PollWatch(time)
             own_pace = pace if storage.remote else None
             if tip is not None:
-                watch = tip.share(watch, None if own_pace is None else lambda: own_pace.spend(time.monotonic(), -1))
+                watch = tip.share(watch, None if own_pace is None else lambda: own_pace.refund(1))
             budget = None if own_pace is None else own_pace.join()
             tailer = Tailer(
                 self.log,

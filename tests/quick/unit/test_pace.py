@@ -273,3 +273,17 @@ async def test_table_that_does_not_exist_takes_one_request_a_poll() -> None:
     tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0), pace=pace)
     tailer._decide(pace)
     assert budget.requests == 1
+
+
+def test_refunded_poll_is_taken_from_later_ones_and_the_count_never_falls() -> None:
+    budget = PollBudget(3600, 5.0)
+    counts = []
+    for step in (budget.spend, None, budget.spend, budget.spend):
+        if step is None:
+            budget.refund(2)
+        else:
+            step(0.0, 1)
+        counts.append(budget.requests)
+    assert counts == [1, 1, 1, 1]
+    budget.spend(0.0, 3)
+    assert budget.requests == 4
