@@ -27,7 +27,7 @@ class FilesSettings(SinkSettings):
     """Whether a delivery must be on the disk before it counts."""
 
     mode: Literal["0600", "0640", "0644", "0660", "0664"] = "0600"
-    """Permissions of the files. See [File permissions](daemon.md#file-permissions)."""
+    """Permissions of the files. See [File permissions](files.md#file-permissions)."""
 
     @property
     def form(self) -> str:

@@ -1,7 +1,7 @@
 """Which pages are played, by which test. `test_blocks.py` looks for blocks that no test runs."""
 
 FRONT = ("README",)
-DEMO = ("tail", "python", "refine", "shape", "daemon", "metrics")
+DEMO = ("tail", "configuration", "python", "refine", "shape", "daemon", "metrics")
 """Pages on the table of the demo."""
 CONTROLS = ("controls",)
 ALONE = ("recovery", "delta-sink")
