@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seed N` shows what happens in a seed; `--seeds 10000` runs many."""
+"""`python -m tests.support.simulation --seed N` shows what happens in a seed; `--seeds 10000` runs many."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ def shown(outcome: Outcome) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulation")
     parser.add_argument("--seed", type=int, help="run this one and show what happens")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
