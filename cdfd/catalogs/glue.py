@@ -98,10 +98,10 @@ class GlueCatalog:
             client = await self._client()
             answer: Mapping[str, Any] = await getattr(client, operation)(**self._catalog, **parameters)
         except FAILURES as error:
-            raise self._described(error, operation, name) from None
+            raise self._explain(error, operation, name) from None
         return answer
 
-    def _described(self, error: Exception, operation: str, name: str) -> Exception:
+    def _explain(self, error: Exception, operation: str, name: str) -> Exception:
         action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
         code = code_of(error) if isinstance(error, ClientError) else ""
         if code == "EntityNotFoundException":
@@ -115,14 +115,14 @@ class GlueCatalog:
 
     async def _client(self) -> Any:
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._opened())
+            self._opening = asyncio.get_running_loop().create_task(self._open())
         try:
             return await asyncio.shield(self._opening)
         except FAILURES:
             self._opening = None
             raise
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         options = self._options
         session = AioSession(profile=options.profile)
         return await self._stack.enter_async_context(

@@ -264,7 +264,7 @@ class CatalogStorage:
                 # Commits are published in order, and only published ones have checkpoints.
                 if name is not None and name.kind != "last_checkpoint" and name.version > version:
                     return
-        raise _truncated(version, _log(opened).latest).within(table=self._uri)
+        raise _truncation_error(version, _log(opened).latest).within(table=self._uri)
 
     async def _ratified_names(
         self, log: RatifiedLog, listing: AsyncGenerator[Stat, None], start_after: str
@@ -278,7 +278,7 @@ class CatalogStorage:
             version = int(path.removeprefix(LOG).removesuffix(".json"))
             commit = log.commits.get(version)
             if last is not None and version > last + 1 and commit is not None:
-                raise _truncated(last + 1, log.latest).within(table=self._uri)
+                raise _truncation_error(last + 1, log.latest).within(table=self._uri)
             last = version
             if (known := self._stats.get(version)) is not None:
                 return known
@@ -302,7 +302,7 @@ class CatalogStorage:
             yield commit_at(path, None)
         newest = log.latest
         if newest is not None and newest >= 0 and last != newest and _path(newest) > start_after:
-            raise _truncated(newest if last is None else last + 1, newest).within(table=self._uri)
+            raise _truncation_error(newest if last is None else last + 1, newest).within(table=self._uri)
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
         """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
@@ -338,7 +338,7 @@ def _place(commit: RatifiedCommit | None, path: str) -> str:
     return path if commit is None else f"{STAGED}{commit.file_name}"
 
 
-def _truncated(version: int, newest: int | None) -> StorageError:
+def _truncation_error(version: int, newest: int | None) -> StorageError:
     return StorageError(
         f"the catalog says that the newest version is {newest}, but has no commit {version}, which is not published either",
         version=version,

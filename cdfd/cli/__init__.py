@@ -275,7 +275,7 @@ def version() -> None:
     write(f"{_own_version()}\npython {sys.version.split()[0]} {libraries}\n")
 
 
-def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+def _print_unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Print the traceback of an unexpected error, which is a bug in cdfd. Its text may come from a table, so it is escaped."""
     from cdfd.runtime import logs
 
@@ -288,7 +288,7 @@ def main() -> None:
     gc.set_threshold(_IMPORTING)
     # Plugins of pydantic could only slow down the reading of settings, and looking for them reads files of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    sys.excepthook = _unexpected
+    sys.excepthook = _print_unexpected
     if os.getpid() == 1:
         # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -26,7 +26,7 @@ def expiry(certificate: str, key: str, password: str = "") -> float | None:
     """
     for at_server in (True, False):  # a certificate may be for one side only
         try:
-            received = _received(certificate, key, password, at_server=at_server)
+            received = _receive(certificate, key, password, at_server=at_server)
         except (OSError, ValueError):  # SSLError is an OSError
             continue
         ends = None if received is None else received.get("notAfter")
@@ -35,7 +35,7 @@ def expiry(certificate: str, key: str, password: str = "") -> float | None:
     return None
 
 
-def _received(certificate: str, key: str, password: str, *, at_server: bool) -> dict[str, object] | None:
+def _receive(certificate: str, key: str, password: str, *, at_server: bool) -> dict[str, object] | None:
     """A certificate as one end receives it from the other."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE

@@ -208,9 +208,9 @@ class Discovery(TableOptions, TablePattern):
             ConfigError: its names or its settings are invalid.
         """
         uri = self.pattern.uri(steps)
-        given = self._given(steps)
-        name = given.pop("name", None) or self._filled(self.name, steps)
-        topic = given.pop("topic", None) or (self._filled(self.topic, steps) if self.topic else name)
+        given = self._overrides_of(steps)
+        name = given.pop("name", None) or self._fill(self.name, steps)
+        topic = given.pop("topic", None) or (self._fill(self.topic, steps) if self.topic else name)
         common = {field: getattr(self, field) for field in Table.model_fields if field not in _OWN}
         from_property = self.key is None and "key" not in given
         fields = {"uri": uri, "name": name, "topic": topic, "key": () if from_property else self.key} | common | given
@@ -219,17 +219,17 @@ class Discovery(TableOptions, TablePattern):
             # The key is known once the table's properties are read, and `refine: key` fits then.
             table = Table.model_validate(fields | ({"refine": "auto"} if needs_key else {}))
         except ValidationError as error:
-            raise ConfigError(_described(error, name, topic), table=uri, hint=_OVERRIDE) from None
+            raise ConfigError(_describe(error, name, topic), table=uri, hint=_OVERRIDE) from None
         return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
-    def _given(self, steps: Sequence[str]) -> dict[str, Any]:
+    def _overrides_of(self, steps: Sequence[str]) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for override in self.overrides:
             if _matches_any(override.tables, steps):
                 settings |= {name: getattr(override, name) for name in override.model_fields_set}
         return {name: value for name, value in settings.items() if name != "tables" and value is not None}
 
-    def _filled(self, template: str, steps: Sequence[str]) -> str:
+    def _fill(self, template: str, steps: Sequence[str]) -> str:
         root = values.last_segment(self.pattern.root)
         parent = steps[-2] if len(steps) > 1 else root
         filling: Mapping[str, str] = {"table": steps[-1], "path": ".".join(steps), "parent": parent}
@@ -267,7 +267,7 @@ class Found:
             )
         except ValidationError as error:
             shown = "not set" if key_text is None else quoted(key_text)
-            what = f"the table property {self.key_property} is {shown}: {_said(error)}"
+            what = f"the table property {self.key_property} is {shown}: {_message(error)}"
             raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None
 
 
@@ -286,14 +286,14 @@ def _matches(pattern: Sequence[str], steps: Sequence[str]) -> bool:
     return len(pattern) == len(compared) and all(map(fnmatchcase, compared, pattern))
 
 
-def _described(error: ValidationError, name: str, topic: str) -> str:
+def _describe(error: ValidationError, name: str, topic: str) -> str:
     [first, *_] = error.errors(include_url=False)
     field = first["loc"][0] if first["loc"] else ""
     shown = {"name": f"the name would be {quoted(name)}: ", "topic": f"the topic would be {quoted(topic)}: "}
-    return shown.get(str(field), "") + _said(error)
+    return shown.get(str(field), "") + _message(error)
 
 
-def _said(error: ValidationError) -> str:
+def _message(error: ValidationError) -> str:
     [first, *_] = error.errors(include_url=False)
     raised = first.get("ctx", {}).get("error")
     return (

@@ -128,7 +128,7 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-        self._bound(1, 0, event)
+        self._check_size(1, 0, event)
         if event.tag is not None and event.tag not in _CORE_TAGS:
             self.problems.append(Problem(self._place(), "a YAML tag that is not supported", _line(event)))
         if isinstance(event, yaml.ScalarEvent):
@@ -145,7 +145,7 @@ class _Composer:
         node = self._anchors.get(event.anchor or "")
         if node is None:
             raise self._stop("an alias refers to nothing before it", event)
-        self._bound(node.weight, node.height, event)
+        self._check_size(node.weight, node.height, event)
         return replace(node, line=_line(event))
 
     def _scalar(self, event: yaml.ScalarEvent) -> str | None:
@@ -199,7 +199,7 @@ class _Composer:
             merged = source.content | merged
         return merged
 
-    def _bound(self, nodes: int, levels: int, event: yaml.Event) -> None:
+    def _check_size(self, nodes: int, levels: int, event: yaml.Event) -> None:
         if len(self._path) + levels > _MAX_DEPTH:
             raise self._stop(f"nested deeper than {_MAX_DEPTH} levels", event)
         self._weight += nodes

@@ -129,7 +129,7 @@ class _Resolver:
 
     def _expand(self, text: str, path: Path) -> str | None:
         before = len(self.resolved.problems)
-        expanded = _REFERENCE.sub(lambda found: self._referred(found, path), text)
+        expanded = _REFERENCE.sub(lambda found: self._resolve_reference(found, path), text)
         if len(self.resolved.problems) > before:
             # A unique placeholder, so that a missing variable causes no further problems.
             return f"unset{before}"
@@ -137,7 +137,7 @@ class _Resolver:
         # `${NAME:-}` alone means that the setting is not given.
         return None if not expanded and whole is not None and whole["default"] == "" else expanded
 
-    def _referred(self, reference: re.Match[str], path: Path) -> str:
+    def _resolve_reference(self, reference: re.Match[str], path: Path) -> str:
         if reference[0] == "$${":
             return "${"
         name, default = reference["name"], reference["default"]

@@ -67,7 +67,7 @@ def parse(
     resolved = resolve(root, environ, file_settings(), folder)
     resolved.problems += problems
     add_aws(resolved, environ)
-    return _validated(Settings, resolved, name, folder)
+    return _validate(Settings, resolved, name, folder)
 
 
 def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Storage:
@@ -79,10 +79,10 @@ def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str]
     resolved = Resolved({"storage": {"s3": s3}})
     add_aws(resolved, os.environ if environ is None else environ)
     resolved.data = resolved.data["storage"]
-    return _validated(Storage, resolved, "storage options")
+    return _validate(Storage, resolved, "storage options")
 
 
-def _validated(kind: type[_Read], resolved: Resolved, name: str, folder: str | None = None) -> _Read:
+def _validate(kind: type[_Read], resolved: Resolved, name: str, folder: str | None = None) -> _Read:
     problems: list[Problem] = resolved.problems
     try:
         settings = kind.model_validate(resolved.data, context={FOLDER: folder})

@@ -234,7 +234,7 @@ class Settings(Section):
         if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
-            _check_apart(("ledger",), progress.ledger.uri, _listed(info.data.get("tables", ())))
+            _check_apart(("ledger",), progress.ledger.uri, _tables_in(info.data.get("tables", ())))
         return progress
 
     @field_validator("sinks")
@@ -257,7 +257,7 @@ class Settings(Section):
             raise ValueError("excluded by `sinks`: move this one there too, by a name")
         if sink.pipeline is not None:
             raise Conflicts((("pipeline",), "needs `sinks`; with `sink`, set `pipeline` of the file"))
-        tables = _listed(info.data.get("tables", ()))
+        tables = _tables_in(info.data.get("tables", ()))
         for table in tables:
             for key, place in sink.places(table.topic).items():
                 _check_apart((key,), place, tables)
@@ -382,7 +382,7 @@ class Settings(Section):
     @property
     def listed(self) -> tuple[Table, ...]:
         """The tables that the configuration names one by one."""
-        return _listed(self.tables)
+        return _tables_in(self.tables)
 
     @property
     def discoveries(self) -> tuple[Discovery, ...]:
@@ -422,7 +422,7 @@ class Settings(Section):
 _ONLY_OF_SEVERAL: dict[str, Any] = {"sinks": True, "tables": {"__all__": {"sinks": True}}, "sink": {"pipeline": True}}
 
 
-def _listed(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
+def _tables_in(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Table))
 
 

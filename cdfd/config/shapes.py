@@ -53,10 +53,10 @@ def chosen_columns(entries: object) -> tuple[Chosen, ...] | None:
     listed = [entries] if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable) else list(entries)
     if not listed:
         raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
-    return tuple(map(_chosen, listed))
+    return tuple(map(_choose, listed))
 
 
-def _chosen(entry: object) -> Chosen:
+def _choose(entry: object) -> Chosen:
     if chosen := Chosen.of(entry):
         return chosen
     raise ConfigError(

@@ -53,12 +53,12 @@ def validation_problems(error: ValidationError, resolved: Resolved, root: type[S
         if detail["type"] == "extra_forbidden":
             problems.append(place.unknown_key())
             continue
-        for below, what in _said(detail):
+        for below, what in _messages(detail):
             problems.append(place.problem(below, what))
     return [problem for problem in problems if problem.path not in known]
 
 
-def _said(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
+def _messages(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
     """The relative path and the text of each problem."""
     context = detail.get("ctx", {})
     match detail["type"]:
@@ -97,7 +97,7 @@ class _Place:
     def problem(self, below: Path, what: str) -> Problem:
         """A problem here or below, with the text of the file if it may be shown."""
         path = (*self._path, *below)
-        shown = self._shown(path) if what.startswith("expected") else ""
+        shown = self._show(path) if what.startswith("expected") else ""
         return Problem(self._as_written(path), what + shown, self._resolved.line(path))
 
     def unknown_key(self) -> Problem:
@@ -108,7 +108,7 @@ class _Place:
         hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(known)}"
         return Problem(self._as_written(self._path), f"unknown key{hint}", self._resolved.line(self._path))
 
-    def _shown(self, path: Path) -> str:
+    def _show(self, path: Path) -> str:
         value = self._resolved.data
         for step in path:
             try:

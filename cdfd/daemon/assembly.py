@@ -186,7 +186,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         )
         with tailing as tailer:
             _warn_of_budget(shared.poll_budget)
-            async with sinks.opened(table, monitor.stage) as sink:
+            async with sinks.open(table, monitor.stage) as sink:
                 yield Feed(
                     opened,
                     sink,

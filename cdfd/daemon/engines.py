@@ -55,7 +55,7 @@ class Embedded:
 
     def jobs(self, admission: Admission) -> AbstractAsyncContextManager[Engine]:
         """The engine of large versions, released at the end. Raises what `check` does."""
-        return _embedded(admission)
+        return _embedded_engine(admission)
 
     def loops(self, path: Path, clock: Clock) -> AbstractAsyncContextManager[OpenLoop] | None:
         """Opens the loops of tables, and releases them at the end; None for the daemon's own. `path` is the configuration file."""
@@ -111,7 +111,7 @@ def require_spark() -> None:
 
 
 @asynccontextmanager
-async def _embedded(admission: Admission) -> AsyncIterator[Engine]:
+async def _embedded_engine(admission: Admission) -> AsyncIterator[Engine]:
     yield EmbeddedEngine(admission)
 
 

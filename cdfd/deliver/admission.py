@@ -25,7 +25,7 @@ def no_urgency() -> None:
     """The urgency of deliveries that nothing threatens."""
 
 
-def _unobserved(waits: bool) -> None:
+def _ignore_wait(waits: bool) -> None:
     """Ignores that a delivery waits."""
 
 
@@ -64,7 +64,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = _unobserved
+        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = _ignore_wait
     ) -> AsyncIterator[Callable[[], None]]:
         """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress.
 

@@ -332,7 +332,7 @@ class Feed:
                     whole = await self._deliverer.deliver(burst[:clear], position)
                     if not whole:
                         return
-                    position = self._delivered(burst[:whole])
+                    position = self._note_delivery(burst[:whole])
                     if again is not None:
                         again.delivered(burst[whole - 1])
                     elif self._controls.control.snapshot is not None:
@@ -367,7 +367,7 @@ class Feed:
         seconds = self.tailer.clock.monotonic() - began
         extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
         logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
-        following = self._delivered([version])
+        following = self._note_delivery([version])
         return None if self._interrupted else following
 
     async def _check_configuration(self, header: Header) -> None:
@@ -387,7 +387,7 @@ class Feed:
             self._metadata = header.metadata
             self.monitor.retained(Retention.of(header.metadata))
 
-    def _delivered(self, versions: list[Version]) -> Position:
+    def _note_delivery(self, versions: list[Version]) -> Position:
         """Note that `versions` are delivered; the position after them."""
         last = versions[-1]
         following = Position(last.table_id, last.plan.version + 1, digest=last.digest)

@@ -137,7 +137,7 @@ class LargeVersions:
         assignment = replace(assignment, job=job)
         delivered: list[Delivered] = []
         for stage in stages(splits):
-            stage_delivered = await self._watched(self.engine.deliver(assignment, stage), position, job)
+            stage_delivered = await self._watch(self.engine.deliver(assignment, stage), position, job)
             if stage_delivered is None:
                 return None
             delivered += stage_delivered
@@ -149,13 +149,13 @@ class LargeVersions:
         if not isinstance(version, ListedVersion):
             splits = plan_splits(version.plan, limit)
         else:
-            ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, version.live, limit))
+            ranges = await self._watch(asyncio.to_thread(assignment.ranges, version.plan, version.live, limit))
             if ranges is None:
                 return None
             splits += ranges
         if all(each.is_placed for each in splits):
             return splits
-        measured = await self._watched(self.engine.measure(assignment, splits))
+        measured = await self._watch(self.engine.measure(assignment, splits))
         return None if measured is None else place_splits(version.plan, splits, measured)
 
     def _other_cut(self, job: Job) -> SinkError:
@@ -166,7 +166,7 @@ class LargeVersions:
             hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
         )
 
-    async def _watched(
+    async def _watch(
         self, work: Coroutine[Any, Any, T], position: Position | None = None, job: Job | None = None
     ) -> T | None:
         """The result of an engine's work; None where a stop came first. While a job runs, another daemon that takes over ends it."""

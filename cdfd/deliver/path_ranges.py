@@ -163,10 +163,10 @@ def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES)
 
 def _up_to(highest: int, paths: pa.Array) -> pa.Array:
     """The paths whose pseudo-random number is at most `highest`."""
-    return paths.filter(array_of(_scattered(paths) <= np.uint64(highest)))
+    return paths.filter(array_of(_scatter(paths) <= np.uint64(highest)))
 
 
-def _scattered(paths: pa.Array) -> npt.NDArray[np.uint64]:
+def _scatter(paths: pa.Array) -> npt.NDArray[np.uint64]:
     """A pseudo-random number for each path: SplitMix64 of a checksum. Neither writers nor the order of a checkpoint have a say in it."""
     known = paths.cast(pa.large_binary()).to_pylist()
     mixed = np.fromiter(map(crc32, known), np.uint64, len(known)) * np.uint64(0x9E3779B97F4A7C15)

@@ -188,12 +188,12 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
     """
     known_action = next((known for known in ACTIONS if known == action), None)
     if known_action is None:
-        raise Refused("unknown", f"there is no action {_quoted(action)}; the actions are {', '.join(ACTIONS)}")
+        raise Refused("unknown", f"there is no action {_quote(action)}; the actions are {', '.join(ACTIONS)}")
     allowed = _FIELDS[known_action]
     unknown = sorted(set(document) - allowed - {"id"})
     if unknown:
         known = ", ".join(sorted(allowed | {"id"}))
-        raise Refused("malformed", f"unknown field {_quoted(unknown[0])}; `{action}` takes {known}")
+        raise Refused("malformed", f"unknown field {_quote(unknown[0])}; `{action}` takes {known}")
     where, version, level = document.get("where"), document.get("version"), document.get("level")
     if where is not None:
         _check_where(where)
@@ -213,5 +213,5 @@ def _check_where(where: object) -> None:
         raise Refused("malformed", str(error)) from None
 
 
-def _quoted(text: object) -> str:
+def _quote(text: object) -> str:
     return one_line(repr(text), 80)

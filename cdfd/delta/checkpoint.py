@@ -194,7 +194,7 @@ def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, di
             column = batch.column(name)
             if column.null_count < len(column):
                 # A handful of rows in a checkpoint of any size; transactions and domains are few by nature.
-                for fields in _typed(column, name).drop_null().to_pylist():
+                for fields in _cast(column, name).drop_null().to_pylist():
                     # Some writers write a struct of nulls where there is no action.
                     if any(value is not None for value in fields.values()):
                         yield name, fields
@@ -204,7 +204,7 @@ def _types(action: str, *, all_fields: bool) -> Sequence[tuple[str, pa.DataType]
     return _ALL_TYPES[action] if all_fields else _TYPES[action]
 
 
-def _typed(column: pa.StructArray, action: str, *, all_fields: bool = False) -> pa.StructArray:
+def _cast(column: pa.StructArray, action: str, *, all_fields: bool = False) -> pa.StructArray:
     """The fields of an action that are read, in the types of the specification; those that are not there are null."""
     try:
         typed = column.cast(pa.struct(_types(action, all_fields=all_fields)))
@@ -239,7 +239,7 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
     column = batch.column(action)
     if column.type.get_field_index("path") < 0:
         raise LogError(f"a checkpoint without {action}.path")
-    typed = _typed(column, action, all_fields=all_fields)
+    typed = _cast(column, action, all_fields=all_fields)
     rows = pc.is_valid(pc.struct_field(typed, "path"))
     chosen = typed.filter(rows)
     path, values, size, time, data_change, stats, vector, *more = chosen.flatten()

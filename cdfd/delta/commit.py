@@ -162,9 +162,9 @@ class Reader:
         if isinstance(data, bytes):
             self.size = len(data)
             return data
-        return self._counted(data)
+        return self._count(data)
 
-    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def _count(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             self.size += len(chunk)
             yield chunk

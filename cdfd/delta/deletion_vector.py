@@ -54,7 +54,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
         return None
     if descriptor.storage_type == "u":
         prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
-        binary = _decoded(encoded)
+        binary = _decode(encoded)
         if len(binary) != 16:
             raise DataError(f"the deletion vector {text!r} does not end in a UUID")
         return f"{prefix}{'/' if prefix else ''}{_file_name(UUID(bytes=binary))}"
@@ -105,18 +105,18 @@ def decode_stored(descriptor: DeletionVectorDescriptor, blob: bytes) -> RowSet:
     if wanted is None:
         raise DataError("an inline deletion vector has no file")
     size = descriptor.size_in_bytes
-    data = _framed(blob, size) if wanted[0] > 0 else _after_version(blob, size, versionless=not descriptor.offset)
+    data = _unframe(blob, size) if wanted[0] > 0 else _after_version(blob, size, versionless=not descriptor.offset)
     return roaring.decode(data, descriptor.cardinality)
 
 
 def _after_version(blob: bytes, size: int, *, versionless: bool) -> bytes:
     """The data of the first vector of a file; `versionless` files may begin with it."""
     try:
-        return _framed(_without_version(blob), size)
+        return _unframe(_without_version(blob), size)
     except DataError:
         if versionless:
             with suppress(DataError):
-                return _framed(blob, size)
+                return _unframe(blob, size)
         # Of two failures the one of the specified layout says more.
         raise
 
@@ -129,7 +129,7 @@ def _without_version(blob: bytes) -> bytes:
     return blob[_VERSION_BYTES:]
 
 
-def _framed(framed: bytes, size: int) -> bytes:
+def _unframe(framed: bytes, size: int) -> bytes:
     """The data between a size and a checksum, both verified."""
     wanted = _SIZE_BYTES + size + _CRC_BYTES
     if len(framed) < wanted:
@@ -184,7 +184,7 @@ def describe(uuid: UUID, prefix: str, offset: int, size: int, cardinality: int) 
 
 
 @lru_cache(maxsize=64)
-def _decoded(encoded: str) -> bytes:
+def _decode(encoded: str) -> bytes:
     # The vectors of a version are in one file, and those of the version before are read again.
     return z85.decode(encoded)
 

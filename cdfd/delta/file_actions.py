@@ -21,8 +21,8 @@ __all__ = ["removals", "replacements"]
 def removals(files: Sequence[Add], now_ms: int, *, data_change: bool = True) -> list[Action]:
     """The `remove` of each file. `data_change`: whether its rows are deleted, and not only rewritten."""
     return [
-        ("remove", _removed(add, path, now_ms) | {"dataChange": data_change})
-        for add, path in zip(files, _encoded(files), strict=True)
+        ("remove", _remove_of(add, path, now_ms) | {"dataChange": data_change})
+        for add, path in zip(files, _encode(files), strict=True)
     ]
 
 
@@ -38,7 +38,7 @@ def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor, int]], now
     """
     adds = [add for add, *_ in files]
     actions: list[Action] = []
-    for (add, vector, rows), path in zip(files, _encoded(adds), strict=True):
+    for (add, vector, rows), path in zip(files, _encode(adds), strict=True):
         fields: dict[str, Any] = {
             "path": path,
             "partitionValues": dict(add.partition_values),
@@ -52,11 +52,11 @@ def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor, int]], now
             fields["clusteringProvider"] = add.clustering_provider
         if add.tags is not None:
             fields["tags"] = dict(add.tags)
-        actions += [("remove", _removed(add, path, now_ms)), ("add", fields | _row_ids(add))]
+        actions += [("remove", _remove_of(add, path, now_ms)), ("add", fields | _row_ids(add))]
     return actions
 
 
-def _removed(add: Add, path: str, now_ms: int) -> dict[str, Any]:
+def _remove_of(add: Add, path: str, now_ms: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "path": path,
         "deletionTimestamp": now_ms,
@@ -98,6 +98,6 @@ def _wide(stats: str | None, rows: int) -> str:
     return orjson.dumps(certain).decode()
 
 
-def _encoded(files: Sequence[Add]) -> list[str]:
+def _encode(files: Sequence[Add]) -> list[str]:
     encoded: list[str] = paths.encode_column(array_of([add.path for add in files], pa.string())).to_pylist()
     return encoded

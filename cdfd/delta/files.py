@@ -96,7 +96,7 @@ class PackedFiles(Sequence[T]):
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     def __reduce__(self) -> tuple[Callable[..., PackedFiles[T]], tuple[type[T], bytes]]:
-        return _unpickled, (self.kind, _to_ipc(self.table))
+        return _unpickle, (self.kind, _to_ipc(self.table))
 
     @property
     def paths(self) -> pa.ChunkedArray:
@@ -128,7 +128,7 @@ def _to_ipc(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpickled(kind: type[T], data: bytes) -> PackedFiles[T]:
+def _unpickle(kind: type[T], data: bytes) -> PackedFiles[T]:
     return PackedFiles(kind, pa.ipc.open_stream(data).read_all())
 
 

@@ -70,22 +70,22 @@ def parse(data: bytes) -> LastCheckpoint:
             that does not match, or the name of a V2 checkpoint that is not one of this version.
     """
     if len(data) > MOST_BYTES:
-        raise _broken(f"is larger than {MOST_BYTES >> 20} MiB")
+        raise _error(f"is larger than {MOST_BYTES >> 20} MiB")
     try:
         fields = _load(data)
         if not isinstance(fields, dict):
-            raise _broken("is not a JSON object")
+            raise _error("is not a JSON object")
         stated = fields.get("checksum")
         if stated is not None:
             if not isinstance(stated, str) or isinstance(stated, Number):
-                raise _broken("has a checksum that is not a string")
+                raise _error("has a checksum that is not a string")
             if stated.lower() != (actual := checksum(fields)):
-                raise _broken(f"states the checksum {stated!r:.80}, but has {actual}")
-        version = _required(fields, "version")
+                raise _error(f"states the checksum {stated!r:.80}, but has {actual}")
+        version = _require(fields, "version")
         schema = fields.get("checkpointSchema")
         return LastCheckpoint(
             version=version,
-            size=_required(fields, "size"),
+            size=_require(fields, "size"),
             parts=_number(fields, "parts", least=1, most=_MAX_INT),
             size_in_bytes=_number(fields, "sizeInBytes"),
             num_of_add_files=_number(fields, "numOfAddFiles"),
@@ -94,7 +94,7 @@ def parse(data: bytes) -> LastCheckpoint:
             checksum=stated,
         )
     except RecursionError:
-        raise _broken("is nested too deeply") from None
+        raise _error("is nested too deeply") from None
 
 
 def serialize(hint: LastCheckpoint) -> bytes:
@@ -151,20 +151,20 @@ def _leaves(root: Any) -> Iterator[tuple[str, str]]:
         path, value = todo.pop()
         prefix = f"{path}+" if path else ""
         if isinstance(value, dict):
-            todo.extend((prefix + _quoted(name), member) for name, member in value.items())
+            todo.extend((prefix + _quote(name), member) for name, member in value.items())
         elif isinstance(value, list):
             todo.extend((f"{prefix}{index}", member) for index, member in enumerate(value))
         elif isinstance(value, str) and not isinstance(value, Number):
-            yield path, _quoted(value)
+            yield path, _quote(value)
         else:
             yield path, _scalar(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     try:
         return f'"{quote(text, safe="")}"'
     except UnicodeEncodeError:
-        raise _broken("has a string that is not Unicode") from None
+        raise _error("has a string that is not Unicode") from None
 
 
 def _scalar(value: Any) -> str:
@@ -182,18 +182,18 @@ def _load(data: bytes) -> Any:
             object_pairs_hook=_unique,
         )
     except (ValueError, RecursionError) as error:
-        raise _broken(f"is not valid JSON: {error}") from None
+        raise _error(f"is not valid JSON: {error}") from None
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _broken(f"has {name}, which is not JSON")
+    raise _error(f"has {name}, which is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise _broken(f"has the key {name!r:.80} twice in one object")
+            raise _error(f"has the key {name!r:.80} twice in one object")
         fields[name] = value
     return fields
 
@@ -211,10 +211,10 @@ def _present(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _required(fields: dict[str, Any], name: str) -> int:
+def _require(fields: dict[str, Any], name: str) -> int:
     value = _number(fields, name)
     if value is None:
-        raise _broken(f"has no {name}")
+        raise _error(f"has no {name}")
     return value
 
 
@@ -224,7 +224,7 @@ def _number(fields: dict[str, Any], name: str, least: int = 0, most: int = _MAX_
         return None
     # 19 digits hold every long; more would only make int() slow.
     if not isinstance(value, Number) or not value.isdecimal() or len(value) > 19 or not least <= int(value) <= most:
-        raise _broken(f"has {name} {_dump(value)[:40]}, which is not a whole number from {least} to {most}")
+        raise _error(f"has {name} {_dump(value)[:40]}, which is not a whole number from {least} to {most}")
     return int(value)
 
 
@@ -233,12 +233,12 @@ def _v2(value: Any, version: int) -> V2Checkpoint | None:
         return None
     path = value.get("path") if isinstance(value, dict) else None
     if not isinstance(path, str) or isinstance(path, Number):
-        raise _broken("has a v2Checkpoint without a path")
+        raise _error("has a v2Checkpoint without a path")
     name = paths.parse_name(path)
     if name is None or not name.is_checkpoint or name.version != version:
-        raise _broken(f"has a v2Checkpoint {path!r:.200}, which is no checkpoint of version {version}")
+        raise _error(f"has a v2Checkpoint {path!r:.200}, which is no checkpoint of version {version}")
     return V2Checkpoint(path, _number(value, "sizeInBytes"), _number(value, "modificationTime"))
 
 
-def _broken(what: str) -> LogError:
+def _error(what: str) -> LogError:
     return LogError(f"_last_checkpoint {what}", path=f"{paths.LOG}/{paths.LAST_CHECKPOINT}")

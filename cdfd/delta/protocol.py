@@ -105,16 +105,16 @@ def reader_features(protocol: Protocol) -> frozenset[str]:
     business there, but what it names still counts.
     """
     listed = protocol.reader_features or frozenset()
-    return listed | _implied(_IMPLIED_BY_READER, protocol.min_reader_version, protocol.reader_features is None)
+    return listed | _implied_features(_IMPLIED_BY_READER, protocol.min_reader_version, protocol.reader_features is None)
 
 
 def writer_features(protocol: Protocol) -> frozenset[str]:
     """Features that a writer must honour: those listed, else those that the version stands for."""
     listed = protocol.writer_features or frozenset()
-    return listed | _implied(_IMPLIED_BY_WRITER, protocol.min_writer_version, protocol.writer_features is None)
+    return listed | _implied_features(_IMPLIED_BY_WRITER, protocol.min_writer_version, protocol.writer_features is None)
 
 
-def _implied(table: tuple[tuple[int, str], ...], version: int, unlisted: bool) -> frozenset[str]:
+def _implied_features(table: tuple[tuple[int, str], ...], version: int, unlisted: bool) -> frozenset[str]:
     """The features that a version implies; the highest version implies none, because it lists its features."""
     listing = table[-1][0]
     return frozenset(name for least, name in table if least <= version and (unlisted or version < listing))
@@ -253,11 +253,11 @@ def features_report(protocol: Protocol, metadata: Metadata, *, by_catalog: bool 
     readers = reader_features(protocol)
     known = READER_FEATURES if by_catalog else READER_FEATURES - CATALOG_MANAGED
     report = [
-        Feature(name, "reader", "supported" if name in known else "refused", _enabled(name, metadata))
+        Feature(name, "reader", "supported" if name in known else "refused", _is_enabled(name, metadata))
         for name in sorted(readers)
     ]
     report += [
-        Feature(name, "writer", _writer_status(name), _enabled(name, metadata))
+        Feature(name, "writer", _writer_status(name), _is_enabled(name, metadata))
         for name in sorted(writer_features(protocol) - readers)
     ]
     return report
@@ -269,7 +269,7 @@ def _writer_status(name: str) -> Literal["supported", "refused", "ignored"]:
     return "supported" if name in _READ_THOUGH_WRITER else "ignored"
 
 
-def _enabled(feature: str, metadata: Metadata) -> bool | None:
+def _is_enabled(feature: str, metadata: Metadata) -> bool | None:
     if feature == COLUMN_MAPPING:
         return metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
     return _switched_on(feature, metadata) if feature in _SWITCHES else None

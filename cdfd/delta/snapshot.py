@@ -155,14 +155,14 @@ class Snapshot:
         Raises:
             LogError: a path is there twice, with different deletion vectors (specification, "Action Reconciliation": unique paths).
         """
-        files = self._added()
+        files = self._adds()
         _check_paths(files, self.version)
         return PackedFiles(Add, files)
 
-    def _added(self) -> pa.Table:
+    def _adds(self) -> pa.Table:
         """The adds by key. A path may be there twice for a time, until a later version removes one of them."""
         added = [action for action in self.overlay.values() if isinstance(action, Add)]
-        return _joined(_unmentioned(self.base.adds, self.overlay), added)
+        return _join(_without_mentions(self.base.adds, self.overlay), added)
 
     def tombstones(self, now_ms: int | None = None) -> PackedFiles[Remove]:
         """Files removed and not yet expired at `now_ms` (all where it is None), as far as they were loaded.
@@ -171,7 +171,7 @@ class Snapshot:
         one without a timestamp has expired.
         """
         removed = [action for action in self.overlay.values() if isinstance(action, Remove)]
-        table = _joined(_unmentioned(self.base.tombstones, self.overlay), removed)
+        table = _join(_without_mentions(self.base.tombstones, self.overlay), removed)
         if now_ms is None:
             return PackedFiles(Remove, table)
         oldest = now_ms - deleted_files_ms(self.metadata)
@@ -186,7 +186,7 @@ class Snapshot:
 
     def compacted(self) -> Snapshot:
         """The same state with nothing in the overlay. Costs the table."""
-        return replace(self, base=Base(self._added(), self.tombstones().table), overlay=immutables.Map())
+        return replace(self, base=Base(self._adds(), self.tombstones().table), overlay=immutables.Map())
 
 
 def with_domains(
@@ -220,7 +220,7 @@ def _check_paths(files: pa.Table, version: int) -> None:
         )
 
 
-def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa.Table:
+def _without_mentions(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa.Table:
     """Rows whose logical file the overlay says nothing of."""
     if not len(table) or not overlay:
         return table
@@ -233,7 +233,7 @@ def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa
     return table.filter(array_of(~drop)) if drop.any() else table
 
 
-def _joined(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:
+def _join(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:
     if not actions:
         return table
     packed = pa.Table.from_batches([pack(actions, table.schema)])

@@ -264,8 +264,8 @@ def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any
             return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
         case Decimal(digits) if digits > _DOUBLE_DIGITS:
             return Bounds(
-                None if least is None or least == -(2**63) else _moved(least, -1),
-                None if most is None or most == 2**63 - 1 else _moved(most, 1),
+                None if least is None or least == -(2**63) else _move(least, -1),
+                None if most is None or most == 2**63 - 1 else _move(most, 1),
             )
         case Primitive("double") if column.metadata.get(TYPE_CHANGES):
             return Bounds(
@@ -291,7 +291,7 @@ def _wider(bound: pa.Scalar[Any] | None, sign: int) -> pa.Scalar[Any] | None:
     return scalar_of(microseconds, pa.int64()).cast(bound.type) if -(2**63) <= microseconds < 2**63 else None
 
 
-def _moved(number: decimal.Decimal, sign: int) -> decimal.Decimal:
+def _move(number: decimal.Decimal, sign: int) -> decimal.Decimal:
     """A bound of decimals, moved down (-1) or up (1) if it may be a double that was computed from the decimal."""
     digits = len(number.normalize(_EXACT).as_tuple().digits)
     if digits > _DIGITS_OF_A_DOUBLE and number != float(number):

@@ -70,7 +70,7 @@ class TableWriter:
 
     def rows(self) -> pa.Table:
         """The table's live rows."""
-        tables = [_widened(file.live(), self.schema) for file in self._files.values()]
+        tables = [_widen(file.live(), self.schema) for file in self._files.values()]
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
 
     async def create(self) -> int:
@@ -80,14 +80,14 @@ class TableWriter:
 
     async def insert(self, rows: pa.Table) -> int:
         """Append rows in a new file."""
-        return await self._commit("WRITE", [await self._add(_widened(rows, self.schema))])
+        return await self._commit("WRITE", [await self._add(_widen(rows, self.schema))])
 
     async def update(self, where: pc.Expression, values: Mapping[str, pc.Expression]) -> int:
         """Update rows by rewriting their files. Writes pre- and post-images as change data."""
         actions: list[Action] = []
         before, after = [], []
         for file in list(self._files.values()):
-            live = _widened(file.live(), self.schema)
+            live = _widen(file.live(), self.schema)
             touched = live.filter(where)
             if touched.num_rows:
                 import pyarrow.acero as acero
@@ -106,11 +106,11 @@ class TableWriter:
 
     async def merge(self, rows: pa.Table, key: str) -> int:
         """Replace the rows whose key is in `rows`, and insert rows with new keys."""
-        rows = _widened(rows, self.schema)
+        rows = _widen(rows, self.schema)
         actions: list[Action] = []
         before = []
         for file in list(self._files.values()):
-            live = _widened(file.live(), self.schema)
+            live = _widen(file.live(), self.schema)
             matched = pc.is_in(live.column(key), value_set=rows.column(key).combine_chunks())
             if pc.any(matched).as_py():
                 before.append(live.filter(matched))
@@ -119,7 +119,7 @@ class TableWriter:
         known = pc.is_in(rows.column(key), value_set=old.column(key).combine_chunks())
         new = rows.filter(known)
         images = _images(old.sort_by(key), new.sort_by(key))
-        inserted = _typed(rows.filter(pc.invert(known)), "insert")
+        inserted = _with_type(rows.filter(pc.invert(known)), "insert")
         actions.append(await self._add(rows))
         return await self._commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
 
@@ -127,7 +127,7 @@ class TableWriter:
         """Delete rows by deletion vectors. No change data is needed: the difference of the vectors has the deleted rows."""
         actions: list[Action] = []
         for file in list(self._files.values()):
-            everything = _widened(file.rows, self.schema)
+            everything = _widen(file.rows, self.schema)
             numbered = everything.append_column("\0row", pa.array(range(everything.num_rows)))
             hit = RowSet.of(numbered.filter(where).column("\0row").to_pylist()).union(file.hidden)
             if len(hit) > len(file.hidden):
@@ -235,7 +235,7 @@ def _vector(descriptor: DeletionVectorDescriptor | None) -> dict[str, Any]:
     return {"deletionVector": fields}
 
 
-def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _widen(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows in a newer schema, with null in added columns."""
     columns = [
         rows.column(each.name).cast(each.type) if each.name in rows.schema.names else pa.nulls(rows.num_rows, each.type)
@@ -244,13 +244,13 @@ def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _typed(rows: pa.Table, change_type: str) -> pa.Table:
+def _with_type(rows: pa.Table, change_type: str) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, pa.array([change_type] * rows.num_rows, pa.string()))
 
 
 def _images(before: pa.Table, after: pa.Table) -> pa.Table:
     """Pre- and post-images of an update, in pairs."""
-    both = pa.concat_tables([_typed(before, "update_preimage"), _typed(after, "update_postimage")])
+    both = pa.concat_tables([_with_type(before, "update_preimage"), _with_type(after, "update_postimage")])
     count = before.num_rows
     order = [place for row in range(count) for place in (row, count + row)]
     return both.take(pa.array(order, pa.int64()))

@@ -71,13 +71,13 @@ class JsonEncoding:
 
     def values(self, payload: Payload) -> pa.Array:
         """As `Encoding.values`."""
-        return self._ended(payload, b"")
+        return self._end(payload, b"")
 
     def lines(self, payload: Payload) -> pa.Buffer:
         """The same as JSON lines, each ended by a line feed, in one buffer."""
-        return text_of(self._ended(payload, b"\n"))
+        return text_of(self._end(payload, b"\n"))
 
-    def _ended(self, payload: Payload, ending: bytes) -> pa.Array:
+    def _end(self, payload: Payload, ending: bytes) -> pa.Array:
         if self._shape is not payload.shape:
             check_types(payload.shape)
             self._shape = payload.shape

@@ -114,7 +114,7 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
         rows: how many.
         size: bytes of all cells, about.
     """
-    data = _allocated(size + rows * sum(map(len, gaps)) + _SPARE)
+    data = _allocate(size + rows * sum(map(len, gaps)) + _SPARE)
     offsets = np.zeros(rows + 1, np.int64)
     row = native.json_rows.write(gaps, columns, 0, np.frombuffer(data, np.uint8), offsets)
     while row < rows:
@@ -124,7 +124,7 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
     return offsets, data
 
 
-def _allocated(size: int) -> Any:
+def _allocate(size: int) -> Any:
     """A buffer of memory that was in use before, if possible: the system clears each new page, which takes as long as writing rows into it.
 
     jemalloc returns buffers of 8 MiB at once, and keeps more of the smaller ones than malloc does.

@@ -79,7 +79,7 @@ def integers(array: pa.Array) -> Column:
 def _integers(values: Integers, nulls: Booleans | None) -> Column:
     found = dense(values)
     printed, index = found if found is not None else (values, np.arange(len(values)))
-    return Column(_printed(array_of(printed)), (index,), nulls)
+    return Column(_print(array_of(printed)), (index,), nulls)
 
 
 def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
@@ -110,7 +110,7 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         base += len(digits.pool)
     if not short.all():
         rest = np.flatnonzero(~short)
-        texts = _printed(array_of(values[rest]))
+        texts = _print(array_of(values[rest]))
         first[rest] = base + np.arange(len(rest))
         second[rest[_bare(values[rest], texts)]] = _POINT_ZERO
         first[np.isnan(values)] = _NAN
@@ -129,7 +129,7 @@ def decimals(array: pa.Array) -> Column:
     zeros that are missing where there are not so many digits: scale 3, -5 -> `-` `0.00` `5`.
     """
     scale = array.type.scale
-    digits = _unscaled(array)
+    digits = _unscale(array)
     if scale == 0:
         return Column(digits.pool, digits.index, digits.nulls, _QUOTE, _QUOTE)
     texts, index = digits.pool, digits.index[0]
@@ -139,19 +139,19 @@ def decimals(array: pa.Array) -> Column:
     if scale < 0:
         zeros = pool(b"0" * -scale, b"")
         is_zero = leading == ord("0")
-        return _quoted([texts, zeros], (index, at(len(texts) + is_zero, index)), digits.nulls)
+        return _quote([texts, zeros], (index, at(len(texts) + is_zero, index)), digits.nulls)
     signs = leading == ord("-")
     missing = scale - (stops - starts - signs)
     cuts = np.where(missing >= 0, starts + signs, stops - scale)
     points = pool(b".", *(b"0." + b"0" * count for count in range(scale + 1)))
     point = 2 * len(texts) + np.maximum(missing + 1, 0)
     every = 2 * np.arange(len(texts))
-    return _quoted(
+    return _quote(
         [split_at(texts, cuts), points], (at(every, index), at(point, index), at(every + 1, index)), digits.nulls
     )
 
 
-def _quoted(pools: list[pa.Array], index: tuple[Index, ...], nulls: Booleans | None) -> Column:
+def _quote(pools: list[pa.Array], index: tuple[Index, ...], nulls: Booleans | None) -> Column:
     return Column(pa.concat_arrays(pools), index, nulls, _QUOTE, _QUOTE)
 
 
@@ -166,7 +166,7 @@ def limbs(array: pa.Array) -> Integers | None:
     return low if (high == low >> 63).all() else None
 
 
-def _unscaled(array: pa.Array) -> Column:
+def _unscale(array: pa.Array) -> Column:
     """The integers of a decimal array, unscaled."""
     short = limbs(array)
     if short is not None:
@@ -177,7 +177,7 @@ def _unscaled(array: pa.Array) -> Column:
     else:
         kind = pa.decimal256(array.type.precision, 0)
     plain = pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
-    return Column(_printed(plain), (np.arange(len(array)),), nulls_of(array))
+    return Column(_print(plain), (np.arange(len(array)),), nulls_of(array))
 
 
 def _thousandths(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Booleans]:
@@ -195,5 +195,5 @@ def _bare(values: npt.NDArray[Any], texts: pa.Array) -> Integers:
     return whole[unmarked]
 
 
-def _printed(array: pa.Array) -> pa.Array:
+def _print(array: pa.Array) -> pa.Array:
     return pool_of(array.cast(pa.large_string()))

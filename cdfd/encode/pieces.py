@@ -213,7 +213,7 @@ def join(separators: Sequence[bytes], columns: Sequence[Cell], rows: int) -> pa.
     texts: list[pa.Array | pa.Scalar] = [pa.repeat(_text(gaps[0]), rows)]
     for column, gap in zip(varying, gaps[1:], strict=True):
         assert not isinstance(column, Cells), "without `cdfd.runtime.native`, nothing makes `Cells`"
-        texts += [_texts(_joined(column) if isinstance(column, Nested) else column), _text(gap)]
+        texts += [_texts(_join(column) if isinstance(column, Nested) else column), _text(gap)]
     return pc.binary_join_element_wise(*texts, _text(b""))
 
 
@@ -263,7 +263,7 @@ def _texts(column: Column) -> pa.Array | pa.Scalar:
     return texts if column.nulls is None else pc.if_else(array_of(column.nulls), _text(column.null), texts)
 
 
-def _joined(column: Nested) -> Column:
+def _join(column: Nested) -> Column:
     """The same, with the text of each row."""
     texts = join(column.separators, column.columns, column.count)
     pieces: tuple[Index, ...] = (np.arange(column.count) if column.index is None else column.index,)

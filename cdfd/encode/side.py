@@ -136,9 +136,9 @@ def _place(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
 
 def _changes(change: SchemaChange) -> dict[str, Any]:
     return {
-        "added": [_dotted(path) for path in change.added],
-        "dropped": [_dotted(path) for path in change.dropped],
-        "renamed": [{"old": _dotted(each.old), "new": _dotted(each.new)} for each in change.renamed],
+        "added": [_path_text(path) for path in change.added],
+        "dropped": [_path_text(path) for path in change.dropped],
+        "renamed": [{"old": _path_text(each.old), "new": _path_text(each.new)} for each in change.renamed],
         "type_changed": [_with_path(asdict(each)) for each in change.type_changed],
         "nullability": [_with_path(asdict(each)) for each in change.nullability],
         "comment": [_with_path(asdict(each)) for each in change.comment],
@@ -149,10 +149,10 @@ def _changes(change: SchemaChange) -> dict[str, Any]:
 
 
 def _with_path(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {"path": _dotted(fields["path"])}
+    return fields | {"path": _path_text(fields["path"])}
 
 
-def _dotted(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return ".".join(path)
 
 

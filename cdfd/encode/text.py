@@ -26,8 +26,8 @@ def strings(array: pa.Array) -> Column:
     escape = _needs_escapes(data)
     if nulls is None and same_everywhere(texts, parts(texts)[0], data):
         first = texts.slice(0, 1)
-        return Column(_escaped(first) if escape else first, (0,), None, _QUOTE, _QUOTE)
-    return Column(_escaped(texts) if escape else texts, (np.arange(len(array)),), nulls, _QUOTE, _QUOTE)
+        return Column(_escape(first) if escape else first, (0,), None, _QUOTE, _QUOTE)
+    return Column(_escape(texts) if escape else texts, (np.arange(len(array)),), nulls, _QUOTE, _QUOTE)
 
 
 def documents(array: pa.Array) -> Column:
@@ -108,7 +108,7 @@ def same_everywhere(texts: pa.Array, offsets: Integers, data: Bytes) -> bool:
     return bool((data[width:] == data[: len(data) - width]).all())
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
+def _escape(texts: pa.Array) -> pa.Array:
     """The texts with escapes.
 
     The data is cut before and behind every byte that needs one, and put together again with escapes in their places:

@@ -143,7 +143,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
         return None
     commits = [commit async for commit in log.commits_of(segment)]
     changed = _named_paths(commits)
-    rows = await asyncio.to_thread(_found, listing, log.storage, changed)
+    rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
     state = replay(replace(begun, header=header, base=Base(rows)), commits)
     log.check_managed(state.header)
     log.warn_of_mismatches(state)
@@ -171,7 +171,7 @@ def _named_paths(commits: list[Commit]) -> pa.Array:
     return names.take(pc.sort_indices(names))
 
 
-def _found(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
+def _files_at(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
     """The files of a checkpoint with one of some paths."""
     if not len(paths) or not any(_has(some, paths) for some in listing.paths(storage)):
         return pa.Table.from_batches([], FILES)

@@ -143,7 +143,7 @@ class DeltaLog(LogFiles):
         with self._errors_naming(version, path):
             parse = self._entry_parser(version, with_stats=with_stats)
             if self.storage.remote:
-                data, stat = await self._fetched(version, path)
+                data, stat = await self._fetch(version, path)
                 commit, digest = await self._parse_data(path, data, parse)
             elif (at_once := await self._from_batch(version, path, parse)) is not None:
                 return at_once
@@ -158,7 +158,7 @@ class DeltaLog(LogFiles):
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat, digest)
 
-    async def _fetched(self, version: int, path: str) -> tuple[bytes, Stat]:
+    async def _fetch(self, version: int, path: str) -> tuple[bytes, Stat]:
         """The first `CHUNK_BYTES + 1` bytes of a remote entry, and its stat."""
         if version in self._cache:
             return self._cache.pop(version)

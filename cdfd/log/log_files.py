@@ -99,7 +99,7 @@ class LogFiles:
                         "_last_checkpoint names a missing or incomplete checkpoint; listing the whole log",
                         extra={"table": self.storage.uri, "version": hint},
                     )
-            builder = await self._fold(version, _chained(first, names))
+            builder = await self._fold(version, _chain(first, names))
         if builder.latest is None and builder.checkpoint is None:
             raise self._not_a_table("it has no log")
         if version is None and not state_only and not builder.has_newest_commit:
@@ -134,7 +134,7 @@ class LogFiles:
     async def _fold_from(self, hint: int, version: int | None, first: Sequence[LogFile]) -> SegmentBuilder:
         """The files from the checkpoint of `_last_checkpoint` on. If `first`, the first ones of the log, are all, it is not listed."""
         if 0 < len(first) < FIRST_NAMES:
-            builder = await self._fold(version, _chained([each for each in first if each[0].version >= hint]))
+            builder = await self._fold(version, _chain([each for each in first if each[0].version >= hint]))
             if builder.checkpoint is not None:
                 return builder
             # The checkpoint may have been written after the listing.
@@ -215,7 +215,7 @@ async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:
     return files
 
 
-async def _chained(
+async def _chain(
     first: Iterable[LogFile], names: AsyncIterator[LogFile] | None = None
 ) -> AsyncGenerator[LogFile, None]:
     for each in first:

@@ -58,7 +58,7 @@ class Notifications:
     async def running(self) -> AsyncIterator[Notifications]:
         """Read the queue while the context is open."""
         task = asyncio.create_task(self._run(), name="notifications")
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._note_end)
         try:
             yield self
         finally:
@@ -84,7 +84,7 @@ class Notifications:
             await self._clock.sleep(backoff.delay)
             backoff = backoff.longer()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         """The task ended. Tables are polled from now on."""
         self.receiving = False
         if not task.cancelled() and (error := task.exception()) is not None:

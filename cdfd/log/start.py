@@ -43,7 +43,7 @@ async def wait_for_start(tailer: Tailer, start: Start) -> int:
     Raises:
         ConfigError, LogError: see `start_version`; also for a version after the next one.
     """
-    wanted = await _awaited(tailer, parse_bound(start))
+    wanted = await _await_start(tailer, parse_bound(start))
     first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
     if _is_version(wanted):
         await check_version_exists(tailer.log, first, await tailer.log.latest_version() + 1)
@@ -53,7 +53,7 @@ async def wait_for_start(tailer: Tailer, start: Start) -> int:
 async def wait_for_start_position(tailer: Tailer, start: Start) -> StartPosition:
     """The same as `start_position`, for a table that may not exist yet."""
     wanted: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
-    return await start_position(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
+    return await start_position(tailer.log, await _await_start(tailer, wanted), tailer.clock.now_ms())
 
 
 async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> StartPosition:
@@ -86,7 +86,7 @@ def _is_version(bound: Bound | None) -> bool:
     return isinstance(bound.bound if isinstance(bound, After) else bound, int)
 
 
-async def _awaited(tailer: Tailer, start: Bound) -> Bound:
+async def _await_start(tailer: Tailer, start: Bound) -> Bound:
     """The start, once the table exists."""
     appeared = await tailer.wait_for_table()
     return "earliest" if appeared and start == "latest" else start
@@ -125,7 +125,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
             first = await _first_since(log, milliseconds)
             if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
                 raise LogError(
-                    f"{_written(moment)} is in the future; {await _described(log, newest, 'newest')}",
+                    f"{_format_time(moment)} is in the future; {await _describe(log, newest, 'newest')}",
                     table=log.storage.uri,
                     hint="Start at `latest` for the commits made from now on",
                 )
@@ -170,7 +170,7 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
     until = await until_version(log, wanted)
     if until is not None and isinstance(wanted, datetime | timedelta) and until < (oldest := await _earliest(log)):
         raise LogError(
-            f"there is no version as old as {version!s:.100}; {await _described(log, oldest, 'oldest')}",
+            f"there is no version as old as {version!s:.100}; {await _describe(log, oldest, 'oldest')}",
             table=log.storage.uri,
             hint=f"Ask for version {oldest}, or a later time",
         )
@@ -191,7 +191,7 @@ async def check_range(log: DeltaLog, first: int, last: int) -> None:
     raise ConfigError(
         f"the range from version {first} to {last} goes backwards",
         table=log.storage.uri,
-        hint=(await _described(log, newest, "newest")).replace("the", "The", 1),
+        hint=(await _describe(log, newest, "newest")).replace("the", "The", 1),
     )
 
 
@@ -204,7 +204,7 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
     if version > last:
         newest = await log.latest_version()
         raise LogError(
-            f"there is no version {version} yet; {await _described(log, newest, 'newest')}",
+            f"there is no version {version} yet; {await _describe(log, newest, 'newest')}",
             table=log.storage.uri,
             hint=f"Start at `latest`, or at a version up to {newest + 1}; end at `now`",
         )
@@ -221,7 +221,7 @@ async def _resolve(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str
     newest = await log.latest_version()
     if newest + 1 + bound < 0:
         raise LogError(
-            f"there is no version {bound}: {await _described(log, newest, 'newest')}, and is version -1",
+            f"there is no version {bound}: {await _describe(log, newest, 'newest')}, and is version -1",
             table=log.storage.uri,
             hint="The oldest is `earliest`",
         )
@@ -232,7 +232,7 @@ def _now_ms(now_ms: int | None) -> int:
     return SystemClock().now_ms() if now_ms is None else now_ms
 
 
-async def _described(log: DeltaLog, version: int, which: str) -> str:
+async def _describe(log: DeltaLog, version: int, which: str) -> str:
     """`the newest is 5, of 2026-01-01T00:00:00.000Z`, without the time if the version only has a checkpoint."""
     try:
         entry = await log.entry(version)
@@ -243,13 +243,13 @@ async def _described(log: DeltaLog, version: int, which: str) -> str:
     in_commit = info.in_commit_timestamp if enabled and info is not None else None
     milliseconds = entry.modified_ms if in_commit is None else in_commit
     try:
-        moment = _written(_EPOCH + timedelta(milliseconds=milliseconds))
+        moment = _format_time(_EPOCH + timedelta(milliseconds=milliseconds))
     except OverflowError:  # Python has no times before the year 1 and after 9999
         moment = f"{milliseconds} ms since 1970"
     return f"the {which} is {version}, of {moment}"
 
 
-def _written(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -86,7 +86,7 @@ class PlanStream:
                 state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
             found = await self._snapshot_version(state, tailer, plan_snapshot)
             if found is not None:
-                return replace(found, plan=self._pruned(found.plan))
+                return replace(found, plan=self._prune(found.plan))
 
     async def listed_snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, least_bytes: int = 0
@@ -120,7 +120,7 @@ class PlanStream:
         except CdfdError as error:
             raise error.within(table=self.log.storage.uri, version=state.version) from None
 
-    def _pruned(self, made: ChangePlan) -> ChangePlan:
+    def _prune(self, made: ChangePlan) -> ChangePlan:
         return made if self.rows.shape.where is None else prune(made, self.rows.shape.where, self.target)
 
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
@@ -225,7 +225,7 @@ class PlanStream:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
-        made = self._pruned(made)
+        made = self._prune(made)
         if previous is not None:
             begun = commit.version in self.unrefined
             made = refine(made, commit, header, previous, self.rows, begun=begun)

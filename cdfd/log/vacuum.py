@@ -74,7 +74,7 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     # that were removed within this retention, because the table's was shorter then.
     named = vacuum.NamedFiles.union([kept, *[each async for each in _named_since(log, cutoff)]])
     with Within(log.storage.uri, state.version):
-        files = await _other_files(log.storage, _unnamed(listed, named), named)
+        files = await _other_files(log.storage, _without_names(listed, named), named)
     return Removable(state.version, wanted, tuple(files))
 
 
@@ -90,7 +90,7 @@ async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:
         await asyncio.gather(*(one(file.path) for file in files[start : start + _PAGE]))
 
 
-def _unnamed(listed: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
+def _without_names(listed: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
     unnamed = vacuum.unnamed([stat.path for stat in listed], named.inside)
     return [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
 

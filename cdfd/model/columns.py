@@ -177,7 +177,7 @@ class VersionColumns:
             self._timestamps = _numbers(_TIMESTAMP, count, lambda numbers: numbers.fill(self._timestamp_ms))
         constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
         columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self._complete(batch.schema))
 
     def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:
         """The same for rows of several versions.
@@ -195,9 +195,9 @@ class VersionColumns:
             array_of(np.repeat(timestamps, counts)).view(_TIMESTAMP),
             array_of(numbered),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self._complete(batch.schema))
 
-    def _completed(self, schema: pa.Schema) -> pa.Schema:
+    def _complete(self, schema: pa.Schema) -> pa.Schema:
         if self._schema is None or self._schema[0] != schema:
             self._schema = schema, pa.schema([*schema, *CHANGE_COLUMNS[1:]])
         return self._schema[1]

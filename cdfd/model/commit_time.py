@@ -25,9 +25,9 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     if in_commit_timestamps_enabled(header.metadata):
         stated = None if commit.info is None else commit.info.in_commit_timestamp
         if stated is None:
-            raise _untimed(commit, "in-commit timestamps are enabled, but the commit has none")
+            raise _no_time(commit, "in-commit timestamps are enabled, but the commit has none")
         if not 0 <= stated <= LATEST_MS:
-            raise _untimed(commit, f"the in-commit timestamp {stated} is not a time")
+            raise _no_time(commit, f"the in-commit timestamp {stated} is not a time")
         return stated
     return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
 
@@ -37,5 +37,5 @@ def file_time(modified_ms: int, earliest_ms: int = 0) -> int:
     return min(max(modified_ms, earliest_ms), LATEST_MS)
 
 
-def _untimed(commit: Commit, what: str) -> LogError:
+def _no_time(commit: Commit, what: str) -> LogError:
     return LogError(what, version=commit.version, path=f"{paths.LOG}/{paths.commit_name(commit.version)}")

@@ -42,7 +42,7 @@ def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") 
     """
     if not previous.metadata.partition_columns:
         return False
-    return any(not _complete(remove, previous) for remove in _removed(commit, changes))
+    return any(not _complete(remove, previous) for remove in _removes(commit, changes))
 
 
 def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
@@ -50,10 +50,10 @@ def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") 
 
     Some deployed writers remove a file with another deletion vector than it has, and mean the file.
     """
-    return has_deletion_vectors(previous.protocol) and any(_removed(commit, changes))
+    return has_deletion_vectors(previous.protocol) and any(_removes(commit, changes))
 
 
-def _removed(commit: Commit, changes: Changes) -> Iterator[Remove]:
+def _removes(commit: Commit, changes: Changes) -> Iterator[Remove]:
     """The removes of files whose rows a commit deletes."""
     if commit.removes and not _from_cdc(commit, changes) and not _changed_nothing(commit):
         added = {add.path for add in commit.adds if add.data_change}
@@ -92,10 +92,10 @@ def plan(
     scans: Sequence[FileScan] = ()
     origin: Origin = "files"
     if _from_cdc(commit, changes):
-        scans = in_phases(_ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
+        scans = in_phases(_order(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
         origin = "cdc"
     elif not _changed_nothing(commit):
-        scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
+        scans = _many_inserts(commit) or _order(_from_files(commit, header, previous or header, before))
     _check_columns(header.schema, scans)
     cross_partition = _cross_partition(scans) if origin == "cdc" else ()
     return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
@@ -227,7 +227,7 @@ def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
 _ORDER = {None: 0, "delete": 1, "insert": 2}
 
 
-def _ordered(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
+def _order(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
     """Deletes, then inserts, each by path; rows of a file stay in the order of the file.
 
     With an order by path alone, an updated row that moved to another file could be inserted before it is deleted. Consumers that keep the

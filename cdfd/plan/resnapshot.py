@@ -43,7 +43,7 @@ class NumberedFiles:
 
     def __init__(self, scans: LiveScans) -> None:
         self.scans = scans
-        self._paths: pa.Array = _combined(scans.files.paths)
+        self._paths: pa.Array = _combine(scans.files.paths)
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -167,6 +167,6 @@ def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
     return None if vector is None else vector.unique_id
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
+def _combine(column: pa.ChunkedArray) -> pa.Array:
     combined = column.combine_chunks()
     return combined if isinstance(combined, pa.Array) else combined.chunk(0)

@@ -92,11 +92,11 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
 
 def take_standard_error() -> None:
     """Log whatever the process and its libraries would write to standard error, so that every line there is a line of the log."""
-    sys.excepthook, threading.excepthook, sys.unraisablehook = _unexpected, _ended_thread, _ignored
+    sys.excepthook, threading.excepthook, sys.unraisablehook = _log_unexpected, _ended_thread, _log_ignored
     sys.stderr = _LoggedStream(sys.stderr)
 
 
-def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _log_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """For `sys.excepthook`: log an exception that ends the process and is not a `CdfdError`."""
     extra = {"family": "internal", "exit_code": 1}
     logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
@@ -111,7 +111,7 @@ def _ended_thread(ended: threading.ExceptHookArgs) -> None:
         )
 
 
-def _ignored(ignored: "sys.UnraisableHookArgs") -> None:
+def _log_ignored(ignored: "sys.UnraisableHookArgs") -> None:
     """For `sys.unraisablehook`: log an exception that Python ignores, such as one in a destructor."""
     where = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
     _libraries.warning("%s in %s", ignored.err_msg or "ignored an exception", where, exc_info=ignored.exc_value)

@@ -89,7 +89,7 @@ def _to_instant(source: Any, target: pa.DataType) -> Convert | None:
     if source.unit == "us":
         return lambda array: array.view(target)
     if source.unit == "ns":
-        return lambda array: _floored(array).view(target)
+        return lambda array: _floor(array).view(target)
     scaled = pa.timestamp("us", source.tz)
     return lambda array: array.cast(scaled).view(target)
 
@@ -98,7 +98,7 @@ def _to_wall_clock(source: pa.DataType, target: pa.DataType) -> Convert | None:
     return _cast_to(target) if pa.types.is_date32(source) else _to_instant(source, target)
 
 
-def _floored(array: pa.Array[Any]) -> pa.Array[Any]:
+def _floor(array: pa.Array[Any]) -> pa.Array[Any]:
     """Nanoseconds as whole microseconds, toward the past as Spark does; a cast would go toward 1970."""
     ticks = array.view(pa.int64())
     if not ticks.null_count:
@@ -121,11 +121,11 @@ def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
     if pa.types.is_integer(source):
         return _cast_to(target) if kind.precision - kind.scale >= _INTEGER_DIGITS[source.bit_width] else None
     if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
-        return lambda array: _unscaled(array, source.byte_width, kind.scale).cast(target)
+        return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)
     return None
 
 
-def _unscaled(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
+def _unscale(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
     """Decimals from Parquet's bytes (two's complement, big-endian) without an annotation."""
     count = len(array)
     data = array.buffers()[1]

@@ -113,17 +113,17 @@ class Execution:
             CdfdError: see `read`. It names table, version and file.
         """
         is_plain = self.rows.is_plain
-        batches = self._shaped(plans, start, joined and is_plain)
+        batches = self._shape(plans, start, joined and is_plain)
         return batches if is_plain else filled(batches)
 
-    def _shaped(
+    def _shape(
         self, plans: Iterable[ChangePlan], start: Position | None, joined: bool
     ) -> Generator[ChangeBatch, None, None]:
         shape, drops = self.rows.shape, self.rows.drop_unchanged
         shaper = None if shape.is_plain else RowShaper(shape)
         # An update of a column that is read for the filter alone changes nothing that is published.
         narrowed = shape.where is not None and shape.columns is not None
-        for run in whole_pairs(self._numbered(plans, start)):
+        for run in whole_pairs(self._number(plans, start)):
             for batch in (run,) if joined else run.by_version():
                 plan = batch.plan
                 # The images of large change data files are not matched by the key: only neighbours are pairs.
@@ -135,7 +135,7 @@ class Execution:
                     batch = replace(batch, rows=without_no_ops(batch.rows))
                 yield batch
 
-    def _numbered(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
+    def _number(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
         """The rows that are read, with their change columns. Ordinals begin at 0 in each version after the first."""
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
@@ -168,7 +168,7 @@ class Execution:
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
         for joins, some in groupby(planned, lambda each: self._joins(each[0])):
             if joins:
-                scans = (each for plan, part in some for each in self._prefetched(plan, plan.scans[part:]))
+                scans = (each for plan, part in some for each in self._prefetch(plan, plan.scans[part:]))
                 yield from self._tasks_of_files(scans)
             else:
                 for plan, part in some:
@@ -196,7 +196,7 @@ class Execution:
         plain = plan.origin != "cdc" and plan.refinement is None
         return plain and self.files.reads_whole and self.rows.shape.where is None
 
-    def _prefetched(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
+    def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
         """The scans of a plan. A remote store prefetches those that come some files later."""
         remote = self.files.storage.remote
         ahead = files_ahead(plan) if remote else 0
@@ -217,7 +217,7 @@ class Execution:
             yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
             return
         if refinement is not None:
-            version = self.refined.of(self._refined(plan))
+            version = self.refined.of(self._refine(plan))
             yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
             return
         yield from self._tasks_of_scans(plan, scans, plan.cross_partition)
@@ -226,7 +226,7 @@ class Execution:
         """The tasks of change data files whose images may have to be matched by the key."""
 
         def version() -> RefinedVersion:
-            return self.refined.of(self._refined(plan))
+            return self.refined.of(self._refine(plan))
 
         if len(sources) == 1:
             yield partial(self._reader.read_images, plan, sources[0], version)
@@ -260,7 +260,7 @@ class Execution:
         for images in orders.joined:
             yield images.find_pairs
         handover: Future[Any] | None
-        for _, scan in self._prefetched(plan, scans):
+        for _, scan in self._prefetch(plan, scans):
             is_early = scan.image_phase == "early"
             if scan.path in joined:
                 images = joined[scan.path]
@@ -297,7 +297,7 @@ class Execution:
         # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
         return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
 
-    def _refined(self, plan: ChangePlan) -> RefinedVersion:
+    def _refine(self, plan: ChangePlan) -> RefinedVersion:
         # Its files are read by one of the threads that read buckets.
         workers = 1 if is_small(plan.size) else self._parallel_scans()
         return RefinedVersion(

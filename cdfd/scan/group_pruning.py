@@ -26,7 +26,7 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
     if found is None or not reader.file.metadata.num_row_groups:
         return frozenset()
     sources = reader.layout.projection.file_columns
-    groups = found({name for column in where.names if (name := sources.get(_spelled(column, schema))) is not None})
+    groups = found({name for column in where.names if (name := sources.get(_spelling(column, schema))) is not None})
     may_have_rows = compile_pruning(where, schema)
     return frozenset(
         number
@@ -35,7 +35,7 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
     )
 
 
-def _spelled(column: str, schema: TableSchema) -> str:
+def _spelling(column: str, schema: TableSchema) -> str:
     child = schema.find((column,))
     return column if child is None else child.name
 

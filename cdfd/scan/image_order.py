@@ -281,7 +281,7 @@ def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
         rows |= RowSet.of_array(np.flatnonzero(found) + first).bitmap
 
 
-def _divided(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:
+def _divide(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:
     """The early rows and the late ones of a batch, whose first row is row `row` of the file."""
     count = batch.num_rows
     late_rows = late.count(row, count)
@@ -349,7 +349,7 @@ class ReorderBuffer:
         """The early rows of a file's batches, as long as the late ones fit into the budget; `reread_from` is where that ended."""
         row = 0
         for batch in batches:
-            early_rows, late_rows = _divided(batch, row, late)
+            early_rows, late_rows = _divide(batch, row, late)
             size = sum(rows.nbytes for rows in late_rows)
             if late_rows and not self.budget.reserve(size):
                 self.reread_from = row

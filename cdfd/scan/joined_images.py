@@ -176,7 +176,7 @@ class JoinedImages:
                 yield from map(RowBatch, early)
         except READ_ERRORS:
             self._reread_from = 0
-            for _ in self._drained(budget):
+            for _ in self._drain(budget):
                 pass
             raise
         finally:
@@ -184,7 +184,7 @@ class JoinedImages:
 
     def late(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget) -> Iterator[RowBatch]:
         """The late rows of all files, after `early`. Arguments and errors are those of `early`."""
-        yield from self._drained(budget)
+        yield from self._drain(budget)
         if self._reread_from is None:
             return
         found = False
@@ -195,7 +195,7 @@ class JoinedImages:
         if not found:
             raise DataError("the files were read in other batches")
 
-    def _drained(self, budget: MemoryBudget) -> Iterator[RowBatch]:
+    def _drain(self, budget: MemoryBudget) -> Iterator[RowBatch]:
         while self._late:
             found, size = self._late.pop(0)
             budget.release(size)
@@ -212,7 +212,7 @@ class JoinedImages:
         written[written == MOVED] = POST_IMAGE
         types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
         for batch in files.batches(schema, self._files, batch_rows, types.slice):
-            yield row, *_divided(batch, row, order)
+            yield row, *_divide(batch, row, order)
             row += batch.num_rows
 
     def _order(self, codes: Sequence[Codes]) -> _Files:
@@ -273,7 +273,7 @@ def _files_of(row: int, count: int, starts: Sequence[int]) -> Iterable[tuple[int
         yield number, start, end - start
 
 
-def _divided(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.RecordBatch], list[RowBatch]]:
+def _divide(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.RecordBatch], list[RowBatch]]:
     """The early rows and the late ones of a batch, whose first row is row `row`."""
     count = batch.num_rows
     mask = order.late[row : row + count]

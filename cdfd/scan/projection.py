@@ -182,13 +182,15 @@ class _FieldIndex:
         if self.mode is ColumnMappingMode.ID:
             key: str | int | None = column_id(child)
             if key is None:
-                raise LogError(f"column {_dotted(path)} has no id, and the table finds its columns by id")
+                raise LogError(f"column {_path_text(path)} has no id, and the table finds its columns by id")
             found = self.exact.get(key, [])
         else:
             key = physical_name(child, self.mode)
             found = self.exact.get(key) or self.folded.get(key.lower(), [])
         if len(found) > 1:
-            raise DataError(f"column {_dotted(path)} fits {len(found)} columns of the file", hint="each must fit one")
+            raise DataError(
+                f"column {_path_text(path)} fits {len(found)} columns of the file", hint="each must fit one"
+            )
         return found[0] if found else None
 
 
@@ -219,7 +221,7 @@ class _Resolver:
             return lambda array: pa.nulls(len(array), target)
         if convert is None:
             raise DataError(
-                f"column {_dotted(path)}: file has {source!s:.200}, table says {kind!s:.200}",
+                f"column {_path_text(path)}: file has {source!s:.200}, table says {kind!s:.200}",
                 hint="the file does not match the table's schema",
             )
         return convert
@@ -321,5 +323,5 @@ def _children(kind: Any) -> list[pa.Field[Any]]:
     return [kind.field(position) for position in range(kind.num_fields)] if kind.num_fields else []
 
 
-def _dotted(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return f"{'.'.join(path)!r:.200}"

@@ -132,7 +132,7 @@ def read(
                 buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
             if buffer.needs_pairs and not buffer.order.by_key:
                 return
-            yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
+            yield from _reorder(reader, scan.image_phase, buffer, (batch_rows, use_threads))
         elif excluded:
             for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
                 yield RowBatch(batch, skipped)
@@ -140,7 +140,7 @@ def read(
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
 
 
-def _reordered(
+def _reorder(
     reader: FileReader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[RowBatch]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""

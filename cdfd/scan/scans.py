@@ -82,7 +82,7 @@ class ScanReader:
             CdfdError: the file cannot be read. If it is gone, `on_missing` is called.
         """
         try:
-            schema = self._selected(plan, scan)
+            schema = self._select_schema(plan, scan)
             for found in rows_of(
                 scan,
                 schema,
@@ -193,7 +193,7 @@ class ScanReader:
         try:
             try:
                 if is_early or images.early_read.result():
-                    schema = self._selected(plan, first)
+                    schema = self._select_schema(plan, first)
                     options = schema, self.batch_rows, budget
                     pairs = first.pairs and orders.paired
                     for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
@@ -212,7 +212,7 @@ class ScanReader:
         """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
         done = 0
         try:
-            schema = self._selected(*group[0])
+            schema = self._select_schema(*group[0])
             for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
                 yield found
                 done += found.rows.num_rows
@@ -237,7 +237,7 @@ class ScanReader:
         """Whether columns are decoded in parallel: files side by side take a fifth less time than columns side by side."""
         return self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
 
-    def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
+    def _select_schema(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
         schema = self.select(scan.schema or plan.schema)
         check_names(child.name for child in schema.struct)
         return schema

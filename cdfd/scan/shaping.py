@@ -81,7 +81,7 @@ class RowShaper:
             columns = self._columns(batch.schema, batch.rows.schema)
             rows = batch.rows
             if rows.num_rows and columns.filter is not None:
-                rows = _filtered(rows, columns.filter)
+                rows = _filter(rows, columns.filter)
             if rows.num_rows and self.shape.excluded:
                 codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
                 rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
@@ -98,7 +98,7 @@ class RowShaper:
         return columns
 
 
-def _filtered(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
+def _filter(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
     """The rows that satisfy a filter, with the change types that they have for a reader who sees no others."""
     mask, codes = where.mask(rows), codes_of_rows(rows)
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():

@@ -50,7 +50,7 @@ def to_json(array: pa.Array) -> pa.Array:
     if metadata is None or metadata.null_count:
         raise malformed("no metadata")
     try:
-        found = _shredded(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
+        found = _unshred(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
         text = found.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise DataError(f"variants do not fit into one batch: {error}", hint=_HINT) from error
@@ -79,7 +79,7 @@ def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
     return decoded.spread(which)
 
 
-def _shredded(array: pa.Array, metadata: pa.Array) -> pa.Array:
+def _unshred(array: pa.Array, metadata: pa.Array) -> pa.Array:
     """Texts of shredded variants ("Reconstructing a Shredded Variant")."""
     group = _group(array, 0)
     names = functools.lru_cache(_NAMES_KEPT)(Names)
@@ -102,15 +102,15 @@ class _Texts:
     def add(self, writer: VariantWriter) -> None:
         """Add the text of one variant."""
         self._texts.append(writer.text())
-        self._bound(self._length + len(self._texts[-1]))
+        self._check_length(self._length + len(self._texts[-1]))
 
     def spread(self, which: npt.NDArray[np.int64]) -> pa.Array:
         """The text of each row; `which` has the number of each row's text."""
         lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
-        self._bound(int(lengths[which].sum()))
+        self._check_length(int(lengths[which].sum()))
         return array_of(self._texts, pa.large_binary()).take(array_of(which))
 
-    def _bound(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         self._length = length
         if length > _MAX_BATCH_BYTES:
             raise DataError(f"variants of a batch with more than {_MAX_BATCH_BYTES} bytes of JSON", hint=_HINT)
@@ -231,11 +231,11 @@ def _group(array: pa.Array, depth: int) -> _Group:
     value, typed = columns.get("value"), columns.get("typed_value")
     return _Group(
         None if value is None else _binary(value).to_pylist(),
-        None if typed is None else _typed(_plain(typed), depth),
+        None if typed is None else _typed_value(_plain(typed), depth),
     )
 
 
-def _typed(array: pa.Array, depth: int) -> _Typed:
+def _typed_value(array: pa.Array, depth: int) -> _Typed:
     kind = array.type
     present = array.is_valid()
     if pa.types.is_struct(kind):

@@ -70,7 +70,7 @@ class Names:
         if len(metadata) < self._first:
             raise malformed(f"metadata ends before its {size} names")
         self._metadata = metadata
-        self._offsets = _unsigned(metadata, 1 + width, width, size + 1)
+        self._offsets = _unsigned_ints(metadata, 1 + width, width, size + 1)
         self._known: dict[int, Name] = {}
         self._known_lists: dict[tuple[bytes, int], list[Name]] = {}
 
@@ -78,7 +78,7 @@ class Names:
         """Names of an object's fields, given their ids of `width` bytes each. Most objects of a column share them."""
         names = self._known_lists.get((ids, width))
         if names is None:
-            names = [self._name(number) for number in _unsigned(ids, 0, width, len(ids) // width)]
+            names = [self._name(number) for number in _unsigned_ints(ids, 0, width, len(ids) // width)]
             if len({name.raw for name in names}) < len(names):
                 raise malformed("an object with two fields of one name")
             self._known_lists[ids, width] = names
@@ -149,7 +149,7 @@ class VariantWriter:
         if first > end:
             raise malformed(f"an object ends before its {count} fields")
         names = self._names.several(data[place : place + count * id_width], id_width)
-        offsets = _unsigned(data, place + count * id_width, offset_width, count + 1)
+        offsets = _unsigned_ints(data, place + count * id_width, offset_width, count + 1)
         # Values may be in any order: each ends where the next one in place begins.
         in_place = [*sorted(offsets[:-1]), offsets[-1]]
         _check_places(in_place, first, end)
@@ -174,7 +174,7 @@ class VariantWriter:
         first = place + (count + 1) * width
         if first > end:
             raise malformed(f"an array ends before its {count} elements")
-        offsets = _unsigned(data, place, width, count + 1)
+        offsets = _unsigned_ints(data, place, width, count + 1)
         _check_places(offsets, first, end)
         pieces = self.pieces
         pieces.append(b"[")
@@ -210,7 +210,7 @@ def _bytes(data: bytes, start: int, end: int, length: int) -> bytes:
     return data[start : start + length]
 
 
-def _unsigned(data: bytes, start: int, width: int, count: int) -> list[int]:
+def _unsigned_ints(data: bytes, start: int, width: int, count: int) -> list[int]:
     """`count` unsigned little-endian integers; the caller has made sure that they are there."""
     if width == 1:
         return list(data[start : start + count])
@@ -312,20 +312,20 @@ def _date(days: int) -> str:
     return f"{text}-{month:02}-{day - (153 * shifted + 2) // 5 + 1:02}"
 
 
-def _signed(content: bytes) -> int:
+def _signed_int(content: bytes) -> int:
     return int.from_bytes(content, "little", signed=True)
 
 
 def _integer(content: bytes) -> bytes:
-    return str(_signed(content)).encode()
+    return str(_signed_int(content)).encode()
 
 
 def _decimal(content: bytes) -> bytes:
-    return decimal_text(_signed(content[1:]), content[0])
+    return decimal_text(_signed_int(content[1:]), content[0])
 
 
 def _timestamp(digits: int, zone: str) -> Callable[[bytes], bytes]:
-    return lambda content: timestamp_text(_signed(content), digits, zone)
+    return lambda content: timestamp_text(_signed_int(content), digits, zone)
 
 
 _BINARY, _STRING = 15, 16
@@ -342,11 +342,11 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], bytes]]] = {
     8: (5, _decimal),
     9: (9, _decimal),
     10: (17, _decimal),
-    11: (4, lambda content: date_text(_signed(content))),
+    11: (4, lambda content: date_text(_signed_int(content))),
     12: (8, _timestamp(_MICROSECOND, "Z")),
     13: (8, _timestamp(_MICROSECOND, "")),
     14: (4, lambda content: float_text(struct.unpack("<f", content)[0])),
-    17: (8, lambda content: time_text(_signed(content))),
+    17: (8, lambda content: time_text(_signed_int(content))),
     18: (8, _timestamp(_NANOSECOND, "Z")),
     19: (8, _timestamp(_NANOSECOND, "")),
     20: (16, uuid_text),

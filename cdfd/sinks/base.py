@@ -237,7 +237,7 @@ class Connector(OwnTopics, ABC):
         return
 
     @abstractmethod
-    def opened(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
+    def open(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
         """Open the sink of a table, and close it at the end of the block. Opening takes the table over from another process, or fails.
 
         Raises:
@@ -309,7 +309,7 @@ class Connector(OwnTopics, ABC):
         """
         if to is None and await self.position(table) is None:
             return
-        async with self.opened(table) as sink:
+        async with self.open(table) as sink:
             stands = await sink.last_position()
             hint = None if self.before_reset is None else f"First {self.before_reset}, then repeat this command"
             if to is None:
@@ -358,6 +358,6 @@ class Connector(OwnTopics, ABC):
         """
         raise UnsupportedError(_NO_BACKFILLS)
 
-    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[Sink]:
-        """As `opened`, for a backfill; see `backfill` for the arguments and errors."""
+    def open_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[Sink]:
+        """As `open`, for a backfill; see `backfill` for the arguments and errors."""
         raise UnsupportedError(_NO_BACKFILLS)

@@ -53,7 +53,7 @@ class StoredLease(Lease):
     async def read(self) -> Claim | None:
         """Read the objects after the last one that is known; see the port."""
         now = self._monotonic()
-        with self._translated():
+        with self._translate():
             if self._number is None or now - self._known_at > self._pause:
                 await self._list()
             else:
@@ -64,7 +64,7 @@ class StoredLease(Lease):
     async def write(self, claim: Claim) -> None:
         """Put the next object, if it is absent; see the port. If another process has put it, nothing is written."""
         number = 1 if self._number is None else self._number + 1
-        with self._translated():
+        with self._translate():
             try:
                 await self._storage.put_if_absent(self._path(number), claim.text().encode())
             except ExistsError:
@@ -115,7 +115,7 @@ class StoredLease(Lease):
         return f"{self._prefix}{number:0{_DIGITS}d}.json"
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate(self) -> Iterator[None]:
         try:
             yield
         except StorageError as error:

@@ -53,7 +53,7 @@ def lag(progress: StreamingQueryProgress) -> list[Lag]:
         progress: of a query, such as `query.lastProgress`, or the progress of an event of a `StreamingQueryListener`.
     """
     return [
-        _planned(offset, round(datetime.fromisoformat(progress.timestamp).timestamp() * 1000))
+        _plan(offset, round(datetime.fromisoformat(progress.timestamp).timestamp() * 1000))
         for offset in source_offsets(progress)
     ]
 
@@ -97,7 +97,7 @@ def _parse(text: str) -> object:
         return ast.literal_eval(text)
 
 
-def _planned(offset: Offset, at_ms: int) -> Lag:
+def _plan(offset: Offset, at_ms: int) -> Lag:
     backlog = offset.backlog
     if backlog is None:
         return Lag(0, 0, 0.0)

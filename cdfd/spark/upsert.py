@@ -189,7 +189,7 @@ class Upsert:
         if not self._found:
             empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
             _create(empty, self.target, self.partition_by, self.properties)
-        there = _opened(spark, self.target).columns
+        there = _open(spark, self.target).columns
         wanted = [name for name in newest.columns if name not in (_DELETED, COMMIT_TIMESTAMP)]
         known = {name.lower() for name in there}
         missing = [name for name in wanted if name.lower() not in known]
@@ -226,7 +226,7 @@ class Upsert:
             )
         if self.remembered is not None and batch_id % _BATCHES_BETWEEN_SWEEPS == _BATCHES_BETWEEN_SWEEPS - 1:
             _forget(spark, self.deleted, self.remembered)
-        known = _opened(spark, self.deleted).alias("t")
+        known = _open(spark, self.deleted).alias("t")
         changes = newest.alias("s")
         later = sql.expr(f"{self._same_key()} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
         return changes.join(known, later, "left_anti")
@@ -305,7 +305,7 @@ def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
 
 def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
     """Forget keys that were deleted more than `remembered` before the newest one."""
-    newest = _opened(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
+    newest = _open(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
     if newest is not None:
         oldest = newest - remembered // timedelta(microseconds=1)
         spark.sql(f"DELETE FROM {_identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
@@ -331,7 +331,7 @@ def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properti
         ) from error
 
 
-def _opened(spark: SparkSession, target: str) -> DataFrame:
+def _open(spark: SparkSession, target: str) -> DataFrame:
     return spark.read.format("delta").load(target) if _is_path(target) else spark.table(target)
 
 

@@ -85,7 +85,7 @@ class FsspecStorage:
         """Objects of a folder. All are requested at once, because fsspec has no pages; see the port."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
-        stats = await self._run("list", prefix, lambda: self._listed(folder), checked=True)
+        stats = await self._run("list", prefix, lambda: self._list(folder), checked=True)
         for path in sorted(stats):
             if path.startswith(prefix) and path > start_after and not path.endswith("/"):
                 yield stats[path]
@@ -173,7 +173,7 @@ class FsspecStorage:
             raise NotFoundError("there is no object with that name", path=path)
         return _as_stat(path, info)
 
-    def _listed(self, folder: str) -> dict[str, Stat]:
+    def _list(self, folder: str) -> dict[str, Stat]:
         key = f"{self._root}/{folder}".rstrip("/")
         try:
             entries = self._system.ls(key, detail=True)

@@ -139,7 +139,7 @@ def _json(kind: Any) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
-def _named(name: str) -> Callable[[Any, RecordNames], Any]:
+def _by_name(name: str) -> Callable[[Any, RecordNames], Any]:
     return lambda _kind, _names: name
 
 
@@ -151,20 +151,20 @@ _STRINGS: Final = (types.is_string, types.is_large_string, types.is_string_view)
 _BYTES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view)
 _LISTS: Final = (types.is_list, types.is_large_list, types.is_fixed_size_list)
 _TYPES: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, RecordNames], Any]], ...]] = (
-    (types.is_null, _named("null")),
-    (types.is_boolean, _named("boolean")),
+    (types.is_null, _by_name("null")),
+    (types.is_boolean, _by_name("boolean")),
     (types.is_int8, _attribute("int", "int8")),
     (types.is_int16, _attribute("int", "int16")),
-    *((matches, _named("int")) for matches in (types.is_uint8, types.is_uint16, types.is_int32)),
-    *((matches, _named("long")) for matches in (types.is_uint32, types.is_int64)),
-    *((matches, _named("float")) for matches in (types.is_float16, types.is_float32)),
-    (types.is_float64, _named("double")),
+    *((matches, _by_name("int")) for matches in (types.is_uint8, types.is_uint16, types.is_int32)),
+    *((matches, _by_name("long")) for matches in (types.is_uint32, types.is_int64)),
+    *((matches, _by_name("float")) for matches in (types.is_float16, types.is_float32)),
+    (types.is_float64, _by_name("double")),
     (types.is_decimal128, _decimal),
     (types.is_date, lambda _kind, _names: _logical("int", "date")),
     (types.is_timestamp, _timestamp),
     (lambda kind: types.is_time(kind) and kind.unit != "ns", _time),
-    *((matches, _named("string")) for matches in _STRINGS),
-    *((matches, _named("bytes")) for matches in _BYTES),
+    *((matches, _by_name("string")) for matches in _STRINGS),
+    *((matches, _by_name("bytes")) for matches in _BYTES),
     (types.is_fixed_size_binary, _fixed),
     (_json, _attribute("string", "json")),
     (types.is_struct, _struct),

@@ -91,7 +91,7 @@ class _Columnator:
 
     def shape(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Shape:
         """The shape of values at a path. Adds their columns."""
-        schema, namespace = self._resolved(schema, namespace)
+        schema, namespace = self._resolve(schema, namespace)
         simple = self._simple(schema)
         if simple is not None:
             kind, arrow, symbols = simple
@@ -150,7 +150,7 @@ class _Columnator:
 
     def _item(self, path: str, schema: Any, parent: str | None, namespace: str) -> tuple[int, Shape, bool]:
         """An array column: its number, the shape of its items, and whether their values are in the same column."""
-        resolved, inside = self._resolved(schema, namespace)
+        resolved, inside = self._resolve(schema, namespace)
         simple = self._simple(resolved)
         if simple is not None:
             kind, arrow, symbols = simple
@@ -169,7 +169,7 @@ class _Columnator:
     def _union(self, path: str | None, schema: list[Any], parent: str | None, namespace: str) -> Union:
         branches: list[Branch | None] = []
         for each in schema:
-            resolved, inside = self._resolved(each, namespace)
+            resolved, inside = self._resolve(each, namespace)
             if isinstance(resolved, list):
                 raise TrevniError("a union of the Avro schema is directly in another one")
             if _type(resolved) == "null":
@@ -180,7 +180,7 @@ class _Columnator:
             branches.append(Branch(column, shape, inner, name))
         return Union(tuple(branches))
 
-    def _resolved(self, schema: Any, namespace: str) -> tuple[Any, str]:
+    def _resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
         """A schema instead of its name, and the namespace around it. Remembers named types."""
         while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
             # {"type": {"type": "int"}} is the type within.
@@ -205,7 +205,7 @@ class _Columnator:
                 "map",
             )
         ):
-            return self._resolved(schema["type"], namespace)
+            return self._resolve(schema["type"], namespace)
         return schema, namespace
 
     def _simple(self, schema: Any) -> tuple[ValueType, Any, tuple[str, ...] | None] | None:

@@ -57,11 +57,11 @@ class Codec(StrEnum):
         """
         match self:
             case Codec.DEFLATE:
-                plain: bytes | memoryview = _deflated(data, size)
+                plain: bytes | memoryview = _inflate(data, size)
             case Codec.SNAPPY:
-                plain = _snapped(data, size)
+                plain = _unsnap(data, size)
             case Codec.BZIP2:
-                plain = _bzipped(data, size)
+                plain = _unbzip(data, size)
             case _:
                 plain = data
         if len(plain) != size:
@@ -73,7 +73,7 @@ class Codec(StrEnum):
 _SNAPPY = pa.Codec("snappy")
 
 
-def _deflated(data: bytes | memoryview, size: int) -> bytes:
+def _inflate(data: bytes | memoryview, size: int) -> bytes:
     if size > _DEFLATE_RATIO * len(data) + _SLACK:
         raise TrevniError(f"{len(data)} bytes of a deflated block cannot have {size} bytes decompressed")
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -89,7 +89,7 @@ def _deflated(data: bytes | memoryview, size: int) -> bytes:
     return plain
 
 
-def _snapped(data: bytes | memoryview, size: int) -> memoryview:
+def _unsnap(data: bytes | memoryview, size: int) -> memoryview:
     declared = _snappy_size(data)
     if declared != size:
         raise TrevniError(f"the Snappy block says that it has {declared} bytes, and its descriptor says {size}")
@@ -111,7 +111,7 @@ def _snappy_size(data: bytes | memoryview) -> int:
     raise TrevniError("the Snappy block is truncated")
 
 
-def _bzipped(data: bytes | memoryview, size: int) -> bytes:
+def _unbzip(data: bytes | memoryview, size: int) -> bytes:
     """The first bytes alone: the oldest version of the reference also compresses the unused rest of its buffer."""
     expand = bz2.BZ2Decompressor()
     try:

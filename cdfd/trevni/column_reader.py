@@ -106,7 +106,7 @@ class ColumnReader:
 
     def _append(self, first: int, last: int) -> None:
         try:
-            decoded = self._decoded(first, last)
+            decoded = self._decode(first, last)
         except TrevniError as error:
             block = first if error.block is None else error.block
             raise error.at(column=self.column.name, block=block, offset=int(self.table.starts[block])) from None
@@ -117,7 +117,7 @@ class ColumnReader:
         if begin < self._row and len(self._pieces) == 1 and self.column.parent is None:
             self._skip(piece, self._row - begin)
 
-    def _decoded(self, first: int, last: int) -> Decoded:
+    def _decode(self, first: int, last: int) -> Decoded:
         decoder = block_decoder(self.table, first, last, runs=self._runs)
         begins = self.table.starts[first:last]
         ends = begins + self.table.stored[first:last] + self.column.checksum.size

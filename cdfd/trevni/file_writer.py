@@ -111,7 +111,7 @@ class FileWriter:
             TrevniError: a row is larger than a block can be.
         """
         self.num_rows += rows
-        run([_bound(writer, each) for writer, each in zip(self._writers, columns, strict=True)])
+        run([_writing_of(writer, each) for writer, each in zip(self._writers, columns, strict=True)])
 
     def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
         """The bytes of the file, in parts."""
@@ -130,5 +130,5 @@ class FileWriter:
             yield from self._store.parts(number)
 
 
-def _bound(writer: ColumnWriter, rows: ColumnRows) -> Callable[[], None]:
+def _writing_of(writer: ColumnWriter, rows: ColumnRows) -> Callable[[], None]:
     return lambda: writer.write(*rows)

@@ -202,7 +202,7 @@ class TableReader:
         table = self.reader.blocks(leaf.column)
         assert table.first_values is not None
         first: Any = table.first_values
-        order = _signed if pa.types.is_decimal(leaf.arrow) else _unchanged
+        order = _signed_int if pa.types.is_decimal(leaf.arrow) else _identity
         block = max(0, bisect_left(first, order(physical(leaf, wanted, name)[0].as_py()), key=order) - 1)
         if not len(table):
             return 0
@@ -219,12 +219,12 @@ class TableReader:
         return end if found < 0 else row + int(found)
 
 
-def _signed(decimal: bytes) -> int:
+def _signed_int(decimal: bytes) -> int:
     """A decimal by which decimals can be compared: as bytes, -1 is above 1."""
     return int.from_bytes(decimal, "big", signed=True)
 
 
-def _unchanged(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

@@ -70,10 +70,10 @@ class UnityCatalog:
         if name in self._older or not await self._has_delta_api(name):
             return await self._load_older(name)
         try:
-            return self._parsed(answers.table_of, await self._get(_path(name)), name)
+            return self._parse_answer(answers.table_of, await self._get(_path(name)), name)
         except Refusal as error:
             if error.answer.kind != "UnsupportedTableFormatException":
-                raise self._described(error, name, "load") from None
+                raise self._explain(error, name, "load") from None
         self._older.add(name)
         return await self._load_older(name)
 
@@ -84,8 +84,8 @@ class UnityCatalog:
                 return await self._older_credentials(name, table_id)
             answer = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
         except Refusal as error:
-            raise self._described(error, name, "credentials") from None
-        return self._parsed(answers.credentials_of, answer, name)
+            raise self._explain(error, name, "credentials") from None
+        return self._parse_answer(answers.credentials_of, answer, name)
 
     async def tables(self, schema: str) -> Sequence[str]:
         """The Delta tables of a schema, page by page of the older API, which alone lists them; see the port."""
@@ -98,8 +98,8 @@ class UnityCatalog:
             try:
                 answer = await self._get("/tables", query)
             except Refusal as error:
-                raise self._described(error, schema, "list") from None
-            names, following = self._parsed(answers.page_of, answer, schema)
+                raise self._explain(error, schema, "list") from None
+            names, following = self._parse_answer(answers.page_of, answer, schema)
             # A name that could not be written in a URI of one table is left out.
             tables |= {each for each in names if "." not in each and "/" not in each}
             token = None if following == token else following
@@ -122,8 +122,8 @@ class UnityCatalog:
                 answer = await self._client.ask("GET", "/delta/preview/commits", body=body)
             except Refusal as error:
                 self._resolved.pop(name, None)
-                raise self._described(error, name, "load") from None
-            found, latest = self._parsed(answers.older_commits_of, answer, name)
+                raise self._explain(error, name, "load") from None
+            found, latest = self._parse_answer(answers.older_commits_of, answer, name)
             commits |= {commit.version: commit for commit in found}
             if not found or found[-1].version >= latest or found[-1].version < start:
                 break
@@ -135,8 +135,8 @@ class UnityCatalog:
         try:
             answer = await self._get(f"/tables/{quote(name, safe='')}")
         except Refusal as error:
-            raise self._described(error, name, "load") from None
-        table, kind = self._parsed(answers.older_table_of, answer, name)
+            raise self._explain(error, name, "load") from None
+        table, kind = self._parse_answer(answers.older_table_of, answer, name)
         if kind.upper() != "DELTA":
             raise UnsupportedError(
                 f"the catalog says that the table's format is {kind!r}", hint="cdfd reads Delta tables"
@@ -147,7 +147,7 @@ class UnityCatalog:
         table = (self._resolved.get(name) or (0, None))[1] or await self._older_table(name)
         body = {"table_id": table_id or table.table_id, "operation": "READ"}
         answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
-        return self._parsed(lambda found: answers.older_credentials_of(found, table.location), answer, name)
+        return self._parse_answer(lambda found: answers.older_credentials_of(found, table.location), answer, name)
 
     # --- requests ---
 
@@ -167,20 +167,20 @@ class UnityCatalog:
             # A server without the API has no such address; one with it names the catalog that it does not have.
             if error.answer.status in NO_API and error.answer.kind != "NoSuchCatalogException":
                 return False
-            raise self._described(error, name, "load") from None
+            raise self._explain(error, name, "load") from None
         endpoints = answer.get("endpoints") if isinstance(answer, dict) else None
         return isinstance(endpoints, list) and LOAD in endpoints and CREDENTIALS in endpoints
 
     async def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
         return await self._client.ask("GET", path, parameters)
 
-    def _parsed(self, parse: Callable[[Any], T], answer: Any, name: str) -> T:
+    def _parse_answer(self, parse: Callable[[Any], T], answer: Any, name: str) -> T:
         try:
             return parse(answer)
         except (ValueError, AttributeError, TypeError) as error:
             raise unreadable(f"{error}", f"about {name} to {self._options.host}") from None
 
-    def _described(self, error: Refusal, name: str, doing: str) -> Exception:
+    def _explain(self, error: Refusal, name: str, doing: str) -> Exception:
         """The error as users understand it: what does not exist, or which grant is missing."""
         status = error.answer.status
         if status == 404 and doing != "list":

@@ -70,7 +70,7 @@ class UnityClient:
     def __init__(self, options: UnityOptions, loop: RequestLoop) -> None:
         self.options = options
         self._session: aiohttp.ClientSession | None = None
-        self._tokens = Tokens(options, self._opened)
+        self._tokens = Tokens(options, self._open)
         self._next_at = 0.0
         self._slots = asyncio.Semaphore(CONNECTIONS)
         loop.on_close(self._close)
@@ -109,7 +109,7 @@ class UnityClient:
             else:
                 if 200 <= status < 300:
                     return self._json(data, request)
-                error = self._refused(status, data, request)
+                error = self._refusal(status, data, request)
                 if status == 401 and not renewed and self._tokens.expire():
                     renewed = True
                     continue
@@ -148,7 +148,7 @@ class UnityClient:
     ) -> tuple[int, Mapping[str, str], bytes]:
         token = await self._tokens.token()
         headers = {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
-        session = await self._opened()
+        session = await self._open()
         async with session.request(
             method,
             self.options.endpoint + path,
@@ -161,7 +161,7 @@ class UnityClient:
             data = await read_body(response.content, MAX_ANSWER_BYTES)
             return response.status, response.headers, data
 
-    async def _opened(self) -> aiohttp.ClientSession:
+    async def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             context: ssl.SSLContext | bool = True
             if self.options.ca_file is not None:
@@ -179,9 +179,9 @@ class UnityClient:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise unreadable(f"{len(data)} bytes that are not JSON", self._named(request)) from None
+            raise unreadable(f"{len(data)} bytes that are not JSON", self._with_host(request)) from None
 
-    def _refused(self, status: int, data: bytes, request: str) -> Refusal:
+    def _refusal(self, status: int, data: bytes, request: str) -> Refusal:
         answer = self._answer(status, data)
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
         error = StorageError(
@@ -206,12 +206,12 @@ class UnityClient:
     def _unreachable(self, failure: Exception, request: str) -> StorageError:
         reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
         return StorageError(
-            f"the catalog cannot be reached: {one_line(self._tokens.redacted(reason), 300)}; the request was {self._named(request)}",
+            f"the catalog cannot be reached: {one_line(self._tokens.redacted(reason), 300)}; the request was {self._with_host(request)}",
             hint="Check its address and the network. Versions that it has ratified already are delivered",
             retriable=True,
         )
 
-    def _named(self, request: str) -> str:
+    def _with_host(self, request: str) -> str:
         return f"{request} to {self.options.host}"
 
     async def _close(self) -> None:

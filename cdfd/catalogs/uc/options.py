@@ -99,7 +99,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         if name not in values and not (chosen and name in secrets):
             text = next((environ[variable] for variable in variables if environ.get(variable)), None)
             values |= {} if text is None else {name: text}
-    return _checked(values, tuple(sorted(store.items())))
+    return _check(values, tuple(sorted(store.items())))
 
 
 def _value(name: str, value: object) -> object:
@@ -121,7 +121,7 @@ def _value(name: str, value: object) -> object:
     return value
 
 
-def _checked(values: dict[str, object], store: tuple[tuple[str, object], ...]) -> UnityOptions:
+def _check(values: dict[str, object], store: tuple[tuple[str, object], ...]) -> UnityOptions:
     endpoint = values.get("endpoint")
     if endpoint is None:
         raise ConfigError(

@@ -238,7 +238,7 @@ class Backfill:
     @asynccontextmanager
     async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[Sink, Position]]:
         """The sink, and its position in the backfill. Opening it has fenced other processes."""
-        async with self._sinks.opened_for_backfill(self._table, self._request.role) as sink:
+        async with self._sinks.open_for_backfill(self._table, self._request.role) as sink:
             known, request = sink.backfill, self._request
             if known is not None and (request.restart or Job.stored(known) != job):
                 known = None

@@ -54,10 +54,10 @@ class Target:
                 raise ConfigError("--url needs --token-file", hint="Give the file that has `controls.token`")
             return cls(None, url.rstrip("/"), _read(token_file))
         assert config is not None
-        return cls._configured(load(config))
+        return cls._from_settings(load(config))
 
     @classmethod
-    def _configured(cls, config: Settings) -> Target:
+    def _from_settings(cls, config: Settings) -> Target:
         controls, listen = config.controls, config.http.listen
         if controls.socket is not None:
             return cls(controls.socket)

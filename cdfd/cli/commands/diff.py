@@ -184,11 +184,11 @@ class Difference:
         for state, plan, change_type in zip((self.before, self.after), plans, ("delete", "insert"), strict=True):
             execution = Execution(state.table.files, select=reconciler.select)
             for found in execution.batches([plan]):
-                net.add(_typed(reconciler.reconcile(found), change_type))
+                net.add(_with_type(reconciler.reconcile(found), change_type))
         yield from net.batches()
 
 
-def _typed(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
+def _with_type(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
     place = rows.schema.get_field_index(CHANGE_TYPE)
     return rows.set_column(place, rows.schema.field(place), constant_type(change_type, rows.num_rows))
 
@@ -201,25 +201,25 @@ def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, 
     paths = [
         pc.is_in(one.paths, value_set=other.paths.combine_chunks()) for one, other in ((mine, theirs), (theirs, mine))
     ]
-    keys = [{add.key for add in _chosen(files, found)} for files, found in zip((mine, theirs), paths, strict=True)]
+    keys = [{add.key for add in _select(files, found)} for files, found in zip((mine, theirs), paths, strict=True)]
     common = keys[0] & keys[1]
     made = (
-        replace(plan, scans=LiveScans(_left(files, found, common)))
+        replace(plan, scans=LiveScans(_not_common(files, found, common)))
         for plan, files, found in zip((before, after), (mine, theirs), paths, strict=True)
     )
     one, two = made
     return one, two
 
 
-def _chosen(files: PackedFiles[Add], is_common: pa.ChunkedArray) -> PackedFiles[Add]:
+def _select(files: PackedFiles[Add], is_common: pa.ChunkedArray) -> PackedFiles[Add]:
     return PackedFiles(Add, files.table.filter(is_common))
 
 
-def _left(
+def _not_common(
     files: PackedFiles[Add], is_common: pa.ChunkedArray, common: Sequence[object] | set[tuple[str, str | None]]
 ) -> PackedFiles[Add]:
     keep = np.ones(len(files), np.bool_)
     places = np.flatnonzero(to_numpy(is_common))
-    for place, add in zip(places, _chosen(files, is_common), strict=True):
+    for place, add in zip(places, _select(files, is_common), strict=True):
         keep[place] = add.key not in common
     return PackedFiles(Add, files.table.filter(array_of(keep)))

@@ -140,13 +140,13 @@ def _lines(sample: Sample) -> Iterator[str]:
 
 
 def _fields(record: SampleRecord) -> Iterator[str]:
-    yield f"  key     {_shown(record.key)}"
+    yield f"  key     {_show(record.key)}"
     for name, value in record.headers:
-        yield f"  header  {one_line(name)}: {_shown(value)}"
-    yield f"  value   {_shown(record.value)}"
+        yield f"  header  {one_line(name)}: {_show(value)}"
+    yield f"  value   {_show(record.value)}"
 
 
-def _shown(data: bytes | None) -> str:
+def _show(data: bytes | None) -> str:
     return "null" if data is None else one_line(_text(data) or "")
 
 

@@ -285,7 +285,7 @@ class Writer:
             self._write_to(output, execution, plans)
             return
         rows = (found for found in execution.batches(plans) if found.rows.num_rows)
-        for found, lines in map_in_order(self._encoded, rows, workers=execution.threads_for(plans)):
+        for found, lines in map_in_order(self._encode, rows, workers=execution.threads_for(plans)):
             if self._stopped:
                 return
             self._out.write(lines)
@@ -316,7 +316,7 @@ class Writer:
             if output is self._pretty:
                 self._out.flush()
 
-    def _encoded(self, batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+    def _encode(self, batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
         if self._debezium is not None:
             return batch, self._debezium.lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
         return batch, self._lines(batch.rows)

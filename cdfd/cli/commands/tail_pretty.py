@@ -69,7 +69,7 @@ class PrettyOutput:
         self._widths = [max(width, *map(cell_len, column)) for width, *column in columns]
         widths, room = self._widths, shutil.get_terminal_size().columns
         if self._terminal:
-            widths = _fitted(widths, room - len(_GAP) * (len(widths) - 1))
+            widths = _fit(widths, room - len(_GAP) * (len(widths) - 1))
         right = [_is_number(field.type) for field in rows.schema]
         lines = [_line(row, style, widths, right) for row, style in zip(cells, styles, strict=True)]
         text = StringIO()
@@ -93,7 +93,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _fitted(widths: Sequence[int], room: int) -> list[int]:
+def _fit(widths: Sequence[int], room: int) -> list[int]:
     """Widths of columns that together have `room`, if that is possible: the widest ones lose most."""
     limit = max([*widths, _NARROWEST])
     while limit > _NARROWEST and sum(min(width, limit) for width in widths) > room:

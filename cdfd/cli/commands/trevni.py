@@ -167,7 +167,7 @@ def stats(file: str, *, as_json: bool) -> str:
     header = ("column", "type", "codec", "checksum", "blocks", "bytes", "stored", "ratio")
     table = [header, *(_line(each) for each in columns)]
     widths = [max(len(row[place]) for row in table) for place in range(len(header))]
-    lines = ("  ".join(_aligned(row, widths)).rstrip() for row in table)
+    lines = ("  ".join(_align(row, widths)).rstrip() for row in table)
     return title + "".join(f"{line}\n" for line in lines)
 
 
@@ -196,7 +196,7 @@ def _line(column: dict[str, Any]) -> tuple[str, ...]:
     return column["name"], kind, column["codec"], column["checksum"], *sizes, ratio
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+def _align(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
     """Text to the left, and the four columns of numbers to the right."""
     for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
         yield cell.rjust(width) if place >= len(row) - 4 else cell.ljust(width)

@@ -77,11 +77,11 @@ def _source(request: Request, kind: str) -> Iterator[Rows]:
         with name_damaged_file(request.source):
             rows = stack.enter_context(READERS[kind](request.source))
         if request.columns is not None:
-            rows = _selected(rows, request.columns)
+            rows = _select(rows, request.columns)
         yield rows
 
 
-def _selected(rows: Rows, columns: tuple[str, ...]) -> Rows:
+def _select(rows: Rows, columns: tuple[str, ...]) -> Rows:
     unknown = [name for name in columns if name not in rows.schema.names]
     if unknown:
         known = ", ".join(rows.schema.names)[:200]

@@ -80,7 +80,7 @@ class Controller:
             done = self._hand_over(request)
         except Refused as error:
             return self.refuse(error, request.id, request.action, request.table)
-        done.add_done_callback(self._answered)
+        done.add_done_callback(self._note_answer)
         await asyncio.wait((done,), timeout=timeout)
         if done.done():
             return done.result()
@@ -135,7 +135,7 @@ class Controller:
         done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
         return done
 
-    def _answered(self, done: asyncio.Future[Notification]) -> None:
+    def _note_answer(self, done: asyncio.Future[Notification]) -> None:
         if not done.cancelled():
             self.notify(done.result())
 

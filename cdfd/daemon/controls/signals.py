@@ -163,11 +163,11 @@ class SignalReader:
         except Refused as error:
             self._controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
             return
-        requests = [each if each.table is None else self._addressed(each, each.table) for each in requests]
+        requests = [each if each.table is None else self._with_sink(each, each.table) for each in requests]
         ours = [each for each in requests if not self._shares_tables or self._is_ours(each)]
         await asyncio.gather(*map(self._controller.submit, ours))
 
-    def _addressed(self, request: Request, table: str) -> Request:
+    def _with_sink(self, request: Request, table: str) -> Request:
         """A request for a table by its name alone is one for the sink that has the topic."""
         return request if "@" in table else replace(request, table=self._address(table))
 

@@ -83,7 +83,7 @@ class ControlRoutes:
                 raise web.HTTPNotFound
             notification = await self._carried_out(request, action)
         except Refused as error:
-            notification = self._refused(error, action, request.match_info.get("table"))
+            notification = self._refusal(error, action, request.match_info.get("table"))
         code = 202 if notification.type == "ACCEPTED" else 200
         headers = {}
         if notification.refusal is not None:
@@ -113,7 +113,7 @@ class ControlRoutes:
             return self._controller.refuse(error, id, action, table)
         return await self._controller.submit(parsed, ANSWER_SECONDS)
 
-    def _refused(self, error: Refused, action: str, table: str | None) -> Notification:
+    def _refusal(self, error: Refused, action: str, table: str | None) -> Notification:
         """The notification about a request without a valid token. Few of them are sent: anyone who reaches the port can cause them."""
         now = self._clock.monotonic()
         notification = Notification("", "Access", "REFUSED", error.reason, refusal=error.kind)

@@ -84,13 +84,11 @@ class Line:
     not_ready: int
 
     def __str__(self) -> str:
-        text = (
-            f"delivered {_counted(self.versions, 'version')} and {_counted(self.rows, 'row')} since the last such line"
-        )
+        text = f"delivered {_count(self.versions, 'version')} and {_count(self.rows, 'row')} since the last such line"
         if self.lag_versions:
-            text += f"; {_counted(self.lag_versions, 'version')} behind, the oldest for {self.lag_seconds:.1f} s"
+            text += f"; {_count(self.lag_versions, 'version')} behind, the oldest for {self.lag_seconds:.1f} s"
         if self.not_ready:
-            text += f"; {_counted(self.not_ready, 'table')} not ready"
+            text += f"; {_count(self.not_ready, 'table')} not ready"
         return text
 
 
@@ -139,5 +137,5 @@ async def log_summaries(status: Status, clock: Clock) -> AsyncIterator[None]:
         yield
 
 
-def _counted(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -36,7 +36,7 @@ class Changes:
 
     def __str__(self) -> str:
         parts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-        return "; ".join(f"{what}: {_shown(names)}" for what, names in parts if names) or "no table changes"
+        return "; ".join(f"{what}: {_show(names)}" for what, names in parts if names) or "no table changes"
 
 
 class Members:
@@ -176,7 +176,7 @@ class Members:
         self._status.searches.refused = (*refused, *unread)
 
 
-def _shown(names: Sequence[str]) -> str:
+def _show(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
 

@@ -25,17 +25,17 @@ from cdfd.runtime.tasks import first_done
 
 def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
     """The dotted names of settings with different values, such as `poll.interval`. Never shows a value, which may be a secret."""
-    return list(_changed(old, new, prefix))
+    return list(_changes(old, new, prefix))
 
 
-def _changed(old: Section, new: Section, prefix: str) -> Iterator[str]:
+def _changes(old: Section, new: Section, prefix: str) -> Iterator[str]:
     if type(old) is not type(new):
         yield prefix.removesuffix(".")
         return
     for name in type(old).model_fields:
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, Section) and isinstance(after, Section):
-            yield from _changed(before, after, f"{prefix}{name}.")
+            yield from _changes(before, after, f"{prefix}{name}.")
         elif before != after:
             yield f"{prefix}{name}"
 
@@ -91,7 +91,7 @@ class Reloading:
         try:
             while True:
                 await self._wait(watch)
-                content = await self._settled()
+                content = await self._settle()
                 if content != known or self._hangup.is_set():
                     self._hangup.clear()
                     known = content if await self.reload() else None
@@ -139,7 +139,7 @@ class Reloading:
         async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
             pass
 
-    async def _settled(self) -> bytes | None:
+    async def _settle(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""
         content = await asyncio.to_thread(file_content, self._path)
         for _ in range(MAX_SETTLE_STEPS):

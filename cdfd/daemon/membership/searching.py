@@ -115,7 +115,7 @@ class Searching:
         search, before = self._searched.pop(discovery, (FolderSearch(self._members.config, discovery), None))
         if before is not None:
             status.found(self._clock.now_ms(), len(before))
-        watch, backoff = self._watched(discovery)
+        watch, backoff = self._watch(discovery)
         outage = Outage()
         try:
             while True:
@@ -138,7 +138,7 @@ class Searching:
         finally:
             watch.close()
 
-    def _watched(self, discovery: Discovery) -> tuple[Watch, Backoff]:
+    def _watch(self, discovery: Discovery) -> tuple[Watch, Backoff]:
         """Wakes the search, and its intervals."""
         root, interval = discovery.pattern.root, discovery.interval
         storage = open_storage(root, self._members.config.options(root))

@@ -76,14 +76,14 @@ class SchemaChange:
         return tuple(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield from (f"added {_dotted(path)}" for path in self.added)
-        yield from (f"dropped {_dotted(path)}" for path in self.dropped)
-        yield from (f"renamed {_dotted(each.old)} to {_dotted(each.new)}" for each in self.renamed)
+        yield from (f"added {_path_text(path)}" for path in self.added)
+        yield from (f"dropped {_path_text(path)}" for path in self.dropped)
+        yield from (f"renamed {_path_text(each.old)} to {_path_text(each.new)}" for each in self.renamed)
         for each in self.type_changed:
-            yield f"{'widened' if each.widening else 'changed'} {_dotted(each.path)} from {each.old} to {each.new}"
+            yield f"{'widened' if each.widening else 'changed'} {_path_text(each.path)} from {each.old} to {each.new}"
         for relaxed in self.nullability:
-            yield f"{_dotted(relaxed.path)} {'may be null' if relaxed.nullable else 'may no longer be null'}"
-        yield from (f"changed the comment of {_dotted(each.path)}" for each in self.comment)
+            yield f"{_path_text(relaxed.path)} {'may be null' if relaxed.nullable else 'may no longer be null'}"
+        yield from (f"changed the comment of {_path_text(each.path)}" for each in self.comment)
         if self.reordered:
             yield "reordered columns"
         if self.repartitioned:
@@ -255,5 +255,5 @@ def _partitioning(schema: TableSchema) -> list[str]:
     return [schema.physical_name(child) for child in schema.partition_fields]
 
 
-def _dotted(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return ".".join(path)

@@ -35,7 +35,7 @@ class Merged:
 
 def nullable(struct: StructType) -> StructType:
     """The struct as a target has it: all values nullable, a variant as text, and of the metadata of fields only comments and `SOURCE`."""
-    fields = (StructField(child.name, _nullable(child.type), True, _kept(child)) for child in struct)
+    fields = (StructField(child.name, _nullable(child.type), True, _keep(child)) for child in struct)
     return StructType(tuple(fields))
 
 
@@ -98,7 +98,7 @@ def _check_names(struct: StructType, path: tuple[str, ...]) -> None:
         seen.add(child.name.lower())
 
 
-def _followed(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
+def _follow(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
     """The field by its name in the source."""
     if SOURCE not in other.metadata:
         return child
@@ -109,7 +109,7 @@ def _followed(child: StructField, other: StructField, path: tuple[str, ...], mer
 
 def _field(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
     if merged.follow:
-        child = _followed(child, other, path, merged)
+        child = _follow(child, other, path, merged)
     changes: list[dict[str, Any]] = []
     kind = _type(child.type, other.type, path, (), changes, merged)
     if not changes:
@@ -174,5 +174,5 @@ def type_changes(kind: DataType) -> int:
     return 0
 
 
-def _kept(child: StructField) -> dict[str, Any]:
+def _keep(child: StructField) -> dict[str, Any]:
     return {key: child.metadata[key] for key in ("comment", SOURCE) if key in child.metadata}

@@ -96,11 +96,11 @@ def _type(document: object, path: _Path) -> DataType:
     if isinstance(document, str):
         return _type_named(document, path)
     if not isinstance(document, dict):
-        raise _error(path, f"a type must be a name or an object, not {_shown(document)}")
+        raise _error(path, f"a type must be a name or an object, not {_show(document)}")
     kind = document.get("type")
     read = _NESTED.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise _error(path, f"unknown type {_shown(kind)}")
+        raise _error(path, f"unknown type {_show(kind)}")
     return read(document, path)
 
 
@@ -143,7 +143,7 @@ def _struct(document: Mapping[str, object], path: _Path) -> StructType:
 
 def _field(document: object, path: _Path) -> StructField:
     if not isinstance(document, dict):
-        raise _error(path, f"a field must be an object, not {_shown(document)}")
+        raise _error(path, f"a field must be an object, not {_show(document)}")
     name = document.get("name")
     if not isinstance(name, str):
         raise _error(path, "a field needs `name`, a string")
@@ -159,7 +159,7 @@ def _field(document: object, path: _Path) -> StructField:
     return StructField(name, _type(document["type"], path), nullable, metadata or {})
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     # The repr of what is nested deep would need more stack than there is.
     if isinstance(value, dict):
         return "an object"
@@ -207,7 +207,7 @@ def _flag(document: Mapping[str, object], key: str, path: _Path) -> bool:
     if flag is None:
         return True
     if not isinstance(flag, bool):
-        raise _error(path, f"`{key}` must be true or false, not {_shown(flag)}")
+        raise _error(path, f"`{key}` must be true or false, not {_show(flag)}")
     return flag
 
 

@@ -86,7 +86,7 @@ def checkpoint(
         rows.append({"domainMetadata": fields})
     adds, removes = state.live().table, state.tombstones(now_ms).table
     if not state.metadata.partition_columns:
-        adds, removes = _unpartitioned(adds), _unpartitioned(removes)
+        adds, removes = _without_partitions(adds), _without_partitions(removes)
     structs = _structs(state, adds)
     layout = _layout(state.metadata, structs)
     table = pa.concat_tables(
@@ -167,7 +167,7 @@ def _files(
     return pa.table([rows if each.name == kind else pa.nulls(len(flat), each.type) for each in layout], layout)
 
 
-def _unpartitioned(files: pa.Table) -> pa.Table:
+def _without_partitions(files: pa.Table) -> pa.Table:
     """Files with no partition values, which another checkpoint may have as null: readers want an empty map."""
     place = files.schema.get_field_index("partition_values")
     nothing = array_of([], _PAIRS.key_type)

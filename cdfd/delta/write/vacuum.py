@@ -103,7 +103,7 @@ def kept(state: Snapshot, cutoff_ms: int, root: str) -> NamedFiles:
     columns = [chunk for each in files for chunk in each.paths.chunks]
     with Within(root, state.version):
         vectors = [path for each in files for path in _vector_paths(_with_vectors(each))]
-        return _located(pa.concat_arrays([*columns, array_of(vectors, TEXT)]), root, state.version)
+        return _locate(pa.concat_arrays([*columns, array_of(vectors, TEXT)]), root, state.version)
 
 
 def files_named(commit: Commit, root: str) -> NamedFiles:
@@ -115,16 +115,18 @@ def files_named(commit: Commit, root: str) -> NamedFiles:
     actions: tuple[Add | Remove | Cdc, ...] = (*commit.adds, *commit.removes, *commit.cdcs)
     with Within(root, commit.version):
         files = [*(action.path for action in actions), *_vector_paths(actions)]
-        return _located(array_of(files, TEXT), root, commit.version)
+        return _locate(array_of(files, TEXT), root, commit.version)
 
 
 def unnamed(listed: Sequence[str], inside: pa.Array) -> list[bool]:
     """Of each path in a listing, whether no file of `NamedFiles.inside` may be it, as far as names tell."""
-    files_named: list[bool] = pc.is_in(_folded(array_of(listed, TEXT)), value_set=_folded(inside)).to_pylist()
+    files_named: list[bool] = pc.is_in(
+        _one_spelling(array_of(listed, TEXT)), value_set=_one_spelling(inside)
+    ).to_pylist()
     return [not each for each in files_named]
 
 
-def _folded(names: pa.Array) -> pa.Array:
+def _one_spelling(names: pa.Array) -> pa.Array:
     """One spelling for all names that may be of one file."""
     doubtful = pc.or_(pc.match_substring(names, "%"), pc.invert(pc.string_is_ascii(names)))
     folded = pc.ascii_lower(names)
@@ -139,7 +141,7 @@ def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
-def _located(files: pa.Array, root: str, version: int) -> NamedFiles:
+def _locate(files: pa.Array, root: str, version: int) -> NamedFiles:
     special = pc.match_substring_regex(files, _SPECIAL)
     inside, outside = [], {}
     for path in files.filter(special).to_pylist():

@@ -133,9 +133,7 @@ class ProtobufWriter(Writer[Slot]):
         assert field.element is not None
         items = pc.list_flatten(array)
         cells = [self.array(items, field.element)]
-        return self._repeated(
-            array, join([b"", b""], [self._message(field, cells, len(items), None, None)], len(items))
-        )
+        return self._repeat(array, join([b"", b""], [self._message(field, cells, len(items), None, None)], len(items)))
 
     def _map(self, array: pa.Array, field: Slot) -> Cell:
         assert field.element is not None
@@ -150,11 +148,11 @@ class ProtobufWriter(Writer[Slot]):
         else:
             value = Slot(field.name, 2, field.kind)
             cells.append(self._message(value, [self.array(items, field.element)], len(items), None, None))
-        return self._repeated(
+        return self._repeat(
             key_lists, join([b"", b""], [self._message(field, cells, len(items), None, None)], len(items))
         )
 
-    def _repeated(self, lists: pa.Array, items: pa.Array) -> Cell:
+    def _repeat(self, lists: pa.Array, items: pa.Array) -> Cell:
         """The items of each list, which have their tags."""
         counts = to_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
         return Column(sequences(items, counts), (np.arange(len(lists)),), nulls_of(lists), null=_NULL)

@@ -167,7 +167,7 @@ class ProtobufSchema:
             case "array":
                 assert kind.items is not None
                 below = _Message(unique(f"{_title(name)}Element", messages))
-                element = self._wrapped(below, kind.items, f"{path}.{below.name}")
+                element = self._wrap(below, kind.items, f"{path}.{below.name}")
                 message.messages.append(below)
                 return "repeated ", below.name, Slot(name, number, kind, element=element)
             case "map":
@@ -207,7 +207,7 @@ class ProtobufSchema:
         key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
         if key in _KEYS:
             below = _Message(unique(f"{_title(name)}Item", messages))
-            element = self._wrapped(below, kind.items, f"{path}.{below.name}")
+            element = self._wrap(below, kind.items, f"{path}.{below.name}")
             message.messages.append(below)
             slot = Slot(name, number, kind, element=element, key=Slot(name, 1, kind.keys))
             return "", f"map<{key}, {below.name}>", slot
@@ -218,7 +218,7 @@ class ProtobufSchema:
         message.messages.append(below)
         return "repeated ", below.name, Slot(name, number, kind, element=element, key=key_slot, is_entry=True)
 
-    def _wrapped(self, message: _Message, kind: Kind, path: str) -> Slot:
+    def _wrap(self, message: _Message, kind: Kind, path: str) -> Slot:
         (slot,) = self._fill(message, Kind("struct", fields=(KindField("value", kind),)), path)
         return slot
 

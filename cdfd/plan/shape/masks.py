@@ -97,7 +97,7 @@ class Mask:
             case "truncate" if kind == _BINARY:
                 return lambda array: pc.binary_slice(array, 0, self.length)
             case "hmac_sha256" if kind in _HASHED or isinstance(kind, Decimal):
-                return self._hashed
+                return self._hash
         takes = (
             "strings and bytes"
             if self.method == "truncate"
@@ -122,7 +122,7 @@ class Mask:
             )
         return value
 
-    def _hashed(self, array: Any) -> Any:
+    def _hash(self, array: Any) -> Any:
         assert self.key is not None
         encoded = array.dictionary_encode()
         plain = encoded.dictionary

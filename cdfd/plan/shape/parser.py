@@ -107,14 +107,14 @@ class _Parser:
         return self._tokens[self._next]
 
     def _any(self) -> Node:
-        terms = self._joined("OR", self._all)
+        terms = self._join("OR", self._all)
         return terms[0] if len(terms) == 1 else Or(terms)
 
     def _all(self) -> Node:
-        terms = self._joined("AND", self._term)
+        terms = self._join("AND", self._term)
         return terms[0] if len(terms) == 1 else And(terms)
 
-    def _joined(self, word: str, one: Callable[[], Node]) -> tuple[Node, ...]:
+    def _join(self, word: str, one: Callable[[], Node]) -> tuple[Node, ...]:
         terms = [one()]
         while self._accept(word):
             terms.append(one())
@@ -144,20 +144,20 @@ class _Parser:
         if self._accept("IS"):
             negated = self._accept("NOT")
             self._expect("NULL")
-            return _negated(IsNull(self._column(left)), negated)
+            return _negate(IsNull(self._column(left)), negated)
         before, negated = self._next, self._accept("NOT")
         if self._accept("IN"):
-            return _negated(Membership(self._column(left), self._list()), negated)
+            return _negate(Membership(self._column(left), self._list()), negated)
         if self._accept("BETWEEN"):
             low = self._operand()
             self._expect("AND")
             high = self._operand()
             between = And((self._comparison(left, ">=", low), self._comparison(left, "<=", high)))
-            return _negated(between, negated)
+            return _negate(between, negated)
         if self._accept("LIKE"):
             if self._token.kind != "text":
                 self._fail("a pattern in '...' is expected")
-            return _negated(Like(self._column(left), self._literal()), negated)
+            return _negate(Like(self._column(left), self._literal()), negated)
         if negated:
             self._next = before + 1
             self._fail("IN, BETWEEN or LIKE is expected")
@@ -216,7 +216,7 @@ class _Parser:
             self._fail(f"it has more than {MOST_LITERALS} literals")
         self._next += 1
         if kind == "word" and word in ("DATE", "TIMESTAMP") and self._token.kind == "text":
-            quoted = _unquoted(self._token.text)
+            quoted = _unquote(self._token.text)
             self._next += 1
             return Literal(quoted, "date" if word == "DATE" else "timestamp", at)
         literal = _literal(kind, text, word, at)
@@ -254,7 +254,7 @@ def _tokens(text: str) -> list[_Token]:
 def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
     """The literal of a single token; None if it is none."""
     if kind == "text":
-        return Literal(_unquoted(text), "text", at)
+        return Literal(_unquote(text), "text", at)
     if kind == "number":
         return Literal(text, "number", at)
     if kind == "binary":
@@ -264,9 +264,9 @@ def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
     return Literal("", "null", at) if kind == "word" and word == "NULL" else None
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return text[1:-1].replace("''", "'")
 
 
-def _negated(node: Node, negated: bool) -> Node:
+def _negate(node: Node, negated: bool) -> Node:
     return Not(node) if negated else node

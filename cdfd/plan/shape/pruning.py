@@ -162,7 +162,7 @@ def select_files(predicate: Predicate, scans: LiveScans, schema: TableSchema) ->
         ConfigError: a column does not exist, or a literal is not a value of its type.
     """
     check_filter(predicate, schema)
-    return _kept(scans, (add.stats for add in scans.files), predicate, Columns(schema, schema), schema)
+    return _keep(scans, (add.stats for add in scans.files), predicate, Columns(schema, schema), schema)
 
 
 def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
@@ -186,7 +186,7 @@ def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = N
         texts = (None for _ in plan.scans)
     else:
         return plan  # nothing to decide by
-    kept = _kept(plan.scans, texts, predicate, columns, plan.schema if target is None else target)
+    kept = _keep(plan.scans, texts, predicate, columns, plan.schema if target is None else target)
     if kept.all():
         return plan
     scans: Sequence[FileScan]
@@ -197,7 +197,7 @@ def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = N
     return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")
 
 
-def _kept(
+def _keep(
     scans: Sequence[FileScan], texts: Iterable[str | None], predicate: Predicate, columns: Columns, schema: TableSchema
 ) -> npt.NDArray[np.bool_]:
     if not len(scans):

@@ -44,10 +44,10 @@ class ArrowReader:
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
         found = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
-        return _counted(checked(found), expected)
+        return _count(checked(found), expected)
 
 
-def _counted(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
+def _count(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
     """The batches. ValueError if they have other rows together: pyarrow ends early at a list column whose first page has no values."""
     rows = 0
     for batch in batches:

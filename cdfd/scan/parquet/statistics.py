@@ -71,7 +71,7 @@ def decoder(kind: Any, physical: str, created_by: str) -> Decode | None:
     return None
 
 
-def _unpacked(form: str) -> Decode:
+def _unpack(form: str) -> Decode:
     width = struct.calcsize(form)
 
     def number(data: bytes) -> Any:
@@ -84,23 +84,23 @@ def _unpacked(form: str) -> Decode:
 
 
 _NUMBERS: Mapping[str, Decode] = {
-    "INT32": _unpacked("<i"),
-    "INT64": _unpacked("<q"),
-    "FLOAT": _unpacked("<f"),
-    "DOUBLE": _unpacked("<d"),
+    "INT32": _unpack("<i"),
+    "INT64": _unpack("<q"),
+    "FLOAT": _unpack("<f"),
+    "DOUBLE": _unpack("<d"),
 }
 
 
 def _decimal(scale: int, number: Decode | None) -> Decode:
     def value(data: bytes) -> Decimal | None:
-        unscaled = _signed(data) if number is None else number(data)
+        unscaled = _signed_int(data) if number is None else number(data)
         # From text, a decimal has all digits. Arithmetic would round it to 28.
         return None if unscaled is None else Decimal(f"{unscaled}E{-scale}")
 
     return value
 
 
-def _signed(data: bytes) -> int | None:
+def _signed_int(data: bytes) -> int | None:
     return int.from_bytes(data, "big", signed=True) if 1 <= len(data) <= _DECIMAL_BYTES else None
 
 

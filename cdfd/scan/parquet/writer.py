@@ -152,11 +152,11 @@ def _bound(raw: Any, kind: pa.DataType, *, upper: bool) -> int | str | None:
     if pa.types.is_integer(kind):
         return int(raw)
     if pa.types.is_date(kind):
-        return _formatted(raw * 86_400_000, "%Y-%m-%d")
+        return _format(raw * 86_400_000, "%Y-%m-%d")
     if isinstance(kind, pa.TimestampType):
         # Parquet has milliseconds or microseconds.
         number = raw if kind.unit == "ms" else -(-raw // 1000) if upper else raw // 1000
-        return _formatted(number, "%Y-%m-%dT%H:%M:%S", fraction=True, zone="" if kind.tz is None else "Z")
+        return _format(number, "%Y-%m-%dT%H:%M:%S", fraction=True, zone="" if kind.tz is None else "Z")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = str(raw, "utf-8")
         return _prefix(text, upper=upper)
@@ -171,7 +171,7 @@ def _prefix(text: str, *, upper: bool) -> str:
     return text if len(text) <= end else text[:end] + (_LAST_CHARACTER if upper else "")
 
 
-def _formatted(milliseconds: int, form: str, *, fraction: bool = False, zone: str = "") -> str | None:
+def _format(milliseconds: int, form: str, *, fraction: bool = False, zone: str = "") -> str | None:
     if not _FIRST_MS <= milliseconds <= _LAST_MS:
         return None
     moment = _EPOCH + datetime.timedelta(milliseconds=milliseconds)

@@ -34,7 +34,7 @@ def codes(columns: Sequence[Column], rows: int, *, key: bool = False) -> Integer
         rows: their number.
         key: whether 0.0 equals -0.0.
     """
-    return dense(_combined([_column(column, key=key) for column in columns], rows))
+    return dense(_combine([_column(column, key=key) for column in columns], rows))
 
 
 def same(left: Column, right: Column) -> Mask:
@@ -64,7 +64,7 @@ def hashes(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint64]:
     """A hash of each row's key, the same in any process: equal keys have equal hashes."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
-        total = _mixed(total ^ _hash(_plain(column)))
+        total = _mix(total ^ _hash(_plain(column)))
     return total
 
 
@@ -81,13 +81,13 @@ def _hash(column: Column) -> npt.NDArray[np.uint64]:
         found = np.zeros(len(column), np.uint64)
     else:
         found = _numbers(column, key=True).view(np.uint64)
-    return np.where(_booleans(column.is_valid()), _mixed(found), np.uint64(0)) if column.null_count else _mixed(found)
+    return np.where(_booleans(column.is_valid()), _mix(found), np.uint64(0)) if column.null_count else _mix(found)
 
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finalizer of SplitMix64."""
     mixed = numbers + _FACTOR
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -120,7 +120,7 @@ def _column(column: Column, *, key: bool) -> Integers:
     """Codes of one column, at least 0; they may be far apart."""
     column = _plain(column)
     if _is_nested(column.type):
-        return _nested(column, key=key)
+        return _nested_codes(column, key=key)
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64)
     if _is_number(column.type):
@@ -128,14 +128,14 @@ def _column(column: Column, *, key: bool) -> Integers:
     return _with_nulls(_indices(column), column)
 
 
-def _nested(column: Column, *, key: bool) -> Integers:
+def _nested_codes(column: Column, *, key: bool) -> Integers:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_struct(array.type):
         # Fields of a null struct are null here, whatever is stored below it.
         children = [_column(child, key=key) for child in array.flatten()]
-        return _with_nulls(_combined(children, len(array)), array)
+        return _with_nulls(_combine(children, len(array)), array)
     if pa.types.is_map(array.type):
         elements = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
     else:
@@ -148,7 +148,7 @@ def _nested(column: Column, *, key: bool) -> Integers:
     return _with_nulls(_indices(lists), array)
 
 
-def _combined(columns: Sequence[Integers], rows: int) -> Integers:
+def _combine(columns: Sequence[Integers], rows: int) -> Integers:
     """Codes of rows of several columns of codes."""
     if not columns:
         return np.zeros(rows, np.int64)

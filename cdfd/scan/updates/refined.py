@@ -108,7 +108,7 @@ class RefinedVersion:
             if self._sides is None:
                 self._sides = self._read()
         removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
-        changes = self._matched(removed, added, whole=scan.image_phase is None)
+        changes = self._match(removed, added, whole=scan.image_phase is None)
         rows = pa.concat_tables([removed, added])
         if scan.image_phase != "late":
             moved = len(changes.deleted), len(changes.deleted) + 2 * len(changes.left)
@@ -143,11 +143,11 @@ class RefinedVersion:
             here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
             yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema), 0, (here[0], here[1]))
 
-    def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
+    def _match(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
         """The changes of a bucket; `whole` says whether it is the only one."""
         key = self._key_names()
         if self.refinement.images:
-            return self._paired(removed, added, key)
+            return self._pair(removed, added, key)
         if self.refinement.tracking is None:
             return _Changes.of(by_key(removed, added, key))
         names = self._read_schema().names
@@ -168,7 +168,7 @@ class RefinedVersion:
         stays = equal_rows(removed, before, added, after, key)
         return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before[stays], after[stays]))
 
-    def _paired(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
+    def _pair(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
         """The changes of change data files."""
         pairs = [np.asarray(to_numpy(side.column(side.num_columns - 1))) for side in (removed, added)]
         sources = self.refinement.sources
@@ -221,11 +221,11 @@ class RefinedVersion:
                 columns = [batch.column(name) for name in key]
                 yield number, batch, _by_hash(columns, batch.num_rows, sides[0].count)
 
-        return self._filled(sides, rows)
+        return self._fill(sides, rows)
 
     def _read_changed(self, tracking: RowTracking) -> tuple[Buckets, Buckets]:
         """The rows of both sides that did not only move, in buckets by row id."""
-        schema, left = self._read_schema(), self._left(tracking)
+        schema, left = self._read_schema(), self._unmoved_rows(tracking)
         sides = self._sides_of(pa.schema([*schema.arrow, *ROW_ID_FIELDS]))
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
@@ -233,7 +233,7 @@ class RefinedVersion:
                 for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
                     yield number, batch, bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
 
-        return self._filled(sides, rows)
+        return self._fill(sides, rows)
 
     def _read_images(self) -> tuple[Buckets, Buckets]:
         """All rows of change data files, with the number of the pair that they belong to."""
@@ -258,7 +258,7 @@ class RefinedVersion:
                 side.add(batch.filter(array_of(is_added == place)))
         return sides
 
-    def _left(self, tracking: RowTracking) -> list[RowSet]:
+    def _unmoved_rows(self, tracking: RowTracking) -> list[RowSet]:
         """For each source, its rows that did not only move."""
 
         def runs(number: int, scan: FileScan) -> Iterator[_Found]:
@@ -267,19 +267,19 @@ class RefinedVersion:
                 yield number, batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
 
         sides = self._sides_of(RUNS, compressed=False)
-        removed, added = self._filled(sides, runs)
+        removed, added = self._fill(sides, runs)
         left = [BitMap64() for _ in self.refinement.sources]
         for number in range(removed.count):
             try:
                 for found in not_moved(removed.rows(number), added.rows(number), removed.count):
                     add_rows(left, found)
             except RepeatedRowId as error:
-                raise self._repeated(error) from None
+                raise self._repetition_error(error) from None
         removed.close()
         added.close()
         return [RowSet(FrozenBitMap64(rows)) for rows in left]
 
-    def _repeated(self, found: RepeatedRowId) -> DataError:
+    def _repetition_error(self, found: RepeatedRowId) -> DataError:
         return DataError(
             f"row id {found.row_id} is there twice",
             table=self.files.storage.uri,
@@ -288,7 +288,7 @@ class RefinedVersion:
             hint=HINT,
         )
 
-    def _filled(
+    def _fill(
         self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
     ) -> tuple[Buckets, Buckets]:
         """Both sides, with the rows of all sources, in their order."""
@@ -298,12 +298,10 @@ class RefinedVersion:
 
     def _read_sources(self, read_source: Callable[[int, FileScan], Iterator[_Found]]) -> Iterator[_Found]:
         """The rows of all sources, in their order."""
-        tasks = (
-            partial(self._guarded, read_source, number, scan) for number, scan in enumerate(self.refinement.sources)
-        )
+        tasks = (partial(self._guard, read_source, number, scan) for number, scan in enumerate(self.refinement.sources))
         return run_in_order(tasks, workers=self.workers, ahead=1)
 
-    def _guarded(
+    def _guard(
         self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
     ) -> Iterator[_Found]:
         uri, version = self.files.storage.uri, self.plan.version

@@ -113,7 +113,7 @@ def add_rows(found: Sequence[BitMap64], some: Rows) -> None:
         if end - start == 1:
             target.add_range(int(rows[start]), int(rows[start] + totals[start]))
         else:
-            target |= RowSet.of_array(_expanded(rows[start:end], totals[start:end])).bitmap
+            target |= RowSet.of_array(_expand(rows[start:end], totals[start:end])).bitmap
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _place(runs: _Runs, starts: Integers) -> Integers:
 
 
 def _of_rows(gone: _Runs, come: _Runs, buckets: int) -> Iterator[Rows]:
-    ids = [_expanded(side.ids, side.counts) for side in (gone, come)]
+    ids = [_expand(side.ids, side.counts) for side in (gone, come)]
     codes = dense(within_bucket(np.concatenate(ids), buckets))
     split = len(ids[0])
     found = codes[:split], codes[split:]
@@ -178,11 +178,11 @@ def _of_rows(gone: _Runs, come: _Runs, buckets: int) -> Iterator[Rows]:
     versions = [np.repeat(side.versions, side.counts) for side in (gone, come)]
     is_gone, is_come, *_ = by_row_id(*found, *versions)
     for side, mask in ((gone, is_gone), (come, is_come)):
-        yield _masked(side, mask)
+        yield _mask(side, mask)
 
 
-def _masked(side: _Runs, mask: Mask) -> Rows:
-    sources, rows = np.repeat(side.sources, side.counts)[mask], _expanded(side.rows, side.counts)[mask]
+def _mask(side: _Runs, mask: Mask) -> Rows:
+    sources, rows = np.repeat(side.sources, side.counts)[mask], _expand(side.rows, side.counts)[mask]
     return Rows(sources, rows, np.ones(len(rows), np.int64))
 
 
@@ -195,7 +195,7 @@ def _check_unique(side: _Runs, codes: Integers, ids: Integers) -> None:
     raise RepeatedRowId(int(ids[second]), int(side.sources[run]))
 
 
-def _expanded(starts: Integers, counts: Integers) -> Integers:
+def _expand(starts: Integers, counts: Integers) -> Integers:
     """The numbers of ranges: each start, and those that follow it."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

@@ -47,7 +47,7 @@ class FileRowIds:
         Raises:
             DataError: they do not have 64-bit integers, or are there twice.
         """
-        row_id, row_version = _found(tracking.row_id, file_schema), _found(tracking.row_version, file_schema)
+        row_id, row_version = _find(tracking.row_id, file_schema), _find(tracking.row_version, file_schema)
         return cls(tuple(name for name in (row_id, row_version) if name is not None), row_id, row_version, ids)
 
     def extended(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
@@ -64,11 +64,11 @@ class FileRowIds:
         """
         ids, versions = self.implied(first_row, batch.num_rows)
         if self.row_id is not None:
-            ids = _stored(batch.column(self.row_id), ids)
+            ids = _stored_ids(batch.column(self.row_id), ids)
             if len(ids) and ids.min() < 0:
                 raise DataError(f"a row has the id {ids.min()}", hint=HINT)
         if self.row_version is not None:
-            versions = _stored(batch.column(self.row_version), versions)
+            versions = _stored_ids(batch.column(self.row_version), versions)
         return ids, versions
 
     def implied(self, first_row: int, count: int) -> tuple[Integers, Integers]:
@@ -77,7 +77,7 @@ class FileRowIds:
         return np.arange(first, first + count, dtype=np.int64), np.full(count, self.ids.version, np.int64)
 
 
-def _found(name: str | None, file_schema: pa.Schema) -> str | None:
+def _find(name: str | None, file_schema: pa.Schema) -> str | None:
     if name is None or name not in file_schema.names:
         return None
     places = file_schema.get_all_field_indices(name)
@@ -89,7 +89,7 @@ def _found(name: str | None, file_schema: pa.Schema) -> str | None:
     return name
 
 
-def _stored(column: pa.Array[Any], implied: Integers) -> Integers:
+def _stored_ids(column: pa.Array[Any], implied: Integers) -> Integers:
     if not column.null_count:
         return np.asarray(to_numpy(column))
     # Null values are arbitrary in the buffer, and are not taken.

@@ -127,7 +127,7 @@ class Buckets:
         """
         if not rows.num_rows:
             return
-        for bucket, some in _divided(rows, buckets):
+        for bucket, some in _divide(rows, buckets):
             self._held[bucket].append(some)
             self._bytes += some.nbytes
         if self._bytes > self._memory:
@@ -135,7 +135,7 @@ class Buckets:
 
     def rows(self, bucket: int) -> pa.Table:
         """The rows of a bucket."""
-        return pa.Table.from_batches([*self._spilled(bucket), *self._held[bucket]], self.schema)
+        return pa.Table.from_batches([*self._read_spill(bucket), *self._held[bucket]], self.schema)
 
     def close(self) -> None:
         """Forget all rows, and return the disk space."""
@@ -173,7 +173,7 @@ class Buckets:
         self._file.flush()
         self._bytes = 0
 
-    def _spilled(self, bucket: int) -> Iterator[pa.RecordBatch]:
+    def _read_spill(self, bucket: int) -> Iterator[pa.RecordBatch]:
         for start, size in self._places[bucket]:
             assert self._file is not None
             data = os.pread(self._file.fileno(), size, start)
@@ -182,7 +182,7 @@ class Buckets:
             yield from pa.ipc.open_stream(pa.py_buffer(data))
 
 
-def _divided(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _divide(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each bucket, in their order."""
     if buckets is None or int(buckets.min()) == int(buckets.max()):
         yield 0 if buckets is None else int(buckets[0]), rows

@@ -97,7 +97,7 @@ class Compactor:
                 return
             removed, files = list[Action](), list[NewFile]()
             for group in groups:
-                files += await self._merged(group, columns, ids)
+                files += await self._merge_files(group, columns, ids)
                 removed += removals(group, self._clock.now_ms(), data_change=False)
             added = add_actions(newest, columns, files, self._clock.now_ms(), data_change=False)
             actions = [*removed, *added]
@@ -106,7 +106,7 @@ class Compactor:
             extra = {"table": self._storage.uri, "version": state.version}
             logger.warning("cannot compact files of the target: %s", error, extra=extra)
 
-    async def _merged(self, files: Sequence[Add], columns: Columns, ids: RowTracking | None) -> list[NewFile]:
+    async def _merge_files(self, files: Sequence[Add], columns: Columns, ids: RowTracking | None) -> list[NewFile]:
         """Write the rows of files into a new one, with their ids; no file if all rows are deleted."""
         partitions = () if columns.materialized else columns.stored_partitions
         fields = [
@@ -212,12 +212,12 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
         most_bytes: the size of all file_groups with their deleted rows, at most.
     """
     table = state.live().table
-    small = pc.less(_left(table), file_bytes // 2)
+    small = pc.less(_bytes_left(table), file_bytes // 2)
     inside = pc.invert(pc.match_substring_regex(table.column("path"), "^/|:"))
     apart = pc.is_null(table.column("clustering_provider"))
     chosen = table.filter(pc.and_(pc.and_(small, inside), apart))
     oldest = chosen.take(pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES])
-    left = dict(zip(oldest.column("path").to_pylist(), _left(oldest).to_pylist(), strict=True))
+    left = dict(zip(oldest.column("path").to_pylist(), _bytes_left(oldest).to_pylist(), strict=True))
     groups: list[Sequence[Add]] = []
     budget = most_bytes
     for files in _by_partition(PackedFiles(Add, oldest)):
@@ -230,7 +230,7 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
     return groups
 
 
-def _left(files: pa.Table) -> pa.ChunkedArray:
+def _bytes_left(files: pa.Table) -> pa.ChunkedArray:
     """The bytes of the rows of each file that are not deleted, about; all bytes if the number of rows is not known."""
     rows = pc.struct_field(pc.extract_regex(files.column("stats"), _ROWS), "rows").cast(pa.float64())
     deleted = pc.struct_field(files.column("deletion_vector"), "cardinality").cast(pa.float64())

@@ -48,7 +48,7 @@ class DeltaConnector(Connector):
             self._check_table(table)
 
     @asynccontextmanager
-    async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
+    async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
         """The sink of a table; see the port."""
         self._check_table(table)
         files, sources, target = self._files, self._sources(table), self._target(table)
@@ -83,7 +83,7 @@ class DeltaConnector(Connector):
         return None if position is None else Backfill(position, _without_run(range))
 
     @asynccontextmanager
-    async def opened_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
+    async def open_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
         """The sink of a backfill; see the port. Its rows are appended, beside those of the daemon."""
         sink = await DeltaSink.open(self._target(table, role), self._files, self._sources(table), table.shape)
         sink.backfill = await self.backfill(table, role)

@@ -128,17 +128,17 @@ class DataFiles:
         if sum(self._sizes().values()) <= 2 * self._file_bytes:
             return
         # Rows take less memory once they are encoded.
-        yield from self._encoded()
+        yield from self._await_groups()
         while sum((sizes := self._sizes()).values()) > 2 * self._file_bytes:
             yield from self._encode(max(sizes, key=sizes.__getitem__), last=True)
 
     def finish(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """The remaining files."""
-        yield from self._encoded()
+        yield from self._await_groups()
         keys = list(self._sizes())
         for key in keys:
             yield from self._encode(key, last=True, here=len(keys) == 1)
-        yield from self._encoded()
+        yield from self._await_groups()
 
     def _sizes(self) -> dict[PartitionKey, int]:
         keys = dict.fromkeys((*self._open, *self._pending))
@@ -158,7 +158,7 @@ class DataFiles:
         file.size += self._bytes.pop(key, 0)
         self._encoding.append(_Group(key, file, last, submit(partial(_write, file.writer, pending), here=here)))
 
-    def _encoded(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
+    def _await_groups(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """Wait for all groups. Yields the files that are complete."""
         while self._encoding:
             yield from self._first_encoded()
@@ -230,13 +230,13 @@ def _with_file_names(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     columns = [
         column
         if column.type == field.type
-        else pa.chunked_array([_viewed(chunk, field.type) for chunk in column.chunks], field.type)
+        else pa.chunked_array([_view(chunk, field.type) for chunk in column.chunks], field.type)
         for column, field in zip(rows.columns, stored, strict=True)
     ]
     return pa.table(columns, stored)
 
 
-def _viewed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _view(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same values in a type whose fields have other names."""
     if isinstance(kind, pa.BaseExtensionType):
         return array.cast(kind)

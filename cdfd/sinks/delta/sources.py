@@ -28,11 +28,11 @@ class Sources:
         fields = []
         for child in rows:
             known = published.get(child.name.lower())
-            fields.append(child if known is None else _tagged(child, known[0], source.mapping, inside=known[1]))
+            fields.append(child if known is None else _tag(child, known[0], source.mapping, inside=known[1]))
         return StructType(tuple(fields))
 
 
-def _tagged(rows: StructField, source: StructField, mode: ColumnMappingMode, *, inside: bool = True) -> StructField:
+def _tag(rows: StructField, source: StructField, mode: ColumnMappingMode, *, inside: bool = True) -> StructField:
     kind = _inside(rows.type, source.type, mode) if inside else rows.type
     return replace(rows, type=kind, metadata={**rows.metadata, SOURCE: physical_name(source, mode)})
 
@@ -42,7 +42,7 @@ def _inside(rows: DataType, source: DataType, mode: ColumnMappingMode) -> DataTy
         case StructType(), StructType():
             known = {child.name: child for child in source}
             return StructType(
-                tuple(_tagged(child, known[child.name], mode) if child.name in known else child for child in rows)
+                tuple(_tag(child, known[child.name], mode) if child.name in known else child for child in rows)
             )
         case ArrayType(element), ArrayType(other):
             return replace(rows, element=_inside(element, other, mode))

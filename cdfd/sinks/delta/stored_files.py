@@ -55,14 +55,14 @@ class StoredFiles:
         self._rows.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= _HANDOVER_BYTES:
-            await self._put(self._written(self._open))
+            await self._put(self._write_files(self._open))
 
     async def end(self) -> None:
         """Store the files that are open."""
         if self._open is not None:
             files, self._open = self._open, None
-            await self._put(chain(self._written(files), files.finish()))
-            await self._stored()
+            await self._put(chain(self._write_files(files), files.finish()))
+            await self._await_store()
 
     async def forget(self) -> None:
         """Forget the rows that are not stored."""
@@ -71,16 +71,16 @@ class StoredFiles:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
 
-    def _written(self, files: DataFiles) -> Iterator[tuple[NewFile, pa.Buffer]]:
+    def _write_files(self, files: DataFiles) -> Iterator[tuple[NewFile, pa.Buffer]]:
         rows, self._rows, self._bytes = self._rows, [], 0
         return chain.from_iterable(map(files.write, rows))
 
     async def _put(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
         async for file, data in fetch_in_thread(files, self._target.uri):
-            await self._stored()
+            await self._await_store()
             self._storing = asyncio.create_task(self._store(file, data))
 
-    async def _stored(self) -> None:
+    async def _await_store(self) -> None:
         """Wait until the file before is stored: one at a time, because it is in memory."""
         if self._storing is not None:
             storing, self._storing = self._storing, None

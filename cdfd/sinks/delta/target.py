@@ -114,14 +114,14 @@ class Target:
             state = await self._log.state()
             if state is not None:
                 self._check(state)
-                self._stored(state)
+                self._stored_state(state)
             return state is not None
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""
         with translate_errors("read the target", self.uri):
             state = await self._log.state()
-            return None if state is None else self._stored(state).position
+            return None if state is None else self._stored_state(state).position
 
     async def range(self) -> Mapping[str, str | int]:
         """The stored range of a backfill; empty if there is none. Changes nothing."""
@@ -161,7 +161,7 @@ class Target:
         with translate_errors("read the target", self.uri):
             state = await self._log.state()
             if state is None:
-                raise self._deleted()
+                raise self._deletion_error()
             self._check(state)
             return state
 
@@ -190,13 +190,13 @@ class Target:
                 return None, NO_COLUMNS
             self._exists = True
             self._columns = columns_of(state)
-            if self._stored(state).owner != self._owner:
+            if self._stored_state(state).owner != self._owner:
                 now = self.clock.now_ms()
                 await self._log.append(lambda _: [owner_action(self._place, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
             self._columns, self.control = columns_of(state), stored_control(state)
-            return self._stored(state).position, self._columns
+            return self._stored_state(state).position, self._columns
 
     def merged(self, table: Columns, rows: StructType) -> Columns:
         """The columns of the table with those of the rows.
@@ -263,12 +263,12 @@ class Target:
                     lambda state: self._proposal(state, begun, following, base, rows, changes, replaces, control)
                 )
             except NotATableError as error:
-                raise self._deleted() from error
+                raise self._deletion_error() from error
             if version is not None and self._keeper.is_due(version, self._log.checkpoint, self._protocol):
                 await self._keeper.keep(version)
             return self._columns
 
-    def _deleted(self) -> SinkError:
+    def _deletion_error(self) -> SinkError:
         hint = "Restore it, or run `cdfd progress reset` to start over"
         return SinkError("the target was deleted", table=self.uri, hint=hint)
 
@@ -278,7 +278,7 @@ class Target:
             check_deletable(state.protocol, state.metadata)
 
     def _require_owner(self, state: TxnState) -> Stored:
-        stored = self._stored(state)
+        stored = self._stored_state(state)
         if stored.owner != self._owner:
             raise FencedError(
                 "another process has taken the target over",
@@ -288,7 +288,7 @@ class Target:
             )
         return stored
 
-    def _stored(self, state: TxnState) -> Stored:
+    def _stored_state(self, state: TxnState) -> Stored:
         return stored_position(state, self._app_id, self._layout.mode.name, self._role)
 
     async def _create(self, begun: Position, rows: Columns | None) -> None:
@@ -323,7 +323,7 @@ class Target:
         delivered = not moved and self._is_delivered(stored, begun, following)
         if delivered if control is None else control == known and stored.position == following:
             return []
-        columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
+        columns = table if rows is None else rows if replaces else self._agree(table, base, rows)
         self._columns = columns = replace(columns, compression=table.compression)
         now = self.clock.now_ms()
         mode = self._layout.mode
@@ -336,7 +336,7 @@ class Target:
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._place, following, now)
 
-    def _agreed(self, table: Columns, base: Columns, rows: Columns) -> Columns:
+    def _agree(self, table: Columns, base: Columns, rows: Columns) -> Columns:
         """The columns after this commit, if the files were written by the rules that the table has now.
 
         Args:

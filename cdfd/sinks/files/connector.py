@@ -32,7 +32,7 @@ class FilesConnector(Connector):
         self._pipeline = config.pipeline
 
     @asynccontextmanager
-    async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
+    async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
         """The sink of a table; see the port."""
         rows: RowsFormat = FILE_FORMATS.load(self._sink.format)()
         folder, mode = self._folder(table), int(self._sink.mode, 8)

@@ -142,7 +142,7 @@ class DeliveryFolder:
     def _commit_file(self, rows: str, name: str, following: Position, control: Control) -> None:
         # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
         prepared = _Kept(following, True, control, name)
-        put(self._descriptor, _NEXT, _serialized(prepared), mode=self._mode, sync=self.sync)
+        put(self._descriptor, _NEXT, _serialize(prepared), mode=self._mode, sync=self.sync)
         self._publish(rows, name)
         # Rename `_position.next.json`, which has `prepared`, to `_position.json`.
         os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
@@ -177,7 +177,7 @@ class DeliveryFolder:
             sync_folder(folder)
 
     def _write(self, kept: _Kept) -> None:
-        replace(self._descriptor, _POSITION, _serialized(kept), mode=self._mode, sync=self.sync)
+        replace(self._descriptor, _POSITION, _serialize(kept), mode=self._mode, sync=self.sync)
         self._kept = kept
 
     def _recover(self) -> None:
@@ -289,7 +289,7 @@ def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryNam
     return sorted(beyond, key=lambda delivery: order(delivery.first))
 
 
-def _serialized(kept: _Kept) -> bytes:
+def _serialize(kept: _Kept) -> bytes:
     assert kept.position is not None
     document: dict[str, Any] = {"format": _FORMAT, **kept.position.fields(), "delivered": kept.delivered}
     if kept.control != EMPTY:

@@ -102,20 +102,20 @@ class KafkaConnector(Connector):
         counts = sink.topics.transactions and sink.format.record_format.has_events
         return tuple(table.rows.published_key) if counts else None
 
-    def opened(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[KafkaSink]:
+    def open(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a table; see the port.
 
         Raises:
             ConfigError: the client is not installed, or a certificate cannot be used.
             SinkError, FencedError: as in `KafkaSink.open`.
         """
-        return self.opened_at(self.destination(table), table, stage)
+        return self.open_at(self.destination(table), table, stage)
 
     @asynccontextmanager
-    async def opened_at(
+    async def open_at(
         self, place: Destination, table: Table, stage: StageTimer = unmeasured
     ) -> AsyncIterator[KafkaSink]:
-        """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `opened`."""
+        """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `open`."""
         sink = self._sink
         with registry(sink) as found:
             made = await KafkaSink.open(place, client(sink), self._encoders(table, found), stage)
@@ -163,9 +163,9 @@ class KafkaConnector(Connector):
     def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
-        return announcing(arguments(sink), self._announced(topic, compacted=compacted), client(sink), sink.compression)
+        return announcing(arguments(sink), self._own_topic(topic, compacted=compacted), client(sink), sink.compression)
 
-    def _announced(self, topic: str, *, compacted: bool) -> Topic:
+    def _own_topic(self, topic: str, *, compacted: bool) -> Topic:
         return replace((announcement_topic if compacted else side_topic)(topic, self._sink.topics), keyed=True)
 
     def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
@@ -178,9 +178,9 @@ class KafkaConnector(Connector):
         found = await positions.read_progress(self.destination(table, role))
         return None if found is None else Backfill(found.position, found.backfill)
 
-    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
+    def open_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a backfill; see the port."""
-        return self.opened_at(self.destination(table, role), table)
+        return self.open_at(self.destination(table, role), table)
 
     def lease(self, patience: float) -> AbstractAsyncContextManager[KafkaLease]:
         """An offset of a consumer group; see the port."""
@@ -196,9 +196,9 @@ class KafkaConnector(Connector):
         """Check the topics of heartbeats, notifications and signals, if they are asked for; see the port."""
         config, own, topics = self._config, self._config.own_topics, []
         if own.has_heartbeats:
-            topics.append(self._announced(own.heartbeats, compacted=True))
+            topics.append(self._own_topic(own.heartbeats, compacted=True))
         if own.has_notifications:
-            topics.append(self._announced(own.notifications, compacted=False))
+            topics.append(self._own_topic(own.notifications, compacted=False))
         if config.controls.signals:
             topics.append(signal_topic(config.pipeline, self._sink.topics))
             if not self._sink.keeps_positions:
@@ -234,7 +234,7 @@ class KafkaConnector(Connector):
         """Deliver a part in its own transaction; see the port. The receipt has the number of its events, if those are counted."""
         event_key = self._event_key(table) if role is None else None
         place = replace(self.destination(table, parts.role(number, role)), since=job.since, event_key=event_key)
-        counts = dict(await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write))
+        counts = dict(await parts.deliver(place, lambda: self.open_at(place, table), job.id, position, write))
         events = counts.pop(EVENTS, None)
         return Delivered(counts, b"" if events is None else str(events).encode())
 

@@ -72,11 +72,11 @@ class KafkaLease(Lease):
         self._worker.close()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await finished(self._worker.submit(lambda: self._translated(work)))
+        return await finished(self._worker.submit(lambda: self._translate(work)))
 
     # In the thread.
 
-    def _translated(self, work: Callable[[], T]) -> T:
+    def _translate(self, work: Callable[[], T]) -> T:
         doing = f"use the consumer group {self._group}, which has the lease"
         try:
             return work()
@@ -88,7 +88,7 @@ class KafkaLease(Lease):
         except KafkaError as error:
             raise translate(error, doing) from error
 
-    def _opened(self) -> KafkaAdminClient:
+    def _open(self) -> KafkaAdminClient:
         if self._client is None:
             with TopicAdmin(self._connection, timeout=CONNECT_SECONDS) as admin:
                 admin.ensure([self._progress])
@@ -101,7 +101,7 @@ class KafkaLease(Lease):
         return self._client
 
     def _read(self) -> Claim | None:
-        offsets = self._opened().list_group_offsets({self._group: [self._partition]})[self._group]
+        offsets = self._open().list_group_offsets({self._group: [self._partition]})[self._group]
         stored = offsets.get(self._partition)
         if stored is None or stored.offset < 0:
             return None
@@ -109,7 +109,7 @@ class KafkaLease(Lease):
 
     def _write(self, claim: Claim) -> None:
         commit = {self._partition: OffsetAndMetadata(claim.beat, claim.text(), -1)}
-        refusal = self._opened().alter_group_offsets(self._group, commit)[self._partition]
+        refusal = self._open().alter_group_offsets(self._group, commit)[self._partition]
         if refusal is not NoError:
             raise refusal(refusal.description)
 

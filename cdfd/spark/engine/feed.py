@@ -57,7 +57,7 @@ async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Ope
     sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
     with copied_document(config, path) as document:
         try:
-            yield partial(_opened, config, document, sessions, clock)
+            yield partial(_open, config, document, sessions, clock)
         finally:
             await asyncio.to_thread(sessions.drop)
 
@@ -99,12 +99,12 @@ def copied_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]
     if config.engine.spark.remote is not None:
         yield {"config": str(path)}
         return
-    with _copied(path) as copy:
+    with _copy(path) as copy:
         yield {"config": copy, "folder": folder_of(path)}
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[str]:
+def _copy(path: Path) -> Iterator[str]:
     if not hasattr(os, "memfd_create"):  # only Linux has it
         with tempfile.TemporaryDirectory(prefix="cdfd-", ignore_cleanup_errors=True) as folder:
             yield shutil.copy(path, os.path.join(folder, "cdfd.yaml"))
@@ -116,7 +116,7 @@ def _copied(path: Path) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _opened(
+async def _open(
     config: Settings,
     document: Mapping[str, str],
     sessions: Sessions,
@@ -179,7 +179,7 @@ class SparkFeed:
             raise
         logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
         try:
-            async for batch in self._watched(query):
+            async for batch in self._watch(query):
                 yield batch
         except CdfdError as error:
             await asyncio.to_thread(self.sessions.check, session, error)
@@ -187,7 +187,7 @@ class SparkFeed:
         finally:
             await asyncio.to_thread(_stop, query)
 
-    async def _watched(self, query: StreamingQuery) -> AsyncIterator[Batch]:
+    async def _watch(self, query: StreamingQuery) -> AsyncIterator[Batch]:
         from cdfd.spark.engine import queries
 
         known = -1

@@ -133,7 +133,7 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
-        rows = self._shaped(self._change_rows(some for some in batches if some.num_rows))
+        rows = self._shape(self._change_rows(some for some in batches if some.num_rows))
         first = next(rows, None)
         if first is None:
             return 0
@@ -145,7 +145,7 @@ class TaskSink:
             return map(self.rows, batches)
         return (some.select(self.rows.schema.names) for some in unpack(batches))
 
-    def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _shape(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Rows of all versions: images of one update are of the same one.
         plan = ChangePlan(-1, 0, self.schema, (), "files")
         pairs = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in batches)
@@ -203,7 +203,7 @@ class _Part:
         place = _place(self._out.options, self._number)
         position = Position(self._out.table_id, version)
         job = f"{self._query}/{self._batch}"
-        delivered = await parts.deliver(place, lambda: self._opened(place, version), job, position, self._write)
+        delivered = await parts.deliver(place, lambda: self._open(place, version), job, position, self._write)
         for rows in self._rows:
             self._counts.add(rows)
         counts = _some(self._counts.by_type())
@@ -232,9 +232,9 @@ class _Part:
         return self._counts.by_type()
 
     @asynccontextmanager
-    async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
+    async def _open(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
         options = self._out.options
-        async with KafkaConnector(options.config, options.sink).opened_at(place, options.table) as sink:
+        async with KafkaConnector(options.config, options.sink).open_at(place, options.table) as sink:
             self._check(sink.progress, version)
             yield sink
 

@@ -25,7 +25,7 @@ def deliver(assignment: Assignment, item: bytes) -> bytes:
     Raises:
         CdfdError: as in `Assignment.deliver`.
     """
-    number, part = _unpacked(item)
+    number, part = _unpack(item)
     delivered = asyncio.run(assignment.deliver(number, part, _WORKERS))
     return json.dumps([[found.counts, base64.b64encode(found.receipt).decode()] for found in delivered]).encode()
 
@@ -41,7 +41,7 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
     Raises:
         CdfdError: as in `measure`.
     """
-    return pickle.dumps(assignment.measured(_unpacked(item)[1], _WORKERS))
+    return pickle.dumps(assignment.measured(_unpack(item)[1], _WORKERS))
 
 
 def measured_of(result: bytes) -> Measured:
@@ -50,6 +50,6 @@ def measured_of(result: bytes) -> Measured:
     return contents
 
 
-def _unpacked(item: bytes) -> Part:
+def _unpack(item: bytes) -> Part:
     part: Part = pickle.loads(zlib.decompress(item))
     return part

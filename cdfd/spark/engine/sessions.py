@@ -187,7 +187,7 @@ class Sessions:
         try:
             if settings.remote is None:
                 _start_jvm(settings, options)
-            return _checked(builder.getOrCreate())
+            return _check(builder.getOrCreate())
         except (*FAILURES, ImportError) as error:
             if settings.remote is None:
                 _end_jvm()  # it may keep a context that has stopped
@@ -205,7 +205,7 @@ class Sessions:
         return ConfigError(what, hint=hint, retriable=self._has_started)
 
 
-def _checked(session: SparkSession) -> SparkSession:
+def _check(session: SparkSession) -> SparkSession:
     """The session; stopped, and refused, if its Spark is too old."""
     try:
         check_versions(session)

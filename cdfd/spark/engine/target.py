@@ -66,11 +66,11 @@ class Target:
         # As delta-spark does: few sinks of Spark take columns without a type.
         typed = {child.name for child in without_void(schema.struct)}
         schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
-        chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
+        chosen = tuple(map(Chosen, schema.names)) if columns is None else _spell(schema, columns)
         if user_schema is not None:
             every = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
             names = chosen_names(every.published(every.target(schema)), user_schema)
-            chosen = tuple(_named(name, chosen) for name in names)
+            chosen = tuple(_published_column(name, chosen) for name in names)
             spark_names = tuple(user_schema.names)
         else:
             if not any(each.name in CHANGE_FIELDS for each in chosen):
@@ -112,12 +112,12 @@ class Target:
         return SparkBatches.plan(reconciler.schema, self.names, self.spark_names)
 
 
-def _named(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
+def _published_column(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
     """The column that is published by a name, which may be that of a change column."""
     return next((each for each in chosen if each.published == published), Chosen(published))
 
 
-def _spelled(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
+def _spell(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
     """Columns with the table's spelling of their names. They are not case-sensitive."""
     names = []
     for column in columns:

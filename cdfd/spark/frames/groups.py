@@ -144,11 +144,11 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
 
 def groups_of(files: Sequence[FileRows]) -> list[Group]:
     """The groups of files: with the same constants each, if there are few of them."""
-    fine = _grouped(files, constants=True)
-    return fine if len(fine) <= MOST_SCANS else _grouped(files, constants=False)
+    fine = _group(files, constants=True)
+    return fine if len(fine) <= MOST_SCANS else _group(files, constants=False)
 
 
-def _grouped(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
+def _group(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
     groups = dict[object, Group]()
     for each in files:
         scan = each.scan

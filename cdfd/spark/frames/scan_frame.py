@@ -86,7 +86,7 @@ class ScanFrames:
             number = frame.metadataColumn("_metadata")["row_index"]
             frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
         columns = {name: constant.decode(F.lit(value)) for name, (constant, value) in same.items()}
-        columns |= {name: constant.decode(frame[_joined(name)]) for name, (constant, _) in different.items()}
+        columns |= {name: constant.decode(frame[_joined_name(name)]) for name, (constant, _) in different.items()}
         if ordered:
             columns[CHANGE_ORDINAL] = _ordinal(frame, selects=group.selects)
         return frame.select(selected(frame, group.schema, self.wanted, columns))
@@ -124,7 +124,7 @@ class ScanFrames:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
         for name, (constant, column) in different.items():
-            columns[_joined(name)] = pa.array(column, constant.kind)
+            columns[_joined_name(name)] = pa.array(column, constant.kind)
         if ordered:
             columns[_BASE] = pa.array([each.ordinal for each in group.files], pa.int64())
         if group.selects:
@@ -157,7 +157,7 @@ class ScanFrames:
         return {name: pa.array([each[name] for each in vectors], kind) for name, kind in _VECTORS.items()}
 
 
-def _joined(name: str) -> str:
+def _joined_name(name: str) -> str:
     return f"__cdfd_of_{name}"
 
 

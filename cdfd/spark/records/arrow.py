@@ -52,7 +52,7 @@ class ArrowStreams:
         rows = records.select(
             *KAFKA_NAMES, sql.explode(make(read, ArrayType(wire))(VALUE, *KAFKA_NAMES[:3])).alias("_wire")
         )
-        cells = [_decoded(field.dataType, sql.col("_wire").getField(field.name)).alias(field.name) for field in fields]
+        cells = [_decode(field.dataType, sql.col("_wire").getField(field.name)).alias(field.name) for field in fields]
         return rows.select(*KAFKA_NAMES, sql.struct(*cells).alias(ROW))
 
 
@@ -83,7 +83,7 @@ class StreamReader:
         for number in range(len(values)):
             place = f"topic {topics[number]}, partition {partitions[number]}, offset {offsets[number]}"
             try:
-                batches = list(self._streamed(values[number].as_buffer())) if values[number].is_valid else []
+                batches = list(self._stream(values[number].as_buffer())) if values[number].is_valid else []
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise DataError(f"{place}: no Arrow stream of this schema: {error}"[:1000]) from error
             except DataError as error:
@@ -97,14 +97,14 @@ class StreamReader:
         kind = pa.list_(pa.field("element", pa.struct(list(self.schema))))
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), rows, type=kind)
 
-    def _streamed(self, value: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    def _stream(self, value: pa.Buffer) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(value) as stream:
             for batch in stream:
                 # Any producer may write to the topic, and Spark does not validate batches.
                 batch.validate(full=True)
-                yield self._conformed(batch)
+                yield self._conform(batch)
 
-    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         missing = [name for name in CHANGE_NAMES if name not in batch.schema.names]
         if missing:
             raise DataError(f"its rows have no column {missing[0]}, so they are no change rows")
@@ -194,15 +194,15 @@ def _wire_type(kind: DataType) -> DataType:
     return kind
 
 
-def _decoded(kind: DataType, cell: Column) -> Column:
+def _decode(kind: DataType, cell: Column) -> Column:
     if _wire_type(kind) == kind:
         return cell
     match kind:
         case StructType():
-            cells = [_decoded(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
+            cells = [_decode(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
             return sql.when(cell.isNotNull(), sql.struct(*cells))
         case ArrayType():
-            return sql.transform(cell, lambda element: _decoded(kind.elementType, element))
+            return sql.transform(cell, lambda element: _decode(kind.elementType, element))
         case MapType():
-            return sql.transform_values(cell, lambda _key, value: _decoded(kind.valueType, value))
+            return sql.transform_values(cell, lambda _key, value: _decode(kind.valueType, value))
     return sql.parse_json(cell)

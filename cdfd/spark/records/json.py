@@ -78,7 +78,7 @@ class JsonRows:
         kind = row_type(self.schema)
         document = sql.col(_DOCUMENT)
         unknown = _unknown(sql.col(VALUE).cast("string"), kind.names) if self.strict else sql.lit(None)
-        parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(_fields(kind)))
+        parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(_fields(kind)))
         made = parsed.select(*KAFKA_NAMES, _UNKNOWN, document, _struct(kind, document).alias(ROW))
         good = document.getField(_CORRUPT).isNull()
         row = checked(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
@@ -111,7 +111,7 @@ class EnvelopeRows:
         text = sql.col(VALUE).cast("string")
         newer = sql.coalesce(sql.get_json_object(text, "$.after"), sql.get_json_object(text, "$.before"))
         unknown = _unknown(newer, self.schema.names) if self.strict else sql.lit(None)
-        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(fields))
+        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(fields))
         parsed = read.select(*KAFKA_NAMES, self._images(image).alias(_IMAGE))
         # Decode after `explode`, so that Spark decodes each image only once.
         rows = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
@@ -244,7 +244,7 @@ def _fields(kind: StructType) -> list[StructField]:
     return [StructField(field.name, wire_type(field.dataType)) for field in kind]
 
 
-def _parsed(fields: list[StructField]) -> Column:
+def _parse(fields: list[StructField]) -> Column:
     """The parsed record. If a part cannot be read, it is null, and `_CORRUPT` has the whole text."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     kind = StructType([*fields, StructField(_CORRUPT, _TEXT)])

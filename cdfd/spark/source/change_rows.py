@@ -48,7 +48,7 @@ class ChangeRows:
             ConfigError: these are not change rows.
             UnsupportedError: a column has a type that Delta does not support.
         """
-        user_fields = _given(spark_schema)
+        user_fields = _arrow_schema(spark_schema)
         places = {name: place for place, name in enumerate(user_fields.names)}
         missing = [name for name in _CHANGES if name not in places]
         if missing:
@@ -79,7 +79,7 @@ class ChangeRows:
         if any(column.null_count for column in numbers):
             raise DataError("a change row without version, time or ordinal")
         try:
-            arrays = [_shaped(column, field.type) for column, field in zip(columns[:last], fields, strict=False)]
+            arrays = [_shape(column, field.type) for column, field in zip(columns[:last], fields, strict=False)]
             arrays += [types_from_file(types)]
             arrays += [column.cast(field.type) for column, field in zip(numbers, fields[last + 1 :], strict=True)]
         except pa.ArrowInvalid as error:
@@ -87,7 +87,7 @@ class ChangeRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _given(spark_schema: str) -> pa.Schema:
+def _arrow_schema(spark_schema: str) -> pa.Schema:
     try:
         return to_arrow(parse(spark_schema))
     except CdfdError as error:
@@ -114,7 +114,7 @@ def _bare(kind: Any) -> pa.DataType:
     return kind
 
 
-def _shaped(array: Any, kind: Any) -> Any:
+def _shape(array: Any, kind: Any) -> Any:
     """Convert an array to a type that differs only in names, zones, nullability and variants."""
     kind_of_array = array.type
     if kind_of_array == kind:
@@ -124,13 +124,13 @@ def _shaped(array: Any, kind: Any) -> Any:
         return pa.ExtensionArray.from_storage(kind, text)
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
-        children = [_shaped(array.field(place), field.type) for place, field in enumerate(kind)]
+        children = [_shape(array.field(place), field.type) for place, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         # With a mask, offsets must begin at 0, and those of a slice do not.
         whole = array if not array.offset else pc.take(array, pa.array(range(len(array)), pa.int64()))
         if pa.types.is_list(kind):
-            return pa.ListArray.from_arrays(whole.offsets, _shaped(whole.values, kind.value_type), kind, mask=mask)
-        keys, items = _shaped(whole.keys, kind.key_type), _shaped(whole.items, kind.item_type)
+            return pa.ListArray.from_arrays(whole.offsets, _shape(whole.values, kind.value_type), kind, mask=mask)
+        keys, items = _shape(whole.keys, kind.key_type), _shape(whole.items, kind.item_type)
         return pa.MapArray.from_arrays(whole.offsets, keys, items, kind, mask=mask)
     return array.cast(kind)

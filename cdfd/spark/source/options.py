@@ -107,7 +107,7 @@ class SourceOptions:
             if name in _OF_DELTA and rest[name].strip().lower() == "true":
                 raise ConfigError(f"there is no option {_OF_DELTA[name]}", hint=_CHANGES_ARE_READ)
             if name not in _NAMES and name not in _OF_DELTA:
-                raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
+                raise ConfigError(f"unknown option {_show(name, options)}", hint=_nearest(name))
         if rest.get("table"):
             if rest.get("path"):
                 raise ConfigError("path and table are both given", hint="Give one of them")
@@ -238,7 +238,7 @@ def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
     return shape_of(where, None, masks, excluded)
 
 
-def _shown(name: str, options: Mapping[str, str]) -> str:
+def _show(name: str, options: Mapping[str, str]) -> str:
     return repr(next(each for each in options if name in (each.lower(), each.lower().replace("_", ""))))[:100]
 
 

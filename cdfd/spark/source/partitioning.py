@@ -70,7 +70,7 @@ class Schemas:
             SchemaChangedError: a column's type changed to one that does not hold the old values; it names table and version.
         """
         try:
-            schema, scans = self._selected(plan.schema), plan.scans
+            schema, scans = self._select(plan.schema), plan.scans
             if not isinstance(scans, LiveScans) and any(scan.schema is not None for scan in scans):
                 scans = tuple(self._scan(scan) for scan in scans)
         except CdfdError as error:
@@ -79,9 +79,9 @@ class Schemas:
         return replace(plan, schema=schema, scans=scans)
 
     def _scan(self, scan: FileScan) -> FileScan:
-        return scan if scan.schema is None else replace(scan, schema=self._selected(scan.schema))
+        return scan if scan.schema is None else replace(scan, schema=self._select(scan.schema))
 
-    def _selected(self, schema: TableSchema) -> TableSchema:
+    def _select(self, schema: TableSchema) -> TableSchema:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
         known = self._known.get(id(schema))
         if known is None:
@@ -109,7 +109,7 @@ def partition_splits(
     cuts = [plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered) for each in plan_ranges]
     if ordered:
         cuts = _place_splits(plan_ranges, cuts, execution)
-    return list(_packed((split for splits in cuts for split in splits), limit))
+    return list(_pack((split for splits in cuts for split in splits), limit))
 
 
 def partition_bytes(whole: int) -> int:
@@ -138,7 +138,7 @@ def measured(splits: Sequence[Split], execution: Execution) -> Iterator[Measured
     return map_in_order(partial(measure, execution=execution), splits, workers=min(workers, len(splits)))
 
 
-def _packed(splits: Iterable[Split], limit: int) -> Iterator[tuple[Split, ...]]:
+def _pack(splits: Iterable[Split], limit: int) -> Iterator[tuple[Split, ...]]:
     run, size = list[Split](), 0
     for split in splits:
         if run and size + split.weight > limit:

@@ -40,7 +40,7 @@ class ChangePartition(InputPartition):
 
 def open_table(options: SourceOptions) -> Table:
     """Open a table. A process caches its tables, with their connections and file metadata."""
-    return _opened(
+    return _open(
         options.path,
         tuple(sorted(options.storage.items())),
         options.allowed_roots,
@@ -50,7 +50,7 @@ def open_table(options: SourceOptions) -> Table:
 
 
 @lru_cache(maxsize=8)
-def _opened(
+def _open(
     path: str,
     storage: tuple[tuple[str, object], ...],
     allowed_roots: tuple[str, ...],

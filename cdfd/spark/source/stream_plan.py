@@ -101,12 +101,12 @@ class StreamPlanner:
         count = partial(row_counts, execution=execution_of(self.table, self.options))
         if at.phase == "snapshot":
             live, window = await self._snapshot_at(at, limited=budget.limits_files)
-            local = _checked(window.plan, window.within(at), self.table.uri)
+            local = _check(window.plan, window.within(at), self.table.uri)
             end = budget.take(window.plan, local.part, count)
             if window.first + end < window.total:
                 self.newest = await self.table.log.latest_version()
                 reached = self._within(replace(live, plan=window.plan), local, end)
-                left = await self._left(window.plan, end, self._end(), window.after)
+                left = await self._backlog(window.plan, end, self._end(), window.after)
                 return replace(reached, part=window.first + end), left
             budget.used = True
             at = at.after_version(live.digest)
@@ -115,16 +115,16 @@ class StreamPlanner:
         async with contextlib.aclosing(self._versions(at, newest)) as versions:
             async for version in versions:
                 plan = version.plan
-                if (change := self._changed(version)) is not None:
+                if (change := self._change(version)) is not None:
                     if at == start:
-                        raise self._refused(version, change)
-                    return at, await self._left(plan, at.part, newest)
+                        raise self._refusal(version, change)
+                    return at, await self._backlog(plan, at.part, newest)
                 if budget.versions == 0:
-                    return at, await self._left(plan, at.part, newest)
-                end = budget.take(plan, _checked(plan, at, self.table.uri).part, count)
+                    return at, await self._backlog(plan, at.part, newest)
+                end = budget.take(plan, _check(plan, at, self.table.uri).part, count)
                 if end < len(plan.scans):
                     reached = at if end == at.part else self._within(version, at, end)
-                    return reached, await self._left(plan, end, newest)
+                    return reached, await self._backlog(plan, end, newest)
                 at = replace(at.after_version(version.digest), table_id=version.table_id)
                 budget.versions = None if budget.versions is None else budget.versions - 1
         return at, None
@@ -139,7 +139,7 @@ class StreamPlanner:
         """The last version to read now."""
         return self.newest if self.last is None else min(self.newest, self.last)
 
-    async def _left(self, plan: ChangePlan, part: int, newest: int, more: int = 0) -> Backlog:
+    async def _backlog(self, plan: ChangePlan, part: int, newest: int, more: int = 0) -> Backlog:
         """The backlog from scan number `part` of a plan on; `more` bytes of its version are not in the plan."""
         later = await self._pending.between(plan.version + 1, newest)
         own = int(shares(plan.scans[part:]).sum()) + more
@@ -190,9 +190,9 @@ class StreamPlanner:
         windows = await self._windows_at(start)
         if windows is None:
             live = await self._live(start)
-            return live, [PlanRange(live.plan, _checked(live.plan, start, self.table.uri), stop)]
+            return live, [PlanRange(live.plan, _check(live.plan, start, self.table.uri), stop)]
         first = windows.at(start.part)
-        _checked(first.plan, first.within(start), self.table.uri)
+        _check(first.plan, first.within(start), self.table.uri)
         ranges = list[PlanRange]()
         for window in windows.from_part(start.part, stop):
             at = start.at_part(window.first, window.ordinal) if ranges else start
@@ -219,7 +219,7 @@ class StreamPlanner:
                 self._check_end(version, end)
                 plan = schemas.of(version.plan, self.table.uri)
                 stop = end.part if plan.version == end.version else None
-                found.append(PlanRange(plan, _checked(plan, at, self.table.uri), stop))
+                found.append(PlanRange(plan, _check(plan, at, self.table.uri), stop))
                 at = at.after_version()
         return found
 
@@ -290,7 +290,7 @@ class StreamPlanner:
                 self._next = found.plan.version + 1
                 yield found
 
-    def _changed(self, version: Version) -> SchemaChange | None:
+    def _change(self, version: Version) -> SchemaChange | None:
         """The change of the read columns since the query's schema; None if there is none, or if the version is older."""
         known, schema = self.target.schema, version.plan.schema
         if version.plan.version <= self.target.version or schema == known:
@@ -298,7 +298,7 @@ class StreamPlanner:
         change = compare(known, schema if self.target.whole else named_columns(known.names, schema))
         return change if change.added or not change.additive else None
 
-    def _refused(self, version: Version, change: SchemaChange) -> SchemaChangedError:
+    def _refusal(self, version: Version, change: SchemaChange) -> SchemaChangedError:
         return SchemaChangedError(
             f"the table's schema changed: {'; '.join(change.describe()):.500}",
             table=self.table.uri,
@@ -307,7 +307,7 @@ class StreamPlanner:
         )
 
 
-def _checked(plan: ChangePlan, at: Position, uri: str) -> Position:
+def _check(plan: ChangePlan, at: Position, uri: str) -> Position:
     if not plan.continues(at):
         raise ConfigError(
             f"the position is after {at.part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",

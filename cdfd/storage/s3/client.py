@@ -82,11 +82,9 @@ class S3Client:
         begun = time.monotonic()
         native = await self.native()
         got = None if native is None else await native.get(request, start, length, etag)
-        return got or await self._asked(request, start, length, etag, time.monotonic() - begun)
+        return got or await self._ask(request, start, length, etag, time.monotonic() - begun)
 
-    async def _asked(
-        self, request: Request, start: int, length: int | None, etag: str | None, spent: float
-    ) -> GetResult:
+    async def _ask(self, request: Request, start: int, length: int | None, etag: str | None, spent: float) -> GetResult:
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -101,7 +99,7 @@ class S3Client:
                 return GetResult(b"", headers["ContentLength"], _modified_ms(headers), headers["ETag"])
             return await _body(response, start, length)
 
-        return await self._retried(request, attempt, spent)
+        return await self._retry(request, attempt, spent)
 
     async def listing(self, request: Request, start_after: str) -> NativeListing | None:
         """A listing of the native client; None if `page` has to be asked. See `NativeReader.listing`."""
@@ -119,7 +117,7 @@ class S3Client:
             response = await self._headers(client, request)
             return GetResult(b"", response["ContentLength"], _modified_ms(response), response["ETag"])
 
-        return await self._retried(request, attempt, time.monotonic() - begun)
+        return await self._retry(request, attempt, time.monotonic() - begun)
 
     async def put(self, request: Request, data: bytes, *, absent: str | None = None) -> None:
         """Write an object; with `absent`, only if it does not exist.
@@ -141,7 +139,7 @@ class S3Client:
                 if response.get("Metadata", {}).get(_WRITER) != absent:
                     raise
 
-        await self._retried(request, attempt)
+        await self._retry(request, attempt)
 
     async def check_condition(self, request: Request, data: bytes) -> None:
         """Raise an error if the store accepts the same conditional PUT again: it ignores the condition."""
@@ -162,7 +160,7 @@ class S3Client:
         S3 does not say whether it did. Other stores can have an error for an object that another request removes at the same time.
         """
         with contextlib.suppress(NotFoundError):
-            await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
+            await self._retry(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
     async def page(self, request: Request, parameters: dict[str, Any], spent: float = 0.0) -> dict[str, Any]:
         """One page of a listing, for which `spent` seconds were needed before."""
@@ -173,7 +171,7 @@ class S3Client:
             response: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
             return response
 
-        return await self._retried(request, attempt, spent)
+        return await self._retry(request, attempt, spent)
 
     async def _headers(self, client: Any, request: Request) -> dict[str, Any]:
         """The answer to a HEAD.
@@ -205,7 +203,7 @@ class S3Client:
         }
         return {key: value for key, value in parameters.items() if value is not None}
 
-    async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]], spent: float = 0.0) -> T:
+    async def _retry(self, request: Request, attempt: Callable[[Any], Awaitable[T]], spent: float = 0.0) -> T:
         """The result of `attempt`. Transient errors are retried until the deadline, of which `spent` seconds are over."""
         last: StorageError | None = None
         delay, failed = FIRST_DELAY, 0
@@ -215,7 +213,7 @@ class S3Client:
                     try:
                         return await attempt(await self._client())
                     except FAILURES as error:
-                        last = await self._classified(error, request)
+                        last = await self._classify(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
                     failed += 1
@@ -237,7 +235,7 @@ class S3Client:
             self._warned_at = now
             logger.warning("%s; cdfd retries for up to %g s", error, self.options.deadline)
 
-    async def _classified(self, error: Exception, request: Request) -> StorageError:
+    async def _classify(self, error: Exception, request: Request) -> StorageError:
         """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
         problem = translate(error, request)
         problem.what = self.options.redacted(problem.what)
@@ -270,14 +268,14 @@ class S3Client:
 
     async def _client(self) -> Any:
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._opened())
+            self._opening = asyncio.get_running_loop().create_task(self._open_client())
         try:
             return await asyncio.shield(self._opening)
         except FAILURES:
             self._opening = self._session = None
             raise
 
-    async def _opened(self) -> Any:
+    async def _open_client(self) -> Any:
         options, session = self.options, self._opened_session()
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
@@ -366,7 +364,7 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
     data: bytes | pa.Buffer
     async with response["Body"] as body:
         if BUFFERED_BODY_BYTES <= response["ContentLength"] <= (length or MAX_BODY_BYTES):
-            data = await _filled(pa.allocate_buffer(response["ContentLength"]), body)
+            data = await _fill(pa.allocate_buffer(response["ContentLength"]), body)
         else:
             data = bytes(await body.read())
     total = len(data)
@@ -380,7 +378,7 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
     return GetResult(data, total, _modified_ms(response), str(response["ETag"]))
 
 
-async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
+async def _fill(buffer: pa.Buffer, body: Any) -> pa.Buffer:
     """A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them."""
     with memoryview(buffer).cast("B") as view:
         at = 0

@@ -52,8 +52,8 @@ class _StoreTimeAuth(S3SigV4Auth):  # type: ignore[misc]  # botocore has no type
 def sign_with_store_time(client: Any) -> None:
     """Let a client sign with the corrected time."""
     AUTH_TYPE_MAPS.setdefault(_SIGNATURE, _StoreTimeAuth)
-    client.meta.events.register_first("choose-signer.s3", _chosen)
+    client.meta.events.register_first("choose-signer.s3", _choose)
 
 
-def _chosen(signature_version: Any, **_: Any) -> str | None:
+def _choose(signature_version: Any, **_: Any) -> str | None:
     return _SIGNATURE if _offset and signature_version in ("s3v4", "v4") else None

@@ -12,7 +12,7 @@ from botocore.loaders import JSONFileLoader, Loader
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_collection() -> Iterator[None]:
     """Without garbage collection: a model has so many objects that a full one would start, which takes longer than parsing it."""
     if not gc.isenabled():
         yield
@@ -28,7 +28,7 @@ class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
     def load_file(self, file_path: str) -> Any:
         for ending, opened in ((".json", open), (".json.gz", gzip.open)):
             try:
-                with opened(file_path + ending, "rb") as file, _uncollected():
+                with opened(file_path + ending, "rb") as file, _pause_collection():
                     return orjson.loads(file.read())
             except FileNotFoundError:
                 continue

@@ -149,11 +149,11 @@ class NativeReader:
             if keys != self._keys:
                 self._keys, self._stores = keys, {}
         if bucket not in self._stores:
-            self._stores[bucket] = self._opened(bucket)
+            self._stores[bucket] = self._open(bucket)
             _used = True
         return self._stores[bucket]
 
-    def _opened(self, bucket: str) -> S3Store:
+    def _open(self, bucket: str) -> S3Store:
         options, keys = self._options, self._keys
         scheme, _, host = self._endpoint.partition("://")
         virtual = _is_virtual(options, bucket)

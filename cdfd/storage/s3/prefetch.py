@@ -141,13 +141,13 @@ class Prefetcher:
                 future = self._client.loop.submit(work)
                 self._keep(announcement, (requested, future))
                 self._running += requested.weight
-                future.add_done_callback(partial(self._finished, requested.weight))
+                future.add_done_callback(partial(self._finish, requested.weight))
         except StorageError:
             self._waiting.clear()  # the process is ending, as reading the object says too
         finally:
             self._starting = False
 
-    def _finished(self, weight: int, future: Future[GetResult]) -> None:
+    def _finish(self, weight: int, future: Future[GetResult]) -> None:
         with self._lock:
             self._running -= weight
             if not future.cancelled():

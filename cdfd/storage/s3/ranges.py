@@ -148,12 +148,12 @@ class RangeBuffer:
     def range(self, start: int, end: int, most: int = 0) -> pa.Buffer:
         """The bytes `[start, end)`, and more of them up to `most`, if they are in one piece."""
         with self._lock:
-            claimed = self._claimed(start, min(end, self._size), most)
+            claimed = self._claim(start, min(end, self._size), most)
         # Other threads go on while this one waits.
         parts = [pa.py_buffer(self._bytes(piece)).slice(at - piece.start, stop - at) for piece, at, stop in claimed]
         return parts[0] if len(parts) == 1 else _join(parts)
 
-    def _claimed(self, start: int, end: int, most: int) -> list[tuple[Piece, int, int]]:
+    def _claim(self, start: int, end: int, most: int) -> list[tuple[Piece, int, int]]:
         """The pieces that have these bytes, with where they begin and end in them. Those that follow are fetched meanwhile."""
         piece = self._covering(start)
         if piece is not None and end <= piece.end:
@@ -247,14 +247,14 @@ class RangeBuffer:
         for piece in read:
             if kept <= KEPT_BYTES:
                 break
-            kept -= self._dropped(piece)
+            kept -= self._drop(piece)
         for piece in done:
             if self._buffered + size <= 4 * PREFETCH_BYTES:
                 break
             if piece.left > 0:
-                self._dropped(piece)
+                self._drop(piece)
 
-    def _dropped(self, piece: Piece) -> int:
+    def _drop(self, piece: Piece) -> int:
         """Drop a piece: its bytes."""
         self._pieces.remove(piece)
         size = piece.end - piece.start

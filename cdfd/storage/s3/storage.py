@@ -73,7 +73,7 @@ class S3Storage:
         """
         check_prefix(prefix)
         request, last = self._request("list", prefix), ""
-        async with aclosing(self._listed(request, self._key(start_after) if start_after else "")) as entries:
+        async with aclosing(self._list(request, self._key(start_after) if start_after else "")) as entries:
             async for entry in entries:
                 path = entry.key[len(self._root) + 1 :] if self._root else entry.key
                 if path <= last:
@@ -81,7 +81,7 @@ class S3Storage:
                 last = path
                 yield Stat(path, entry.size, entry.modified_ms, _identity(entry.etag, entry.modified_ms))
 
-    async def _listed(self, request: Request, start_after: str) -> AsyncGenerator[Listed, None]:
+    async def _list(self, request: Request, start_after: str) -> AsyncGenerator[Listed, None]:
         """The objects of a folder after a key: of the native client as far as it lists them, and the others of aiobotocore."""
         run, begun = self._client.loop.run, time.monotonic()
         native = await run(self._client.listing(request, start_after)) if self._page == LISTING_PAGE else None
@@ -201,12 +201,12 @@ class S3Storage:
         check_range(path, start, length)
         if length == 0:
             return await self._client.loop.run(self._client.head(self._request("read", path)))
-        got = None if start else await self._prefetched(path, length)
+        got = None if start else await self._take_prefetched(path, length)
         if got is not None:
             return got
         return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
 
-    async def _prefetched(self, path: str, length: int | None) -> GetResult | None:
+    async def _take_prefetched(self, path: str, length: int | None) -> GetResult | None:
         """The prefetched bytes, if they cover the request."""
         started = self._prefetcher.take(path)
         if not started:

@@ -89,9 +89,9 @@ class TrevniDataFile:
             for start, end in _spans(numbers):
                 last = min(end * GROUP_ROWS, self.metadata.num_rows)
                 for batch in self._reader.batches(shape, start * GROUP_ROWS, last, rows=rows, run=run):
-                    yield self._encoded(batch)
+                    yield self._encode(batch)
 
-    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for number, name in enumerate(batch.schema.names):
             if name in self._dictionaries and pa.types.is_string(batch.schema.field(number).type):
                 column: Any = batch.column(number)

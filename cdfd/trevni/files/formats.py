@@ -119,7 +119,7 @@ def _json(path: str) -> Iterator[Rows]:
     count = 0
     for rows in _json_rows(path):
         count += len(rows)
-        schema = _unified(schema, rows)
+        schema = _unify(schema, rows)
     fields: Any = pa.struct(list(schema))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -129,7 +129,7 @@ def _json(path: str) -> Iterator[Rows]:
     yield Rows(schema, batches(), count)
 
 
-def _unified(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
+def _unify(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
     try:
         inferred = array_of(rows)
         whole_schema = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])

@@ -162,10 +162,10 @@ class SpillStore:
             self._bytes += len(data)
             place: bytes | memoryview | tuple[int, int] = data
             if self._bytes > SPILL_BYTES:
-                place = self._spilled(data)
+                place = self._spill(data)
             self._parts.setdefault(column, []).append(place)
 
-    def _spilled(self, data: bytes | memoryview) -> tuple[int, int]:
+    def _spill(self, data: bytes | memoryview) -> tuple[int, int]:
         try:
             if self._file is None:
                 self._file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # `close` closes it

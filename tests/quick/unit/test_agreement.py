@@ -79,7 +79,7 @@ class Shop:
 
         async def move() -> None:
             config = load(self.path)
-            async with connector(config).opened(config.tables[0]) as sink:
+            async with connector(config).open(config.tables[0]) as sink:
                 following = position or Position("T", to + 1)
                 delivery = await sink.begin(following)
                 await delivery.commit(following)

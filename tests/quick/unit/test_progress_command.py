@@ -113,7 +113,7 @@ def test_delivered_version_and_ledger_are_shown(shop: Shop) -> None:
 
 
 async def test_while_a_daemon_delivers(shop: Shop) -> None:
-    async with connector(shop.config).opened(shop.orders) as sink:
+    async with connector(shop.config).open(shop.orders) as sink:
         delivery = await sink.begin(Position("T", 1, phase="snapshot"))
         await delivery.commit(Position("T", 1, 2, "snapshot", 20))
         text, _ = await asyncio.to_thread(progress_command.show, shop.path)
@@ -235,7 +235,7 @@ class ElsewhereConnector(Connector):
     place = "elsewhere"
     moved: ClassVar[list[Position | None]] = [None]
 
-    def opened(self, table: settings.Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
+    def open(self, table: settings.Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
         raise NotImplementedError
 
     async def position(self, table: settings.Table) -> Position | None:

@@ -69,7 +69,7 @@ class TestBytes:
         store = opened(server.url, new_bucket(server))
         await store.put("a b%20c/ü=?#.parquet", DATA)
         request = store._request("read", "a b%20c/ü=?#.parquet")
-        theirs = await store._client.loop.run(store._client._asked(request, start, length, None, 0))
+        theirs = await store._client.loop.run(store._client._ask(request, start, length, None, 0))
         ours = await got(store, "a b%20c/ü=?#.parquet", start, length)
         assert ours is not None
         assert bytes(ours.data) == bytes(theirs.data)
@@ -346,13 +346,13 @@ class TestSettings:
     )
     def test_the_place_of_the_bucket(self, bucket: str, options: dict[str, str], endpoint: str) -> None:
         url = "https://s3.eu-west-1.amazonaws.com"
-        store = NativeReader(url, "eu-west-1", parse(options, {}), None)._opened(bucket)
+        store = NativeReader(url, "eu-west-1", parse(options, {}), None)._open(bucket)
         assert store.config["endpoint"] == endpoint
         assert str(store.config["virtual_hosted_style_request"]) == str(endpoint != url).lower()
 
     def test_requester_pays(self) -> None:
         options = parse({"request_payer": "true"}, {})
-        store = NativeReader("http://127.0.0.1:1", "eu-west-1", options, None)._opened("lake")
+        store = NativeReader("http://127.0.0.1:1", "eu-west-1", options, None)._open("lake")
         assert str(store.config["request_payer"]) == "true"
 
 

@@ -116,7 +116,7 @@ async def test_a_job_ends_when_another_process_takes_over(tmp_path: Path) -> Non
     copy = Copy(await source(tmp_path), tmp_path / "a")
     config = copy.settings("auto")
     version, position = await assigned(copy)
-    async with connector(config).opened(config.tables[0]) as sink:
+    async with connector(config).open(config.tables[0]) as sink:
         delivery = await sink.begin(position)
         await delivery.commit(position)
         job = await sink.begin_job(version, position, 1, 1000, "0f")
@@ -136,7 +136,7 @@ async def test_files_that_this_machine_does_not_see_are_not_committed(tmp_path: 
     config = copy.settings("auto")
     version, position = await assigned(copy)
     receipt = zlib.compress(json.dumps([["part-elsewhere.parquet", [], 10, "{}", 1]]).encode())
-    async with connector(config).opened(config.tables[0]) as sink:
+    async with connector(config).open(config.tables[0]) as sink:
         job = await sink.begin_job(version, position, 1, 1000, "0f")
         with pytest.raises(SinkError, match=r"is not in the target.*share"):
             await sink.finish_job(version, position, job, [Delivered({"insert": 1}, receipt)])
@@ -148,7 +148,7 @@ async def test_rows_with_other_columns_than_the_job_are_refused(tmp_path: Path) 
     narrow = Copy(copy.uri, copy.path, {"columns": ["id"]})
     version, position = await assigned(copy)
     config = narrow.settings("auto")
-    async with connector(config).opened(config.tables[0]) as sink:
+    async with connector(config).open(config.tables[0]) as sink:
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
     settings = copy.settings("auto")
     assignment = Assignment(settings, "rows", version, position, job)
@@ -161,7 +161,7 @@ async def test_batches_with_the_same_columns_are_in_one_file(tmp_path: Path) -> 
     version, position = await assigned(copy)
     settings = copy.settings("auto")
     sinks, table = connector(settings), settings.tables[0]
-    async with sinks.opened(table) as sink:
+    async with sinks.open(table) as sink:
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
     batch = cdfd.changes(str(copy.uri), start="earliest").read_all().to_batches()[0]
 
@@ -181,7 +181,7 @@ async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:
     version, position = await assigned(copy)
     sinks, table = connector(config), config.tables[0]
     assert sinks.takes_backfills
-    async with sinks.opened_for_backfill(table, "backfill") as sink:
+    async with sinks.open_for_backfill(table, "backfill") as sink:
         sink.move_to(position, {"from": NEWEST})
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
         assignment = Assignment(config, "rows", version, position, job, "backfill")

@@ -482,7 +482,7 @@ async def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.M
     text = f"pipeline: p\ntables: [{{uri: /lake/t}}]\nsink: {{kind: files, path: {tmp_path}, format: numbers}}\n"
     config = parse(text, {})
 
-    async with connector(config).opened(config.tables[0]) as sink:
+    async with connector(config).open(config.tables[0]) as sink:
         delivery = await sink.begin(at(4))
         await delivery.write(rows(1, 2))
         await delivery.commit(at(5))

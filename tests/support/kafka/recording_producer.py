@@ -105,7 +105,7 @@ class RecordingProducer(Producer):
         self.calls.append("close")
         self.after_close()
 
-    def _translated(self, error: Exception, doing: str) -> SinkError:
+    def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         return SinkError(f"cannot {doing}")
 
     def _reason(self, error: Exception) -> str:

@@ -26,7 +26,7 @@ from tests.support.spark.session import quick
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
     """Delivers a part, and the first time ends in one way or another; how, its number decides."""
-    number, _ = parts._unpacked(item)
+    number, _ = parts._unpack(item)
     note = Path(notes, str(number))
     if note.exists():
         return parts.deliver(assignment, item)

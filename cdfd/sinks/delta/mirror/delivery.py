@@ -75,7 +75,7 @@ class MirrorDelivery(Adopting):
         if self._mirror.options.sources is not None:
             return
         if change.dropped or change.renamed or not all(each.widening for each in change.type_changed):
-            raise self._reloaded(f"the schema changes: {'; '.join(change.describe())}")
+            raise self._reload_error(f"the schema changes: {'; '.join(change.describe())}")
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch; see the port."""
@@ -142,7 +142,7 @@ class MirrorDelivery(Adopting):
             first = self._replaces and self._columns is None
             return target.replacing(known, struct) if first else target.merged(known, struct)
         except SchemaChangedError as error:
-            raise self._reloaded(error.what) from error
+            raise self._reload_error(error.what) from error
 
     def _start_schema(self, schema: pa.Schema) -> None:
         """Merge the columns of rows that follow into those of the table."""
@@ -161,7 +161,7 @@ class MirrorDelivery(Adopting):
 
     def _check_missing(self, known: Columns, rows: StructType) -> None:
         if missing := merge(known.struct, nullable(rows)).missing:
-            raise self._reloaded(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
+            raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
 
     @property
     def _key(self) -> list[str]:
@@ -318,7 +318,7 @@ class MirrorDelivery(Adopting):
     def _take(self, removal: Removal, rows: Removed) -> None:
         removal.take(self._mirror.table.hashes(rows), rows)
 
-    def _reloaded(self, reason: str) -> SinkError:
+    def _reload_error(self, reason: str) -> SinkError:
         """The error of rows that do not have the columns of the mirror."""
         if self._mirror.target.on_missing_column == "stop":
             hint = "Set `sink.on_missing_column: keep` to load the mirror again"

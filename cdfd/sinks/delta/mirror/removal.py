@@ -81,12 +81,12 @@ class Removal:
         several = matches > counts
         if several.any():
             among = several[owners]
-            chosen = self._compared(rows.filter(array_of(several[places])), numbers[among])
+            chosen = self._compare(rows.filter(array_of(several[places])), numbers[among])
             numbers = np.concatenate([numbers[~among], chosen])
         self._taken |= RowSet.of_array(np.sort(numbers)).bitmap
         return bool(several.any())
 
-    def _compared(self, rows: pa.Table, numbers: Rows) -> Rows:
+    def _compare(self, rows: pa.Table, numbers: Rows) -> Rows:
         """Those of the numbered rows that are equal to `rows`."""
         numbers = np.sort(numbers)
         stored = self._table.read_rows(numbers, rows.column_names)

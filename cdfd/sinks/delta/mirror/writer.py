@@ -82,7 +82,7 @@ class MirrorWriter:
 
     def rows(self, rows: pa.RecordBatch) -> Iterator[Event]:
         """New rows, which are no changes. Yields files to store."""
-        yield from self._kept(self._data.write(rows))
+        yield from self._keep(self._data.write(rows))
 
     def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
         """Net changes. Yields files to store, and rows to delete."""
@@ -92,9 +92,9 @@ class MirrorWriter:
             added = (types == INSERT) | (types == POST_IMAGE)
             removed = (types == DELETE) | (types == PRE_IMAGE)
             if self._changes is not None:
-                yield from self._fed(self._changes.write(batch.select([*self._names, CHANGE_TYPE])))
+                yield from self._feed(self._changes.write(batch.select([*self._names, CHANGE_TYPE])))
             if added.any():
-                yield from self._kept(self._data.write(rows if added.all() else rows.filter(array_of(added))))
+                yield from self._keep(self._data.write(rows if added.all() else rows.filter(array_of(added))))
             if removed.any():
                 self._removed.append(rows if removed.all() else rows.filter(array_of(removed)))
                 self._removed_bytes += self._removed[-1].nbytes
@@ -105,16 +105,16 @@ class MirrorWriter:
 
     def finish(self) -> Iterator[Event]:
         """The remaining files."""
-        yield from self._kept(self._data.finish())
+        yield from self._keep(self._data.finish())
         if self._changes is not None:
-            yield from self._fed(self._changes.finish())
+            yield from self._feed(self._changes.finish())
 
     def _flush(self) -> Removed:
         removed = pa.Table.from_batches(self._removed)
         self._removed, self._removed_bytes = [], 0
         return removed
 
-    def _kept(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
+    def _keep(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
         for file, data in files:
             self.written.data.append(file)
             if self._table is not None:
@@ -127,7 +127,7 @@ class MirrorWriter:
             Add(file.path, values, file.size, 0, True), InMemory(table.storage, no_other_root, data=data)
         )
 
-    def _fed(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
+    def _feed(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
         for file, data in files:
             folder = partition_folder(dict(zip(self._partition_by, file.partition, strict=True)))
             named = replace(file, path=f"_change_data/{folder}cdc-{file.path.removeprefix('part-')}")

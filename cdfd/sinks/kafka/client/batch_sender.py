@@ -226,13 +226,13 @@ def _ask_again(manager: TransactionManager) -> None:
 
     def enqueue_asking(handler: Any) -> None:
         if isinstance(handler, EndTxnHandler) and not handler.is_retry:
-            handler.handle_response = partial(_answered, handler, handler.handle_response, iter(range(_ENDINGS - 1)))
+            handler.handle_response = partial(_on_answer, handler, handler.handle_response, iter(range(_ENDINGS - 1)))
         enqueue(handler)
 
     manager._enqueue_request = enqueue_asking
 
 
-def _answered(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:
+def _on_answer(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:
     """Callback of the sender thread for the answer to the end of a transaction."""
     if response.error_code == UnknownError.errno and next(attempts, None) is not None:
         handler.reenqueue()

@@ -71,7 +71,7 @@ class KafkaPythonProducer(Producer):
     def __init__(self, settings: ProducerSettings) -> None:
         super().__init__(settings)
         self._in_flight = InFlight(settings.in_flight, settings.timeout)
-        self._client = _connected(settings)
+        self._client = _connect(settings)
         if differences := incompatibilities(self._client):
             self._client.close(settings.closing_timeout)
             raise SinkError(
@@ -138,14 +138,14 @@ class KafkaPythonProducer(Producer):
         except KafkaError as error:
             log.warning("the Kafka client did not end within %g seconds: %s", timeout, error)
 
-    def _translated(self, error: Exception, doing: str) -> SinkError:
+    def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         return translate(self._transport.cause(error), doing)
 
     def _reason(self, error: Exception) -> str:
         return str(self._transport.cause(error))
 
 
-def _connected(settings: ProducerSettings) -> KafkaProducer:
+def _connect(settings: ProducerSettings) -> KafkaProducer:
     """A client that has met a broker."""
     with network(settings.connection) as connection:
         made = connection.pop("kafka_client")

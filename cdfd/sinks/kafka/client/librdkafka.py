@@ -219,7 +219,7 @@ class LibrdkafkaProducer(Producer):
         # The last reference: the client ends, and discards its queue.
         self._client = None
 
-    def _translated(self, error: Exception, doing: str) -> SinkError:
+    def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         return _translate(_kafka_error(error, self._client), doing)
 
     def _reason(self, error: Exception) -> str:

@@ -180,7 +180,7 @@ class Producer(ABC):
             raise self._fail(error, doing) from error
 
     def _fail(self, error: Exception, doing: str) -> SinkError:
-        self._failure = self._failure or self._translated(error, doing)
+        self._failure = self._failure or self._as_sink_error(error, doing)
         return self._failure
 
     @abstractmethod
@@ -212,7 +212,7 @@ class Producer(ABC):
         """Release connections and threads."""
 
     @abstractmethod
-    def _translated(self, error: Exception, doing: str) -> SinkError:
+    def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         """A client's exception as an error of ours."""
 
     @abstractmethod

@@ -170,8 +170,8 @@ class SchemaRegistry:
                     failure = error
                     continue
                 if status not in _RETRIED:
-                    return status, _parsed(text)
-                failure = self._error(status, _parsed(text), what)
+                    return status, _parse(text)
+                failure = self._error(status, _parse(text), what)
         assert failure is not None
         raise failure
 
@@ -258,7 +258,7 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _parsed(text: bytes) -> Any:
+def _parse(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

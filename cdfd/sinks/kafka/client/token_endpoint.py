@@ -134,7 +134,7 @@ def _unreachable(error: Exception, url: str, authority: str | None) -> SinkError
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             return SinkError(f"{_cannot(url)}: TLS failed: {cause.reason or cause}", hint=f"Check the port in {_URL}")
     text = str(reason).rpartition(": ")[2] if ">: " in str(reason) else str(reason)
-    return SinkError(f"{_cannot(url)}: {_shown(text)}", hint=_REACHABLE, retriable=True)
+    return SinkError(f"{_cannot(url)}: {_show(text)}", hint=_REACHABLE, retriable=True)
 
 
 def _token(answer: Any, url: str, asked: float) -> Token:
@@ -161,7 +161,7 @@ def _refusal(status: int, answer: Any, url: str, secret: str) -> SinkError:
     said = ": ".join(part for part in (code, text) if isinstance(part, str))
     for form in {secret, quote_plus(secret)}:
         said = said.replace(form, "***")  # a server may repeat what it was sent
-    what = f"{_cannot(url)}: {status}" + (f" {_shown(said)}" if said else "")
+    what = f"{_cannot(url)}: {status}" + (f" {_show(said)}" if said else "")
     if status >= 500 or status in _RETRIED:
         return SinkError(what, hint="The identity provider may recover. Otherwise look into its log", retriable=True)
     if 300 <= status < 400:
@@ -170,5 +170,5 @@ def _refusal(status: int, answer: Any, url: str, secret: str) -> SinkError:
     return SinkError(what, hint=_HINTS.get(code, default) if isinstance(code, str) else default)
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return one_line(" ".join(text[:_LONGEST_TEXT].split()))

@@ -87,7 +87,7 @@ class Tokens:
                 return token
             if self._failure is not None and self._failed_at >= asked - _FAILURE_SECONDS:
                 raise self._failure
-            return self._renewed(token, now)
+            return self._renew(token, now)
 
     def _is_young(self, token: Token, now: float) -> bool:
         return self._cached and now < token.since + (token.expires - token.since) * _RENEWED_AFTER
@@ -95,7 +95,7 @@ class Tokens:
     def _waits_for_retry(self, token: Token, now: float) -> bool:
         return self._cached and now < token.expires and time.monotonic() < self._failed_at + _RETRY_SECONDS
 
-    def _renewed(self, token: Token | None, now: float) -> Token:
+    def _renew(self, token: Token | None, now: float) -> Token:
         try:
             self._token = self._fetch()
         except SinkError as error:

@@ -115,7 +115,7 @@ async def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -
     def checked() -> str:
         with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
             found = admin.check(topics)
-        there = [_described(each) for each in found.values()]
+        there = [_describe(each) for each in found.values()]
         return _note(there, [topic.name for topic in topics if topic.name not in found])
 
     return await _in_thread(checked)
@@ -166,14 +166,14 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
         with closing(make_producer(destination.producer_settings(Batching()))) as producer:
             start_transactions(producer, admin)
             # A reset forgets everything.
-            value = None if position is None else value_of(_moved(destination, admin, position))
+            value = None if position is None else value_of(_progress_at(destination, admin, position))
             producer.begin()
             key = key_of(destination.pipeline, destination.delivery_name)
             send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
             producer.commit()
 
 
-def _moved(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
+def _progress_at(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
     """The progress at another position. A pause outlives the move."""
     try:
         known = last_progress(destination, admin)
@@ -192,13 +192,13 @@ def _check(destination: Destination) -> str:
         if destination.exactly_once:
             admin.check_transactions(destination.transactional_id)
     missing = [topic.name for topic in destination.needed() if topic.name not in found]
-    return _note([_described(found[destination.topic])] if destination.topic in found else [], missing)
+    return _note([_describe(found[destination.topic])] if destination.topic in found else [], missing)
 
 
 def _note(there: Sequence[str], missing: Sequence[str]) -> str:
     return "ok, " + "; ".join([*there, *([f"will be created: {', '.join(missing)}"] if missing else [])])
 
 
-def _described(found: ExistingTopic) -> str:
+def _describe(found: ExistingTopic) -> str:
     count = f"{found.partitions} partition{'' if found.partitions == 1 else 's'}"
     return f"topic {found.name} has {count}{' and is compacted' if found.compacted else ''}"

@@ -208,7 +208,7 @@ class _Reader:
     def __init__(self, connect: Callable[[], KafkaConsumer], partition: TopicPartition) -> None:
         self._connect = connect
         self._partition = partition
-        self._consumer = self._assigned()
+        self._consumer = self._assign()
 
     def seek(self, offset: int) -> None:
         """Go on at an offset."""
@@ -222,14 +222,14 @@ class _Reader:
     def reconnect(self, offset: int) -> None:
         """Go on at an offset, by another consumer."""
         self.close()
-        self._consumer = self._assigned()
+        self._consumer = self._assign()
         self.seek(offset)
 
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
 
-    def _assigned(self) -> KafkaConsumer:
+    def _assign(self) -> KafkaConsumer:
         consumer = self._connect()
         consumer.assign([self._partition])
         return consumer

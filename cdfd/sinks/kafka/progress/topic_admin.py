@@ -88,7 +88,7 @@ class TopicAdmin:
             configs = self._configs(present)
             unknown = [name for name in present if name not in configs]
             if not unknown:
-                return {name: _found(name, described[name], configs[name]) for name in present}
+                return {name: _existing(name, described[name], configs[name]) for name in present}
             if not next(pauses):
                 raise SinkError(f"brokers do not agree on whether topic {unknown[0]} exists", retriable=True)
 
@@ -251,7 +251,7 @@ def _exists(name: str, described: Mapping[str, Any]) -> bool:
     return True
 
 
-def _found(name: str, described: Mapping[str, Any], config: Mapping[str, str]) -> ExistingTopic:
+def _existing(name: str, described: Mapping[str, Any], config: Mapping[str, str]) -> ExistingTopic:
     operations = described.get("authorized_operations")
     return ExistingTopic(
         name, len(described["partitions"]), config, frozenset(operations or ()), known_id(described.get("topic_id"))

@@ -227,7 +227,7 @@ class KafkaDelivery(Delivery):
     def _encode_in_thread(self, chunk: Chunk, sent: Future[None]) -> None:
         """Encode a chunk and pass it to the thread that sends. `sent` gets the end of both, or the error."""
         try:
-            with self._guarded(chunk.version):
+            with self._guard(chunk.version):
                 encoded = self._context.writer.encode(chunk, self._position.table_id)
             # The rows themselves are not kept until they are sent.
             self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version), sent)
@@ -235,12 +235,12 @@ class KafkaDelivery(Delivery):
             sent.set_exception(error)
 
     def _send(self, encoded: Encoded, side_records: Mapping[str, Sequence[Records]], version: int | None) -> None:
-        with self._guarded(version):
+        with self._guard(version):
             self._context.writer.send(encoded, side_records)
 
     def _finish(self, chunk: Chunk, progress: Progress) -> None:
         context = self._context
-        with self._guarded(chunk.version):
+        with self._guard(chunk.version):
             encoded = context.writer.encode(chunk, self._position.table_id)
             context.writer.send(encoded, chunk.side_records, last=True)
             context.cursor.mark_uncertain()
@@ -254,7 +254,7 @@ class KafkaDelivery(Delivery):
         self._context.cursor.abandon()
 
     @contextmanager
-    def _guarded(self, version: int | None) -> Iterator[None]:
+    def _guard(self, version: int | None) -> Iterator[None]:
         """Run a step, unless an earlier one failed. Errors name the table and the version, if there is one."""
         if self._aborted or self._failed:
             raise SinkError("the delivery has failed", version=self._position.version)

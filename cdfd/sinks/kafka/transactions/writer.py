@@ -54,7 +54,7 @@ class RecordWriter:
             return ()
         if self._encoder is None:
             self._encoder = self._make(self._destination.origin(table_id), self._facts)
-        with _timed(self._stage, "encode"):
+        with _timer(self._stage, "encode"):
             return list(self._records(self._encoder, chunk))
 
     @staticmethod
@@ -76,7 +76,7 @@ class RecordWriter:
         now, topic = time.time_ns() // 1_000_000, self._destination.topic
         # Where an error comes before `commit`, the end of a transaction also sends or drops records that wait. Without one nothing would.
         more = last and self._destination.exactly_once
-        with _timed(self._stage, "send"):
+        with _timer(self._stage, "send"):
             if encoded or side_records:
                 self._begin()
             for records, version in encoded:
@@ -137,7 +137,7 @@ class RecordWriter:
 
 
 @contextmanager
-def _timed(stage: StageTimer, name: str) -> Iterator[None]:
+def _timer(stage: StageTimer, name: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     stage(name, time.perf_counter() - began)
