@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cdfd.api import changes, follow, snapshot
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "changes", "follow", "snapshot"]
 
 

@@ -7,7 +7,7 @@ same by pyarrow, numpy and plain Python, more slowly. The environment variable `
 import os
 from typing import Final
 
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"
 """The version of `cdfd-native` that this cdfd works with: its own."""
 
 built: bool

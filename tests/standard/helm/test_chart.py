@@ -267,7 +267,7 @@ def test_a_changed_configuration_restarts_the_pod_and_a_new_chart_does_not(chart
     assert template() == template()
     changed = template(config=CONFIG | {"pipeline": "other"})
     assert changed["metadata"]["annotations"] != template()["metadata"]["annotations"]
-    assert "0.1.0" not in json.dumps(template()["metadata"])
+    assert "0.2.0" not in json.dumps(template()["metadata"])
 
 
 @pytest.mark.parametrize(
