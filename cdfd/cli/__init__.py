@@ -190,7 +190,10 @@ def plan(
     shard: SHARD = None,
     sink: SINK = None,
 ) -> None:
-    """Estimate processor, memory, disk, requests and money from the logs of the tables. Reads no data, and connects to no sink."""
+    """Estimate what a pipeline needs, from the logs of its tables.
+
+    Prints processor, memory, disk, requests and money. Reads no data, and connects to no sink.
+    """
     from cdfd.cli.commands import plan as planning
     from cdfd.daemon.membership.shard import Shard
 

@@ -112,6 +112,7 @@ def test_killed_daemons_deliver_every_change_once_into_each_sink(pipeline: Pipel
             time.sleep(random.uniform(0, 0.3))  # a random moment is what is tested
             daemon.kill()
     with Daemon(pipeline.config) as daemon:
+        daemon.wait_for("at version")  # before it has begun, SIGTERM ends it as any process
         pipeline.check_lines()
         pipeline.check_copy()
         daemon.stop()

@@ -75,6 +75,7 @@ def test_killed_daemons_deliver_every_change_once_into_each_sink(pipeline: Pipel
         writing.stop()
     assert pipeline.finish() > KILLS
     with pipeline.daemon() as daemon:
+        daemon.wait_for("at version")  # before it has begun, SIGTERM ends it as any process
         check_others(pipeline)
         daemon.stop()
 
@@ -107,5 +108,6 @@ def test_a_kafka_sink_goes_on_when_the_file_gets_several_sinks(pipeline: Pipelin
     assert delivered(pipeline) == {"events": 1, "lines": None, "copy": None}
     assert pipeline.finish() == 3
     with pipeline.daemon() as daemon:
+        daemon.wait_for("at version")  # before it has begun, SIGTERM ends it as any process
         check_others(pipeline)
         daemon.stop()
