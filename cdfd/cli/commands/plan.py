@@ -155,7 +155,7 @@ def _lines(found: Needs, setup: Setup) -> Iterator[str]:
         ("spill", f"{amount(total.spill)} of local disk" if total.spill else "none"),
         ("topics", topics),
         ("disk of the sink", f"{amount(found.disk)}, {kept}"),
-        ("first load", f"{duration(total.load_seconds)} for {len(found.tables):,} tables, one after the other"),
+        ("first load", f"{duration(total.load_seconds)} for all tables, one after the other"),
         ("store", f"{total.gets + total.lists:,.0f} requests an hour"),
         ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in found.money.items()) + " USD"),
     ]
