@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bench.processes import cpu_seconds
 from bench.results import write
 from bench.run import machine
 from cdfd.demo.writer import TableWriter
@@ -30,7 +31,6 @@ from tests.support.kafka.broker import Broker
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-TICKS = os.sysconf("SC_CLK_TCK")
 START_SECONDS = 900.0
 SETTLE_SECONDS = 90.0
 """Rest before the measurement: threads and connections that are not needed end within it."""
@@ -52,8 +52,7 @@ class Usage:
         status = Path(f"/proc/{pid}/status").read_text()
         rss = re.search(r"VmRSS:\s+(\d+)", status)
         assert rss is not None
-        cpu = (int(fields[11]) + int(fields[12])) / TICKS
-        return cls(time.monotonic(), cpu, int(rss[1]) / 1024, int(fields[17]), _connections(pid))
+        return cls(time.monotonic(), cpu_seconds(pid), int(rss[1]) / 1024, int(fields[17]), _connections(pid))
 
 
 def _connections(pid: int) -> int:

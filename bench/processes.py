@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
+TICKS = os.sysconf("SC_CLK_TCK")
 CDFD = [sys.executable, "-m", "cdfd"]
 
 Measured = dict[str, float]
@@ -46,6 +47,18 @@ def process(*command: str) -> Measured:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     measured: Measured = json.loads(done.stdout)
     return measured
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds of user and system time that all threads of a running process have taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def peak_mb(pid: int) -> float:
+    """High-water mark of the resident memory of a running process, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def bare_mb() -> float:

@@ -27,6 +27,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from bench.processes import cpu_seconds
 from bench.refine import FILES, measured
 from tests.support.spark.session import session
 
@@ -120,14 +121,9 @@ def taken(work: Callable[[], object]) -> Cost:
     gateway = SparkContext._gateway
     assert gateway is not None
     pid = gateway.proc.pid
-    began, processor = time.perf_counter(), processor_seconds(pid)
+    began, processor = time.perf_counter(), cpu_seconds(pid)
     work()
-    return Cost(time.perf_counter() - began, processor_seconds(pid) - processor)
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Cost(time.perf_counter() - began, cpu_seconds(pid) - processor)
 
 
 if __name__ == "__main__":

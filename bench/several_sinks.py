@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from bench.processes import cpu_seconds
 from bench.tables import orders
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.support.kafka.broker import Broker
 
 ROOT = Path(__file__).parents[1]
-TICKS = os.sysconf("SC_CLK_TCK")
 TIMEOUT_SECONDS = 600.0
 
 
@@ -48,8 +47,7 @@ class Daemon:
     port: int
 
     def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_seconds(self.process.pid)
 
     def read_mb(self) -> float:
         lines = Path(f"/proc/{self.process.pid}/io").read_text().splitlines()

@@ -28,6 +28,7 @@ import orjson
 import pyarrow as pa
 
 from bench.many import Usage, metrics, total, wait_until
+from bench.processes import peak_mb
 from bench.run import machine
 from bench.table_set import long_notes
 from bench.tables import orders
@@ -156,11 +157,6 @@ class Bench:
         places = [*self.folder.glob(f"out-{run}"), *(self.broker.folder / "data").glob(f"{run}.*")]
         files = (file for place in places for file in place.rglob("*") if file.is_file())
         return sum(file.stat().st_size for file in files if file.suffix not in (".index", ".timeindex"))
-
-
-def peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def measure_form(bench: Bench, form: str) -> SinkCosts:

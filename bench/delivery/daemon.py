@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import processes
+
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 15
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,11 @@ class Daemon:
 
     def peak_mb(self) -> float:
         """High-water mark of resident memory."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+        return processes.peak_mb(self.process.pid)
 
     def cpu_seconds(self) -> float:
         """Of all its threads, by user and system."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return processes.cpu_seconds(self.process.pid)
 
 
 @contextmanager
