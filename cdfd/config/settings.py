@@ -64,6 +64,7 @@ from cdfd.config.sinks import (
     data_of_sink,
     parse_sink,
     problems_of_sink,
+    sink_address,
 )
 from cdfd.config.table import RateLimits, Table
 from cdfd.errors import ConfigError
@@ -377,7 +378,7 @@ class Settings(Section):
 
     def address(self, table: str) -> str:
         """The name of a table's loop, by which operators address it: the table's, and with `sinks` also the sink's, `orders@mirror`."""
-        return f"{table}@{self._sink_name}" if self._sink_name else table
+        return sink_address(table, self._sink_name)
 
     @property
     def listed(self) -> tuple[Table, ...]:

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from cdfd.config.table import Table
 
 
+def sink_address(name: str, sink: str) -> str:
+    """The name of a table or a pattern among those of several sinks: `orders@mirror`. Without a sink, it is its own.
+
+    Args:
+        name: of the table or the pattern.
+        sink: its name in `sinks`; empty with `sink`.
+    """
+    return f"{name}@{sink}" if sink else name
+
+
 class SinkSettings(Section):
     """The destination of the changes.
 

@@ -11,6 +11,7 @@ from typing import Any
 from cdfd.cli.commands.dry_run import DryRun, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
+from cdfd.config.sinks import sink_address
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import engine_of
 from cdfd.daemon.ledgers import ledgers
@@ -62,7 +63,7 @@ class Checked:
         version = "" if self.version is None else str(self.version)
         files = "" if self.files is None else f"{self.files:,}"
         state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
-        name = f"{self.table}@{self.sink}" if self.sink else self.table
+        name = sink_address(self.table, self.sink)
         return name, version, files, self.changes or "", self.topic, state
 
     def document(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from cdfd.config.sinks import sink_address
 from cdfd.escaping import LONGEST_LINE, shortened
 
 
@@ -61,7 +62,7 @@ class Searches:
         for pattern, search in self.by_pattern.items():
             if search.searched_ms is None:
                 why = "no search for tables is complete yet" if search.error is None else _short(search.error)
-                yield _address(pattern, sink), why
+                yield sink_address(pattern, sink), why
 
     def reload_document(self) -> dict[str, Any]:
         """The part of `/status` about the configuration file, as JSON values."""
@@ -86,7 +87,7 @@ def documents_of(by_sink: Mapping[str, Searches]) -> dict[str, Any]:
     """The part of `/status` about searches, as JSON values. The name of a sink is empty if there is only one."""
     return {
         "discoveries": {
-            _address(pattern, sink): {
+            sink_address(pattern, sink): {
                 "tables": search.tables,
                 "vanished": sorted(search.vanished),
                 "last_search": _iso(search.searched_ms),
@@ -124,10 +125,6 @@ def families_of(by_sink: Mapping[str, Searches]) -> Iterator[Metric]:
             if search.searched_ms is not None:
                 searched.add_metric((pattern, *here), search.searched_ms / 1000)
     yield from (tables, vanished, searched, errors, refused)
-
-
-def _address(pattern: str, sink: str) -> str:
-    return f"{pattern}@{sink}" if sink else pattern
 
 
 def _short(text: str) -> str:

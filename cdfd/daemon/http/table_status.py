@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cdfd.config import settings
+from cdfd.config.sinks import sink_address
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
 from cdfd.deliver.grace import START_SECONDS, Outage
@@ -68,7 +69,7 @@ class TableMonitor(Monitor):
         starts_at_work: bool = False,
     ) -> None:
         self.table = table
-        self.name = f"{table.name}@{sink}" if sink else table.name
+        self.name = sink_address(table.name, sink)
         self._sink = sink
         self._metrics = metrics
         self._clock = clock
