@@ -15,7 +15,7 @@ from tests.support.commands import started
 from tests.support.lake import SCHEMA, rows
 from tests.support.s3.fixtures import new_bucket
 from tests.support.s3.proxy import proxied
-from tests.support.s3.server import KEY_ID, SECRET, Server
+from tests.support.s3.server import Server, s3_section
 
 
 async def create(server: Server, uri: str) -> None:
@@ -25,7 +25,7 @@ async def create(server: Server, uri: str) -> None:
 
 
 def document(url: str, pattern: str, folder: Path) -> str:
-    s3 = {"endpoint_url": url, "region": "us-east-1", "access_key_id": KEY_ID, "secret_access_key": SECRET}
+    s3 = s3_section(url)
     return json.dumps(
         {
             "pipeline": "lake",

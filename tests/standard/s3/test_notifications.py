@@ -21,7 +21,7 @@ from tests.support.kafka.pipeline import Pipeline, do
 from tests.support.kafka.shared import SharedBroker
 from tests.support.lake import WITHIN, rows
 from tests.support.queues.writers import client
-from tests.support.s3.server import KEY_ID, SECRET, Server
+from tests.support.s3.server import Server, s3_section
 
 HOURS = 7200.0
 
@@ -96,14 +96,8 @@ def test_a_daemon(
     moto_server: Server, bucket: str, queue: str, broker: SharedBroker, name: str, tmp_path: Path
 ) -> None:
     place = Location(f"s3://{bucket}/orders", {key: str(value) for key, value in moto_server.options().items()})
-    reached = {
-        "endpoint_url": moto_server.url,
-        "region": "us-east-1",
-        "access_key_id": KEY_ID,
-        "secret_access_key": SECRET,
-    }
     sections = {
-        "storage": {"s3": reached},
+        "storage": {"s3": s3_section(moto_server.url)},
         "poll": {"interval": "1h", "max_interval": "1h", "notifications": queue},
         "progress": {"ledger": "none"},
     }

@@ -16,7 +16,7 @@ from tests.support.kafka.pipeline import Pipeline
 from tests.support.kafka.shared import SharedBroker
 from tests.support.lake import WITHIN, rows
 from tests.support.s3.proxy import Proxy
-from tests.support.s3.server import KEY_ID, SECRET, Server, free_port
+from tests.support.s3.server import Server, free_port, s3_section
 
 
 async def test_requests_of_polls_are_counted(moto_server: Server, bucket: str, proxy: Proxy) -> None:
@@ -58,14 +58,8 @@ def test_daemon_shows_its_budget_and_warns_once(
         return document
 
     options = {key: str(value) for key, value in moto_server.options().items()}
-    reached = {
-        "endpoint_url": moto_server.url,
-        "region": "us-east-1",
-        "access_key_id": KEY_ID,
-        "secret_access_key": SECRET,
-    }
     sections = {
-        "storage": {"s3": reached},
+        "storage": {"s3": s3_section(moto_server.url)},
         "poll": {"max_requests_per_hour": 60},
         "progress": {"ledger": "none"},
         "http": {"listen": listen},

@@ -11,7 +11,7 @@ from cdfd.storage.location import open_storage
 from tests.support.kafka.daemon_process import Daemon, until
 from tests.support.lake import SCHEMA, rows
 from tests.support.s3.proxy import Proxy
-from tests.support.s3.server import KEY_ID, SECRET, Server
+from tests.support.s3.server import Server, s3_section
 
 COMMITS = 12
 POLL_SECONDS, IDLE_SECONDS = 0.5, 5.0
@@ -37,14 +37,7 @@ def test_files_are_asked_for_once_and_polls_are_shared(
         "pipeline": "shop",
         "tables": [{"uri": f"s3://{bucket}/orders", "start": "earliest"}],
         "sinks": {folder.name: {"kind": "files", "path": str(folder), "format": "jsonl"} for folder in folders},
-        "storage": {
-            "s3": {
-                "endpoint_url": proxy.url,
-                "region": "us-east-1",
-                "access_key_id": KEY_ID,
-                "secret_access_key": SECRET,
-            }
-        },
+        "storage": {"s3": s3_section(proxy.url)},
         "poll": {"interval": f"{POLL_SECONDS}s", "max_interval": f"{POLL_SECONDS}s"},
         "http": {"listen": None},
     }

@@ -22,6 +22,11 @@ _START_SECONDS = 60.0
 _BUILD_SECONDS = 900
 
 
+def s3_section(url: str) -> dict[str, str]:
+    """`storage.s3` of a configuration whose daemon reaches a server, or a proxy before it, by an address."""
+    return {"endpoint_url": url, "region": "us-east-1", "access_key_id": KEY_ID, "secret_access_key": SECRET}
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server, by its address."""
