@@ -29,7 +29,7 @@ from tests.support.kafka.node import free_ports
 from tests.support.lake import SCHEMA, rows
 from tests.support.s3.fixtures import bucket, moto_server, proxy
 from tests.support.s3.proxy import Fault, Proxy
-from tests.support.s3.server import KEY_ID, SECRET, Server
+from tests.support.s3.server import Server, s3_section
 
 __all__ = ["bucket", "moto_server", "proxy"]
 
@@ -45,23 +45,12 @@ PRESSURE_SECONDS = 60.0
 """Shortest time under pressure; a version of many rows takes longer."""
 
 
-class Meter(threading.Thread):
-    """Samples the resident memory of a process each second.
+class Beside(threading.Thread):
+    """Work beside that of the test, until the block ends. `run` ends once `_ends` is set."""
 
-    Attributes:
-        samples: in MiB.
-    """
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(name="meter")
-        self.samples: list[float] = []
-        self._pid = pid
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
         self._ends = threading.Event()
-
-    def run(self) -> None:
-        while not self._ends.wait(1.0):
-            found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self._pid}/status").read_text())
-            self.samples.append(int(found[1]) / 1024 if found else 0.0)
 
     def __enter__(self) -> Self:
         self.start()
@@ -74,7 +63,25 @@ class Meter(threading.Thread):
         self.join()
 
 
-class Busy(threading.Thread):
+class Meter(Beside):
+    """Samples the resident memory of a process each second.
+
+    Attributes:
+        samples: in MiB.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__("meter")
+        self.samples: list[float] = []
+        self._pid = pid
+
+    def run(self) -> None:
+        while not self._ends.wait(1.0):
+            found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self._pid}/status").read_text())
+            self.samples.append(int(found[1]) / 1024 if found else 0.0)
+
+
+class Busy(Beside):
     """Commits to each of many tables once in `PERIOD`, evenly spread.
 
     Attributes:
@@ -82,10 +89,9 @@ class Busy(threading.Thread):
     """
 
     def __init__(self, writers: list[TableWriter]) -> None:
-        super().__init__(name="busy writers")
+        super().__init__("busy writers")
         self.commits = 0
         self._writers = writers
-        self._ends = threading.Event()
 
     def run(self) -> None:
         began = time.monotonic()
@@ -94,16 +100,6 @@ class Busy(threading.Thread):
             writer._files.clear()  # it would keep all rows
             asyncio.run(writer.insert(rows(self.commits)))
             self.commits += 1
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._ends.set()
-        self.join()
 
 
 def created(place: Location) -> TableWriter:
@@ -192,7 +188,7 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
     throttled = created(Location(f"s3://{bucket}/lake/throttled", options))
     uris = [str(tmp_path / f"busy{number:03}") for number in range(TABLES)]
     uris += [str(tmp_path / "huge"), str(tmp_path / "refused"), f"s3://{bucket}/lake/throttled"]
-    s3 = {"endpoint_url": proxy.url, "region": "us-east-1", "access_key_id": KEY_ID, "secret_access_key": SECRET}
+    s3 = s3_section(proxy.url)
     config = configure(
         tmp_path,
         name,

@@ -4,8 +4,6 @@
 """
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,26 +16,12 @@ from tests.support.kafka.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Proxy
 DAEMONS, CONNECTIONS, BROKERS, SUCCESSORS = share(14, 12), share(15, 8), share(6, 2), share(6, 2)
 
 
-@pytest.fixture
-def proxied(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
-    """A broker of the test's own, behind a network of its own."""
-    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
-        proxy.connect(broker.address("BEHIND"))
-        yield proxy, broker
-
-
-@pytest.fixture
-def pipeline(proxied: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeline:
-    proxy, broker = proxied
-    return Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
-
-
 @pytest.mark.parametrize("client", CLIENTS)
-def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
-    pipeline.configure(sink={"producer": client})
-    with while_writing(f"daemons killed, {client}", DAEMONS, pipeline) as random:
+def test_killed_daemons(proxied_pipeline: Pipeline, client: str) -> None:
+    proxied_pipeline.configure(sink={"producer": client})
+    with while_writing(f"daemons killed, {client}", DAEMONS, proxied_pipeline) as random:
         for number in range(DAEMONS):
-            with pipeline.daemon() as daemon:
+            with proxied_pipeline.daemon() as daemon:
                 if number % 4 == 3:  # wherever it may be: it takes half a second to start
                     time.sleep(random.uniform(0.3, 1.5))
                 else:  # most likely on the way with what was committed meanwhile
@@ -47,14 +31,14 @@ def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
                 daemon.kill()
 
 
-def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
+def test_killed_brokers(proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
     broker = proxied[1]
     # A transaction that a dead broker left open hides the position until its time is up.
-    pipeline.configure(sink={"transaction_timeout": "10s"})
+    proxied_pipeline.configure(sink={"transaction_timeout": "10s"})
     with (
         broker.explaining(),
-        while_writing("brokers killed, or stopped", BROKERS, pipeline) as random,
-        pipeline.daemon() as daemon,
+        while_writing("brokers killed, or stopped", BROKERS, proxied_pipeline) as random,
+        proxied_pipeline.daemon() as daemon,
     ):
         daemon.wait_for("at version")
         for number in range(BROKERS):
@@ -69,11 +53,11 @@ def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> No
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_failing_connections(pipeline: Pipeline, proxied: tuple[Proxy, Broker], client: str) -> None:
-    pipeline.configure(sink={"producer": client})
+def test_failing_connections(proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker], client: str) -> None:
+    proxied_pipeline.configure(sink={"producer": client})
     with (
-        while_writing(f"connections that failed, {client}", CONNECTIONS, pipeline) as random,
-        pipeline.daemon() as daemon,
+        while_writing(f"connections that failed, {client}", CONNECTIONS, proxied_pipeline) as random,
+        proxied_pipeline.daemon() as daemon,
     ):
         for number in range(CONNECTIONS):
             time.sleep(random.uniform(0.1, 1.0))
@@ -102,13 +86,13 @@ def fail(proxy: Proxy, number: int, random: Random) -> None:
             proxy.next(api, ("lost", "halved", "unanswered")[kind % 3])
 
 
-def test_daemons_that_are_succeeded_while_they_live(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
+def test_daemons_that_are_succeeded_while_they_live(proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
     """One is started while another is at work, which it fences."""
-    with proxied[1].explaining(), while_writing("daemons succeeded", SUCCESSORS, pipeline) as random:
+    with proxied[1].explaining(), while_writing("daemons succeeded", SUCCESSORS, proxied_pipeline) as random:
         for _ in range(SUCCESSORS):
-            with pipeline.daemon() as first:
+            with proxied_pipeline.daemon() as first:
                 first.wait_for("at version")
-                with pipeline.daemon() as second:
+                with proxied_pipeline.daemon() as second:
                     assert first.ended() == 3, first.log()
                     time.sleep(random.uniform(0, 0.5))
                     second.kill()

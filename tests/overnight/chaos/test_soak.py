@@ -47,28 +47,25 @@ class Held:
         return cls(int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(opened), sockets)
 
 
-def test_a_day_in_compressed_time(needs_broker: None, tmp_path: Path, name: str) -> None:
+def test_a_day_in_compressed_time(proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker], tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     created(victim, 0, 3)
-    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
-        proxy.connect(broker.address("BEHIND"))
-        pipeline = Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
-        beside = [{"uri": str(victim), "start": "snapshot"}]
-        pipeline.configure(beside=beside, http={"listen": "127.0.0.1:0"})
-        faster = [sys.executable, "-m", "tests.support.chaos.clock", str(tmp_path / "offset"), str(SPEED)]
-        what = f"{MINUTES * SPEED / 60:.1f} hours"
-        with (
-            while_writing(what, 0, pipeline, pipeline.writing(SEED, pause=0.4)),
-            pipeline.daemon(within=faster) as daemon,
-        ):
-            daemon.wait_for("at version")
-            held = []
-            for number in range(SAMPLES):
-                time.sleep(MINUTES * 60 / SAMPLES)
-                disturb(number, victim, proxy)
-                assert daemon.running, daemon.log()
-                held.append(Held.of(daemon.pid))
-            daemon.stop()
+    beside = [{"uri": str(victim), "start": "snapshot"}]
+    proxied_pipeline.configure(beside=beside, http={"listen": "127.0.0.1:0"})
+    faster = [sys.executable, "-m", "tests.support.chaos.clock", str(tmp_path / "offset"), str(SPEED)]
+    what = f"{MINUTES * SPEED / 60:.1f} hours"
+    with (
+        while_writing(what, 0, proxied_pipeline, proxied_pipeline.writing(SEED, pause=0.4)),
+        proxied_pipeline.daemon(within=faster) as daemon,
+    ):
+        daemon.wait_for("at version")
+        held = []
+        for number in range(SAMPLES):
+            time.sleep(MINUTES * 60 / SAMPLES)
+            disturb(number, victim, proxied[0])
+            assert daemon.running, daemon.log()
+            held.append(Held.of(daemon.pid))
+        daemon.stop()
     report(held)
     third = SAMPLES // 3
     early, late = (

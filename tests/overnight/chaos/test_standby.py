@@ -6,12 +6,8 @@ Every change arrives once and in order, and no line of either process is an erro
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from random import Random
-
-import pytest
 
 from tests.support.chaos.faults import share, while_writing
 from tests.support.kafka.broker import Broker
@@ -25,21 +21,6 @@ LEADS, STANDS_BY = "leading the pipeline", ("standing by", "another process lead
 PAUSE_SECONDS = 5.0
 WITHIN_SECONDS = 60.0
 """Longest take-over. On a busy machine, a process may be replaced although it lives, and then take its place again."""
-
-
-@pytest.fixture
-def network(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
-    """A broker, and a network that one of two processes has to pass."""
-    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
-        proxy.connect(broker.address("BEHIND"))
-        yield proxy, broker
-
-
-@pytest.fixture
-def pipeline(network: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeline:
-    """One whose processes reach the broker through the proxy."""
-    proxy, broker = network
-    return Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
 
 
 class Pair:
@@ -128,12 +109,14 @@ def at(line: Line) -> float:
     return datetime.fromisoformat(line["ts"].replace("Z", "+00:00")).timestamp()
 
 
-def test_one_of_two_processes_delivers_whatever_fails(pipeline: Pipeline, network: tuple[Proxy, Broker]) -> None:
-    pipeline.configure(sink={"transaction_timeout": "10s"})
+def test_one_of_two_processes_delivers_whatever_fails(
+    proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker]
+) -> None:
+    proxied_pipeline.configure(sink={"transaction_timeout": "10s"})
     took: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    with contextlib.ExitStack() as stack, network[1].explaining():
-        with while_writing("standby", FAULTS, pipeline) as random:
-            pair = Pair(pipeline, network[0], stack)
+    with contextlib.ExitStack() as stack, proxied[1].explaining():
+        with while_writing("standby", FAULTS, proxied_pipeline) as random:
+            pair = Pair(proxied_pipeline, proxied[0], stack)
             for number in range(FAULTS):
                 kind = KINDS[number % len(KINDS)] if number < len(KINDS) else random.choice(KINDS)
                 if (seconds := pair.strike(kind, random)) is not None:
