@@ -377,7 +377,7 @@ class TestSideRecords:
         table = recorded(schema_topic="schemas")
         delivery = await table.sink.begin(at(1))
         await delivery.start_version(version(1, fields=["x" * LIMIT]))
-        with pytest.raises(SinkError, match="too large for topic schemas"):
+        with pytest.raises(SinkError, match=r"for topic schemas is too large: the limit of topic shop\.orders holds"):
             await delivery.commit(at(2))
 
     async def test_chunk_of_a_snapshot_announces_the_schema(self) -> None:
@@ -400,6 +400,14 @@ class TestProgress:
             await delivery.commit(following, job)
         assert [dict(progress.job) for progress in table.stored] == [JOB, JOB, {}]
         assert [dict(progress.backfill) for progress in table.stored] == [{"start": 3}] * 3
+
+    async def test_a_record_beyond_the_limit_names_the_topic_that_has_the_limit(self) -> None:
+        table = recorded()
+        delivery = await table.sink.begin(at(1))
+        with pytest.raises(SinkError, match=r"for topic _cdfd_progress\.shop is too large") as error:
+            await delivery.commit(at(2), {"id": "x" * LIMIT})
+        assert error.value.hint is not None
+        assert error.value.hint.startswith("Raise max.message.bytes of topic shop.orders")
 
     async def test_control_can_move_the_position(self) -> None:
         table = recorded(progress=Progress(at(1), {"insert": 1}, job=JOB))

@@ -346,7 +346,7 @@ class TestSideTopics:
         async with place.sink() as sink:
             delivery = await sink.begin(at(0))
             await delivery.start_version(version(0, fields=fields))
-            with pytest.raises(SinkError, match=f"too large for topic {name}.schema"):
+            with pytest.raises(SinkError, match=f"for topic {name}.schema is too large"):
                 await delivery.commit(at(1))
 
 

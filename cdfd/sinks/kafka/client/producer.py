@@ -233,14 +233,30 @@ def send_record(
     value: bytes | None,
     *,
     more: bool = False,
+    limited_by: str | None = None,
 ) -> None:
     """Send one record with the current time.
+
+    Args:
+        producer: sends it.
+        topic, partition: where it goes.
+        key, value: of the record.
+        more: as for `Producer.send`.
+        limited_by: the topic whose limit the producer has for all topics; None: `topic`.
 
     Raises:
         SinkError: as `Producer.send`, or the record is too large.
     """
     records = Records(array_of([key], pa.large_binary()), array_of([value], pa.large_binary()))
     for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000, more=more):
-        raise SinkError(
-            f"a record of {oversized.size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes"
-        )
+        raise oversized_error(oversized.size, topic, limited_by or topic)
+
+
+def oversized_error(size: int, topic: str, limited_by: str) -> SinkError:
+    """The error of a record of so many bytes for a topic, by the limit of that topic or of another one."""
+    if topic == limited_by:
+        return SinkError(f"a record of {size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes")
+    return SinkError(
+        f"a record of {size} bytes for topic {topic} is too large: the limit of topic {limited_by} holds for it too",
+        hint=f"Raise max.message.bytes of topic {limited_by}. The limit of topic {topic} must be as high",
+    )

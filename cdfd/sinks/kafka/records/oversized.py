@@ -60,9 +60,8 @@ class OversizedRecords:
                 )
             if destination.oversized == "dlq":
                 value = self._dlq_value(key, item, version)
-                send_record(
-                    producer, destination.dlq_topic, 0, key if len(key or b"") <= self._key_limit else None, value
-                )
+                key = key if len(key or b"") <= self._key_limit else None
+                send_record(producer, destination.dlq_topic, 0, key, value, limited_by=destination.topic)
             if not self.count or destination.oversized == "skip":
                 where = "skipped" if destination.oversized == "skip" else f"see topic {destination.dlq_topic}"
                 log.warning("%s: %s", what, where, extra={"table": destination.table, "version": version})

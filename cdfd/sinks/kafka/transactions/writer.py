@@ -8,9 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from cdfd.encode.records import RecordEncoder, Records, SnapshotPart
-from cdfd.errors import SinkError
 from cdfd.sinks.base import ReopenSinkError, StageTimer
-from cdfd.sinks.kafka.client.producer import Producer, send_record
+from cdfd.sinks.kafka.client.producer import Producer, oversized_error, send_record
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
@@ -88,10 +87,7 @@ class RecordWriter:
                     pa.concat_arrays([r.keys for r in several]), pa.concat_arrays([r.values for r in several])
                 )
                 for each in self._producer.send(side_topic, 0, records, now, more=more):
-                    raise SinkError(
-                        f"a record of {each.size} bytes is too large for topic {side_topic}",
-                        hint=f"Raise max.message.bytes of it and of topic {topic}, whose limit holds for both",
-                    )
+                    raise oversized_error(each.size, side_topic, topic)
 
     def commit(self, progress: Progress) -> None:
         """Send the progress record, if delivery is exactly once, and commit.
@@ -107,7 +103,15 @@ class RecordWriter:
             topic = self._destination.progress.name
             if id is not None:
                 progress = replace(progress, topic={"name": name, "id": id})
-            send_record(self._producer, topic, PROGRESS_PARTITION, self._key, value_of(progress), more=True)
+            send_record(
+                self._producer,
+                topic,
+                PROGRESS_PARTITION,
+                self._key,
+                value_of(progress),
+                more=True,
+                limited_by=name,
+            )
         self._producer.commit()
         self._in_transaction = False
 
