@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
 from cdfd.log.rhythm import Rhythm
@@ -37,16 +38,19 @@ class PollBudget:
     def __init__(self, max_requests_per_hour: float | None, max_interval: float) -> None:
         self._configured = max_requests_per_hour
         self._max_interval = max_interval
-        self.tables = 0
-        """Tables that are polled now."""
+        self._readers = Counter[object]()
         self._tokens = self._capacity
         self._at: float | None = None
         self._minutes: deque[tuple[int, int]] = deque()
         self.requests = 0
-        self._refunded = 0
         """Requests since the start."""
         self.warned = False
         """Whether a log has it that the budget does not suffice."""
+
+    @property
+    def tables(self) -> int:
+        """Tables that are polled now."""
+        return len(self._readers)
 
     @property
     def max_requests_per_hour(self) -> float:
@@ -71,15 +75,17 @@ class PollBudget:
         """Whether every table is polled after the configured `max_interval`."""
         return self.max_interval <= self._max_interval
 
-    def join(self) -> None:
-        """A table is polled from now on."""
+    def join(self, table: object) -> None:
+        """One more reader polls a table. Readers that share their polls name the same table."""
         before = self._capacity
-        self.tables += 1
+        self._readers[table] += 1
         self._tokens += self._capacity - before
 
-    def leave(self) -> None:
-        """A table is not polled any more."""
-        self.tables -= 1
+    def leave(self, table: object) -> None:
+        """A reader does not poll a table any more."""
+        self._readers[table] -= 1
+        if not self._readers[table]:
+            del self._readers[table]
         self._tokens = min(self._tokens, self._capacity)
 
     def price(self, now: float) -> float:
@@ -93,9 +99,6 @@ class PollBudget:
 
     def spend(self, now: float, requests: int) -> None:
         """A poll is decided that takes so many requests."""
-        used = min(requests, self._refunded)
-        self._refunded -= used
-        requests -= used
         self._tokens = max(self._tokens - requests, -float(_DEBT * self.tables))
         self.requests += requests
         minute = int(now // 60)
@@ -104,13 +107,6 @@ class PollBudget:
         else:
             self._minutes.append((minute, requests))
         self._forget(minute)
-
-    def refund(self, requests: int) -> None:
-        """A poll that was decided did not take so many requests. The polls after it take as many less.
-
-        The count of requests never falls, because Prometheus takes a fall for a restart of the process.
-        """
-        self._refunded += requests
 
     def document(self, now: float) -> dict[str, Any]:
         """Its part of `/status`, as JSON values, at a monotonic time."""
@@ -158,15 +154,26 @@ class Pace:
         self._budget = budget
         self._interval = interval
         self.rhythm = Rhythm(budget.max_interval)
+        self._table: object = self
+        self._follows: Callable[[], bool] = lambda: False
         self._commit: tuple[float, float] | None = None
         self._since: float | None = None
         self._missed_at: float | None = None
 
-    def join(self) -> PollBudget:
-        """The table is polled from now on. Returns the budget that it has a share of."""
+    def join(self, table: object = None, follows: Callable[[], bool] = lambda: False) -> None:
+        """The table is polled from now on.
+
+        Args:
+            table: what readers that share their polls have in common; None: there is one reader.
+            follows: whether another reader polls, so that a wait of this one takes no request.
+        """
         self._missed_at = None
-        self._budget.join()
-        return self._budget
+        self._table, self._follows = self if table is None else table, follows
+        self._budget.join(self._table)
+
+    def leave(self) -> None:
+        """The table is not polled any more."""
+        self._budget.leave(self._table)
 
     def delay(self, now: float) -> float:
         """Seconds to wait until the next poll. The last one, at the monotonic time `now`, found no commit."""
@@ -179,12 +186,9 @@ class Pace:
         return min(longest, max(self._interval, self.rhythm.delay(now - self._since, price)))
 
     def spend(self, now: float, requests: int) -> None:
-        """The poll after that delay takes so many requests."""
-        self._budget.spend(now, requests)
-
-    def refund(self, requests: int) -> None:
-        """The poll did not take so many requests."""
-        self._budget.refund(requests)
+        """The poll after that delay takes so many requests, unless another reader polls."""
+        if not self._follows():
+            self._budget.spend(now, requests)
 
     def arrived(self, now: float, age: float, error: float) -> None:
         """A commit was read at the monotonic time `now`.

@@ -16,7 +16,7 @@ from cdfd.log.notifications import STORES, Notifications
 from cdfd.log.pace import Pace
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
-from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, SharedTip, Watch
+from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, SharedTip, SharedWatch, Watch
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.row_options import AS_STORED, RowOptions
@@ -135,8 +135,9 @@ class Table:
                 watch = PollWatch(time)
             own_pace = pace if storage.remote else None
             if tip is not None:
-                watch = tip.share(watch, None if own_pace is None else lambda: own_pace.refund(1))
-            budget = None if own_pace is None else own_pace.join()
+                watch = tip.share(watch)
+            if own_pace is not None:
+                own_pace.join(*(tip, watch.follows) if isinstance(watch, SharedWatch) else ())
             tailer = Tailer(
                 self.log,
                 watch,
@@ -150,8 +151,8 @@ class Table:
                 yield tailer
             finally:
                 watch.close()
-                if budget is not None:
-                    budget.leave()
+                if own_pace is not None:
+                    own_pace.leave()
 
 
 def _prefixes(prefixes: object) -> Prefixes:

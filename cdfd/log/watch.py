@@ -99,14 +99,9 @@ class SharedTip:
             self.polls_since is None or self.clock.monotonic() - self.polls_since < LONGEST_POLL
         )
 
-    def share(self, watch: Watch, refund: Callable[[], None] | None = None) -> SharedWatch:
-        """The watch of one of the readers.
-
-        Args:
-            watch: wakes it while it polls itself.
-            refund: called when it leaves a poll to another reader that it has paid for.
-        """
-        return SharedWatch(self, watch, refund)
+    def share(self, watch: Watch) -> SharedWatch:
+        """The watch of one of the readers. `watch` wakes it while it polls itself."""
+        return SharedWatch(self, watch)
 
 
 class SharedWatch:
@@ -115,13 +110,16 @@ class SharedWatch:
     A reader that fails, or that delivers for long, does not wait. So another one that misses its news for a poll interval takes its place.
     """
 
-    def __init__(self, tip: SharedTip, watch: Watch, refund: Callable[[], None] | None) -> None:
+    def __init__(self, tip: SharedTip, watch: Watch) -> None:
         self._tip = tip
         self._watch = watch
-        self._refund = refund
         self._news = asyncio.Event()
         self._followed = False
         tip.watches.add(self)
+
+    def follows(self) -> bool:
+        """Whether another reader polls, so that a wait of this one takes no request."""
+        return self._tip.is_led and self._tip.leader is not self
 
     async def wait(self, timeout: float) -> None:
         """Return when something may have changed, or after `timeout` seconds, unless another reader polls."""
@@ -129,7 +127,7 @@ class SharedWatch:
             self._news.clear()  # it came since the last poll
             return
         tip = self._tip
-        self._followed = tip.is_led and tip.leader is not self
+        self._followed = self.follows()
         if not self._followed:
             tip.leader, tip.polls_since = self, None
             try:
@@ -137,8 +135,6 @@ class SharedWatch:
             finally:
                 if tip.leader is self:
                     tip.polls_since = tip.clock.monotonic()
-        elif self._refund is not None:
-            self._refund()
         while self._followed and not self._news.is_set():
             await tip.clock.wait(self._news, timeout)
             if not tip.is_led:

@@ -182,13 +182,13 @@ class TestBudget:
 
     def test_no_table_waits_longer_than_ten_minutes(self) -> None:
         budget = PollBudget(1, 5.0)
-        for _ in range(100):
-            budget.join()
+        for table in range(100):
+            budget.join(table)
         assert budget.max_interval == LONGEST_INTERVAL
 
     def test_document_has_the_last_hour(self) -> None:
         budget = PollBudget(720, 60.0)
-        budget.join()
+        budget.join("a table")
         budget.spend(10.0, 5)
         budget.spend(HOUR, 2)
         assert budget.document(HOUR) == {
@@ -275,15 +275,15 @@ async def test_table_that_does_not_exist_takes_one_request_a_poll() -> None:
     assert budget.requests == 1
 
 
-def test_refunded_poll_is_taken_from_later_ones_and_the_count_never_falls() -> None:
-    budget = PollBudget(3600, 5.0)
-    counts = []
-    for step in (budget.spend, None, budget.spend, budget.spend):
-        if step is None:
-            budget.refund(2)
-        else:
-            step(0.0, 1)
-        counts.append(budget.requests)
-    assert counts == [1, 1, 1, 1]
-    budget.spend(0.0, 3)
-    assert budget.requests == 4
+def test_readers_of_one_table_have_one_share_of_the_budget_and_the_one_that_polls_pays() -> None:
+    budget = PollBudget(None, 5.0)
+    paces = [Pace(budget, 1.0) for _ in range(3)]
+    for pace, follows in zip(paces, (True, False, True), strict=True):
+        pace.join("the table", lambda follows=follows: follows)
+        pace.spend(0.0, 2)
+    assert (budget.tables, budget.requests) == (1, 2)
+    paces[1].leave()
+    assert budget.tables == 1
+    for pace in (paces[0], paces[2]):
+        pace.leave()
+    assert budget.tables == 0

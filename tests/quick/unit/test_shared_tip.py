@@ -7,8 +7,10 @@ import pytest
 
 from cdfd.errors import NotFoundError
 from cdfd.log.log import DeltaLog
-from cdfd.log.tailer import Tailer
-from cdfd.log.watch import Backoff, PollWatch, SharedTip
+from cdfd.log.pace import Pace, PollBudget
+from cdfd.log.table import Table
+from cdfd.log.watch import PollWatch, SharedTip
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat
 from tests.support.lake import rows, table
 from tests.support.manual_time import ManualClock
@@ -35,17 +37,18 @@ class Store(MemoryStorage):
 class Reader:
     """A reader of the log that notes the versions that it has."""
 
-    def __init__(self, store: Store, clock: ManualClock, tip: SharedTip | None) -> None:
-        self.paid = 0
-        watch = PollWatch(clock) if tip is None else tip.share(PollWatch(clock), self.refund)
-        self.tailer = Tailer(DeltaLog(store), watch, clock, Backoff(POLL, MOST))
+    def __init__(
+        self, store: Store, clock: ManualClock, tip: SharedTip | None, budget: PollBudget | None = None
+    ) -> None:
+        pace = Pace(budget or PollBudget(None, MOST), POLL)
+        self._tailer = Table(DeltaLog(store), TableFiles(store, lambda _: store)).tailer(
+            clock, POLL, MOST, pace=pace, tip=tip
+        )
+        self.tailer = self._tailer.__enter__()
         self.versions: list[int] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.task = asyncio.create_task(self.run())
-
-    def refund(self) -> None:
-        self.paid -= 1
 
     async def run(self) -> None:
         async for entry in self.tailer.entries(0):
@@ -55,7 +58,7 @@ class Reader:
     async def end(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-        self.tailer.watch.close()
+        self._tailer.__exit__(None, None, None)
 
 
 async def pass_time(clock: ManualClock, seconds: float) -> None:
@@ -71,31 +74,35 @@ async def settle() -> None:
 
 
 async def misses(shared: bool) -> tuple[int, Sequence[list[int]], int]:
+    """The misses of three readers in 100 seconds, the versions that they read, and the requests that they paid for meanwhile."""
     clock = ManualClock()
     store = Store("s3://bucket/t")
     writer = await table(store, 3, clock)
     tip = SharedTip(clock) if shared else None
-    readers = [Reader(store, clock, tip) for _ in range(3)]
+    budget = PollBudget(None, MOST)
+    readers = [Reader(store, clock, tip, budget) for _ in range(3)]
     await pass_time(clock, 5)
     await writer.insert(rows(10))
     await pass_time(clock, MOST)
-    store.misses = 0
+    assert budget.tables == (1 if shared else 3)
+    store.misses, paid = 0, budget.requests
     await pass_time(clock, 100)
-    found = store.misses
+    missed, paid = store.misses, budget.requests - paid
     for reader in readers:
         await reader.end()
-    return found, [reader.versions for reader in readers], -sum(reader.paid for reader in readers)
+    assert not budget.tables
+    return missed, [reader.versions for reader in readers], paid
 
 
 def test_one_reader_polls_for_all() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(WITHIN):
-            alone, versions, _ = await misses(shared=False)
+            alone, versions, paid_alone = await misses(shared=False)
             assert versions == [[0, 1, 2, 3]] * 3
-            together, versions, refunds = await misses(shared=True)
+            together, versions, paid = await misses(shared=True)
             assert versions == [[0, 1, 2, 3]] * 3
             assert together <= alone / 3 + 1
-            assert refunds > 0
+            assert paid <= paid_alone / 3 + 1
 
     asyncio.run(scenario())
 
