@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import immutables
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from rpds import HashTrieMap
 
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
@@ -78,9 +78,9 @@ class Snapshot:
 
     header: Header
     base: Base = field(default_factory=Base)
-    overlay: immutables.Map[FileKey, Add | Remove] = field(default_factory=immutables.Map)
-    txns: immutables.Map[str, Txn] = field(default_factory=immutables.Map)
-    domains: immutables.Map[str, DomainMetadata] = field(default_factory=immutables.Map)
+    overlay: HashTrieMap[FileKey, Add | Remove] = field(default_factory=HashTrieMap)
+    txns: HashTrieMap[str, Txn] = field(default_factory=HashTrieMap)
+    domains: HashTrieMap[str, DomainMetadata] = field(default_factory=HashTrieMap)
     mismatched: tuple[tuple[int, str], ...] = ()
 
     @property
@@ -115,14 +115,11 @@ class Snapshot:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
             base = Base(commit.adds.table.select(base.adds.schema.names), base.tombstones)
         elif commit.adds or commit.removes:
-            changed = overlay.mutate()
             meant = list(self.meant(commit.removes, header.protocol))
-            for action in (*commit.removes, *meant):
-                changed[action.key] = action
-            # A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
-            for added in commit.adds:
-                changed[added.key] = added
-            overlay = changed.finish()
+            # The adds are last. A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
+            actions: Iterable[Add | Remove] = (*commit.removes, *meant, *commit.adds)
+            for action in actions:
+                overlay = overlay.insert(action.key, action)
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
         domains = with_domains(self.domains, commit.domains)
         mismatched = (*self.mismatched, *((commit.version, action.path) for action in meant))
@@ -186,18 +183,18 @@ class Snapshot:
 
     def compacted(self) -> Snapshot:
         """The same state with nothing in the overlay. Costs the table."""
-        return replace(self, base=Base(self._adds(), self.tombstones().table), overlay=immutables.Map())
+        return replace(self, base=Base(self._adds(), self.tombstones().table), overlay=HashTrieMap())
 
 
 def with_domains(
-    domains: immutables.Map[str, DomainMetadata], changes: Iterable[DomainMetadata]
-) -> immutables.Map[str, DomainMetadata]:
+    domains: HashTrieMap[str, DomainMetadata], changes: Iterable[DomainMetadata]
+) -> HashTrieMap[str, DomainMetadata]:
     """The domains after the changes of a commit."""
     for change in changes:
         if not change.removed:
-            domains = domains.set(change.domain, change)
+            domains = domains.insert(change.domain, change)
         elif change.domain in domains:
-            domains = domains.delete(change.domain)
+            domains = domains.remove(change.domain)
     return domains
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import immutables
 import pyarrow as pa
+from rpds import HashTrieMap
 
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.delta import commit as commits
@@ -160,7 +160,7 @@ def _snapshot(header: Header, state: State, rows: _FileRows, schema: pa.Schema) 
 def snapshot_of(header: Header, state: State) -> Snapshot:
     """The state of a checkpoint without its files."""
     domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
-    return Snapshot(header, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
+    return Snapshot(header, txns=HashTrieMap(state.txns), domains=HashTrieMap(domains))
 
 
 def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:

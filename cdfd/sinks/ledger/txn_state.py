@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-import immutables
+from rpds import HashTrieMap
 
 from cdfd import __version__
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
@@ -43,8 +43,8 @@ class TxnState:
     version: int
     protocol: Protocol
     metadata: Metadata
-    txns: immutables.Map[str, Txn]
-    domains: immutables.Map[str, DomainMetadata] = field(default_factory=immutables.Map)
+    txns: HashTrieMap[str, Txn]
+    domains: HashTrieMap[str, DomainMetadata] = field(default_factory=HashTrieMap)
     in_commit_timestamp: int | None = None
 
     def apply(self, commit: Commit) -> TxnState:
@@ -68,8 +68,8 @@ def from_checkpoint(version: int, state: State) -> TxnState:
     """
     if state.protocol is None or state.metadata is None:
         raise LogError("the checkpoint has no protocol or no metaData", version=version)
-    domains = with_domains(immutables.Map(), state.domains.values())
-    return TxnState(version, state.protocol, state.metadata, immutables.Map(state.txns), domains)
+    domains = with_domains(HashTrieMap(), state.domains.values())
+    return TxnState(version, state.protocol, state.metadata, HashTrieMap(state.txns), domains)
 
 
 def first(commit: Commit) -> TxnState:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-import immutables
 import pytest
+from rpds import HashTrieMap
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
@@ -20,7 +20,7 @@ PLAIN = Protocol(1, 2)
 
 
 def state(*txns: Txn, protocol: Protocol = PLAIN) -> TxnState:
-    return TxnState(5, protocol, ENABLED, immutables.Map({txn.app_id: txn for txn in txns}), in_commit_timestamp=100)
+    return TxnState(5, protocol, ENABLED, HashTrieMap({txn.app_id: txn for txn in txns}), in_commit_timestamp=100)
 
 
 def halves(*times: int | None) -> list[Txn]:

@@ -22,7 +22,7 @@ PRELOADED = (
         "crc32c",
         "deltalake",
         "hypothesis",
-        "immutables",
+        "rpds",
         "kafka",
         "lz4.frame",
         "numpy",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import immutables
 import orjson
 import pyarrow as pa
+from rpds import HashTrieMap
 
 from cdfd.cli.commands.backfill_job import Job as BackfillRange
 from cdfd.delta.actions import Metadata, Protocol, Txn
@@ -157,7 +157,7 @@ def _of_txns(line: bytes) -> Position | None:
 
 def _target(txns: dict[str, Txn] | None = None) -> TxnState:
     properties = {delta_positions.CHANGELOG: APP, delta_positions.SOURCE: TABLE_ID}
-    return TxnState(5, Protocol(1, 2), Metadata("i", "{}", (), properties), immutables.Map(txns or {}))
+    return TxnState(5, Protocol(1, 2), Metadata("i", "{}", (), properties), HashTrieMap(txns or {}))
 
 
 def _with_properties(state: TxnState) -> bytes:
@@ -165,7 +165,7 @@ def _with_properties(state: TxnState) -> bytes:
 
 
 def _target_with(line: bytes) -> TxnState:
-    return TxnState(5, Protocol(1, 2), Metadata("i", "{}", (), orjson.loads(line)), immutables.Map())
+    return TxnState(5, Protocol(1, 2), Metadata("i", "{}", (), orjson.loads(line)), HashTrieMap())
 
 
 def _range_of(line: bytes) -> Any:
