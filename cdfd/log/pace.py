@@ -160,6 +160,11 @@ class Pace:
         self._since: float | None = None
         self._missed_at: float | None = None
 
+    @property
+    def has_commits(self) -> bool:
+        """Whether it knows a commit."""
+        return self._commit is not None
+
     def join(self, table: object = None, follows: Callable[[], bool] = lambda: False) -> None:
         """The table is polled from now on.
 

@@ -185,7 +185,7 @@ class PlanStream:
             loaded = self.log.history.restarts
             async with _same_table(tailer):
                 self._header = await self.log.header_before(start)
-            self._timestamp = await self._time_before(start)
+            self._timestamp = await self._time_before(start, tailer)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
         return loaded
@@ -197,19 +197,23 @@ class PlanStream:
             if await tailer.confirm():
                 return
 
-    async def _time_before(self, version: int) -> int | None:
+    async def _time_before(self, version: int, tailer: Tailer | None = None) -> int | None:
         """The time of the version before; None if its entry is gone.
 
         Times are adjusted to increase from one version to the next, because a store may count in seconds and writers' clocks may differ. This
-        reads the times of some earlier versions too, so that a version has the same time wherever reading starts.
+        reads the times of some earlier versions too, so that a version has the same time wherever reading starts. The tailer learns them.
         """
         times: list[int] = []
         async with aclosing(self.log.stats_before(version, LOOK_BACK)) as entries:
             async for entry in entries:
-                times.append(entry.modified_ms + len(times))
-                if entry.modified_ms < times[0] - SKEW_MS:
+                times.append(entry.modified_ms)
+                # A remote log is listed in any case.
+                if entry.modified_ms < times[0] - SKEW_MS and not self.log.storage.remote:
                     break
-        return max(times, default=None)
+        if tailer is not None:
+            tailer.recall(times[::-1])
+        far = next((number for number, time in enumerate(times, 1) if time < times[0] - SKEW_MS), None)
+        return max((time + number for number, time in enumerate(times[:far])), default=None)
 
     async def _plan(self, entry: LogEntry) -> Version:
         commit, previous = entry.commit, self._header

@@ -191,7 +191,7 @@ class Tailer:
             if await self.confirm(list(map(EntryFingerprint.of, entries)) if several else ()):
                 self._ready_in_row += len(entries)
                 if self.pace is not None:
-                    self._learn(self.pace, entries)
+                    self._learn(self.pace, [entry.modified_ms for entry in entries])
                 return entries
             self._ready_in_row = 0
 
@@ -228,13 +228,21 @@ class Tailer:
         pace.spend(now, 1 + checks + lists)
         return delay
 
-    def _learn(self, pace: Pace, entries: Sequence[LogEntry]) -> None:
-        """These entries were read: when they were committed, by the times of their files."""
+    def recall(self, times: Sequence[int]) -> None:
+        """Learn the table's rhythm from entries before the first one, by the times of their files in ms since the Unix epoch, in order.
+
+        A process that starts again knows the rhythm so. A pace that knows a commit keeps what it has learned.
+        """
+        if self.pace is not None and not self.pace.has_commits:
+            self._learn(self.pace, times)
+
+    def _learn(self, pace: Pace, times: Sequence[int]) -> None:
+        """There are entries whose files have these times."""
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
-        for entry in entries:
+        for time in times:
             # Stores of objects cut off fractions of a second.
-            error = 0.5 if entry.modified_ms % 1000 == 0 else 0.0
-            pace.arrived(now, (now_ms - entry.modified_ms) / 1000 - error, error)
+            error = 0.5 if time % 1000 == 0 else 0.0
+            pace.arrived(now, (now_ms - time) / 1000 - error, error)
 
     def _long_since(self, moment: float) -> bool:
         limit = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS

@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 
 from bench import poll_rhythm as patterns
 from bench.poll_rhythm import Result, adaptive, same_requests, simulate
-from cdfd.delta.commit import parse
-from cdfd.log.entry import LogEntry
 from cdfd.log.log import DeltaLog
 from cdfd.log.pace import CHECK_SECONDS, HOUR, LISTING_SECONDS, LONGEST_INTERVAL, Pace, PollBudget, requests_per_hour
 from cdfd.log.rhythm import GAPS, Rhythm
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
-from cdfd.storage.base import Stat
 from tests.support.lake import Lake, manual_clock
 
 
@@ -252,10 +249,7 @@ async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
     tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0), pace=pace)
     now = clock.now_ms()
 
-    def entry(version: int, ms: int) -> LogEntry:
-        return LogEntry(parse(version, b""), Stat(f"{version}.json", 0, ms), "")
-
-    tailer._learn(pace, [entry(0, now - 61_001), entry(1, now - 1001)])
+    tailer._learn(pace, [now - 61_001, now - 1001])
     assert pace.rhythm.gaps == (60.0,)
     for checked, listed, requests in ((0, 0, 1), (CHECK_SECONDS, 0, 2), (CHECK_SECONDS, LISTING_SECONDS, 3)):
         tailer._checked_at = clock.monotonic() - checked

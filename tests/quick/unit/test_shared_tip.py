@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.memory_storage import MemoryStorage
 
 WITHIN = 20  # seconds until a test gives up; nothing waits for it otherwise
 POLL, MOST = 1.0, 4.0
+VERSIONS = list(range(14))
 
 
 class Store(MemoryStorage):
@@ -74,7 +76,7 @@ async def settle() -> None:
 
 
 async def misses(shared: bool) -> tuple[int, Sequence[list[int]], int]:
-    """The misses of three readers in 100 seconds, the versions that they read, and the requests that they paid for meanwhile."""
+    """Misses of three readers in 100 s without a commit, the versions that they read, and what they pay in 100 s with commits."""
     clock = ManualClock()
     store = Store("s3://bucket/t")
     writer = await table(store, 3, clock)
@@ -85,9 +87,14 @@ async def misses(shared: bool) -> tuple[int, Sequence[list[int]], int]:
     await writer.insert(rows(10))
     await pass_time(clock, MOST)
     assert budget.tables == (1 if shared else 3)
-    store.misses, paid = 0, budget.requests
+    store.misses = 0
     await pass_time(clock, 100)
-    missed, paid = store.misses, budget.requests - paid
+    missed, paid = store.misses, budget.requests
+    for number in range(11, 21):
+        await pass_time(clock, 10)
+        await writer.insert(rows(number))
+    paid = budget.requests - paid
+    await pass_time(clock, MOST)
     for reader in readers:
         await reader.end()
     assert not budget.tables
@@ -98,9 +105,9 @@ def test_one_reader_polls_for_all() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(WITHIN):
             alone, versions, paid_alone = await misses(shared=False)
-            assert versions == [[0, 1, 2, 3]] * 3
+            assert versions == [VERSIONS] * 3
             together, versions, paid = await misses(shared=True)
-            assert versions == [[0, 1, 2, 3]] * 3
+            assert versions == [VERSIONS] * 3
             assert together <= alone / 3 + 1
             assert paid <= paid_alone / 3 + 1
 
@@ -134,6 +141,47 @@ def test_another_reader_polls_when_the_one_that_polled(how: str) -> None:
             await reader.end()
 
     asyncio.run(asyncio.wait_for(scenario(), WITHIN))
+
+
+async def after_restart(versions: int) -> tuple[float, int, list[int]]:
+    """A process starts half a minute before a commit of a table that commits every minute, and has so many versions.
+
+    Returns:
+        Seconds until the process has that commit, its polls before, and the gaps that it remembers then.
+    """
+    clock = ManualClock(1_700_000_000_000)
+    store = Store("s3://bucket/t", now_ms=clock.now_ms)
+    writer = await table(store, 1, clock)
+    for version in range(1, versions):
+        clock.advance(60)
+        await writer.insert(rows(version))
+    clock.advance(30)
+    pace = Pace(PollBudget(None, 20.0), 0.25)
+    opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+    with opened.tailer(clock, 0.25, 20.0, pace=pace) as tailer:
+        planned = aclosing(opened.stream().versions(tailer, versions))
+        async with planned as following:
+            upcoming = asyncio.ensure_future(anext(following))
+            await pass_time(clock, 30)
+            polls = store.misses
+            await writer.insert(rows(versions))
+            committed = clock.monotonic()
+            while not upcoming.done():
+                await pass_time(clock, 0.25)
+            assert (await upcoming).plan.version == versions
+    return clock.monotonic() - committed, polls, [round(gap) for gap in pace.rhythm.gaps]
+
+
+def test_a_process_that_starts_again_knows_the_rhythm_by_the_log() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(WITHIN):
+            latency, polls, gaps = await after_restart(30)
+            assert gaps == [60] * 30
+            latency_of_new, polls_of_new, _ = await after_restart(1)
+            assert latency <= 1 < latency_of_new
+            assert polls <= polls_of_new
+
+    asyncio.run(scenario())
 
 
 def test_news_reach_a_reader_that_does_not_wait_yet() -> None:
