@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from weakref import WeakValueDictionary
 
 from cdfd.config.discovery import Discovery, Found
 from cdfd.config.problems import quoted
@@ -25,6 +26,7 @@ from cdfd.errors import (
     StorageError,
     UnsupportedError,
 )
+from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.storage.base import FolderListing, Storage
 from cdfd.storage.location import open_table
 
@@ -54,24 +56,46 @@ class FolderSearch:
     Args:
         config: for the access to the store.
         discovery: the pattern.
+        clock: the source of time.
     """
 
-    def __init__(self, config: Settings, discovery: Discovery) -> None:
+    def __init__(self, config: Settings, discovery: Discovery, clock: Clock | None = None) -> None:
         self.discovery = discovery
         self._config = config
+        self._clock = clock or SystemClock()
         self._known: frozenset[Steps] = frozenset()
+        self._last: tuple[float, Folders] | None = None
+        self._turn = asyncio.Lock()
 
-    async def search(self) -> Folders:
+    async def search(self, sink: Settings | None = None, age: float = 0.0) -> Folders:
         """The tables that there are now, and the errors of folders below the pattern's root.
 
         A table is one once its log has an entry. A folder in a table is none. Links may lead to folders below the pattern's root and
         below `allowed_roots`; others are errors. Tables that are known stay while a folder above them cannot be listed.
+
+        Args:
+            sink: settings with the ledger, which is no table; None: those of the search.
+            age: a search for another sink that began up to so many seconds ago is as good as a new one.
 
         Raises:
             StorageError: the root cannot be listed.
             UnsupportedError: the store cannot list folders.
             ConfigError: the location is malformed.
         """
+        async with self._turn:
+            now = self._clock.monotonic()
+            if self._last is None or now - self._last[0] >= age:
+                self._last = now, await self._list()
+        return await asyncio.to_thread(self._without_ledger, self._last[1], sink or self._config)
+
+    def _without_ledger(self, folders: Folders, config: Settings) -> Folders:
+        """The folders, but the one of the ledger. Blocks: it resolves symbolic links."""
+        if config.progress.ledger.kind != "table":
+            return folders
+        ledger, uri = real(config.progress.ledger.uri), self.discovery.pattern.uri
+        return replace(folders, tables=[steps for steps in folders.tables if real(uri(steps)) != ledger])
+
+    async def _list(self) -> Folders:
         storage = self._storage(())
         if not isinstance(storage, FolderListing):
             raise UnsupportedError(
@@ -112,11 +136,7 @@ class FolderSearch:
         return [folder for each in searched for folder in await self._below(storage, each, errors)]
 
     async def _is_table(self, steps: Steps, slots: asyncio.Semaphore, errors: dict[Steps, CdfdError]) -> bool:
-        uri = self.discovery.pattern.uri(steps)
-        ledger = self._config.progress.ledger
         async with slots:
-            if ledger.kind == "table" and await asyncio.to_thread(lambda: real(ledger.uri) == real(uri)):
-                return False
             storage = self._storage(steps)
             try:
                 # Any file: a log that cannot be read is that table's error, which its own loop reports.
@@ -134,6 +154,24 @@ class FolderSearch:
     def _keep(self, steps: Steps, error: CdfdError, errors: dict[Steps, CdfdError]) -> None:
         error.hint = f"{error.hint}. {_LEAVE_OUT}" if error.hint else _LEAVE_OUT
         errors[steps] = error.within(table=self.discovery.pattern.uri(steps))
+
+
+class SharedSearches:
+    """The searches of all sinks of a daemon: sinks that have a pattern in common share its search.
+
+    Args:
+        clock: the source of time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._searches: WeakValueDictionary[Hashable, FolderSearch] = WeakValueDictionary()
+
+    def of(self, config: Settings, discovery: Discovery) -> FolderSearch:
+        """The search for the tables of a pattern. It lives as long as a sink has it."""
+        key = discovery.discover, discovery.include, discovery.exclude, discovery.allowed_roots
+        search = self._searches.get(key) or FolderSearch(config, discovery, self._clock)
+        return self._searches.setdefault(key, search)
 
 
 _BAD_FOLDER = (StorageError, PathError, LogError)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cdfd.config.discovery import Discovery
 from cdfd.daemon.http.searches import Search, Searches
-from cdfd.daemon.membership.discovery import Folders, FolderSearch, Steps
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, SharedSearches, Steps
 from cdfd.daemon.membership.members import Members
 from cdfd.deliver.grace import Outage
 from cdfd.errors import CdfdError
@@ -14,7 +14,7 @@ from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.location import open_storage
+from cdfd.storage.location import is_local, open_storage
 
 logger = logging.getLogger("cdfd.discovery")
 
@@ -30,10 +30,14 @@ class Searching:
         searches: the status of the searches.
         clock: the source of time.
         file_events: watches local folders.
+        shared: the searches that sinks share.
     """
 
-    def __init__(self, members: Members, searches: Searches, clock: Clock, file_events: FileEvents) -> None:
+    def __init__(
+        self, members: Members, searches: Searches, clock: Clock, file_events: FileEvents, shared: SharedSearches
+    ) -> None:
         self._members = members
+        self._shared = shared
         self._searches = searches
         self._clock = clock
         self._file_events = file_events
@@ -89,8 +93,8 @@ class Searching:
         folders: dict[Discovery, Folders] = {}
         for discovery in discoveries:
             if discovery not in self._running:
-                search = FolderSearch(self._members.config, discovery)
-                folders[discovery] = await search.search()
+                search = self._shared.of(self._members.config, discovery)
+                folders[discovery] = await search.search(self._members.config, _age(discovery))
                 self._searched[discovery] = search, frozenset(folders[discovery].tables)
         return folders
 
@@ -112,7 +116,7 @@ class Searching:
     async def _keep(self, discovery: Discovery) -> None:
         """Search for one pattern's tables, forever."""
         status = self._searches.by_pattern[discovery.discover]
-        search, before = self._searched.pop(discovery, (FolderSearch(self._members.config, discovery), None))
+        search, before = self._searched.pop(discovery, (self._shared.of(self._members.config, discovery), None))
         if before is not None:
             status.found(self._clock.now_ms(), len(before))
         watch, backoff = self._watch(discovery)
@@ -124,7 +128,7 @@ class Searching:
                 early = self._clock.monotonic() - began < 0.9 * backoff.delay
                 backoff = backoff.reset() if early else backoff.longer()
                 try:
-                    folders = await search.search()
+                    folders = await search.search(self._members.config, _age(discovery))
                 except CdfdError as error:
                     self._fail(discovery, status, error, counts=outage.fail(error, self._clock.monotonic()))
                     continue
@@ -158,6 +162,11 @@ class Searching:
             logger.warning("the table %s has vanished; it is not delivered any more", uri, extra={"table": uri})
         uris = {discovery.pattern.uri(steps) for steps in before - now}
         status.vanished = (status.vanished | uris) - {discovery.pattern.uri(steps) for steps in now}
+
+
+def _age(discovery: Discovery) -> float:
+    """Seconds for which a search serves other sinks. Events of a local folder announce what an older search lacks."""
+    return 0.0 if is_local(discovery.pattern.root) else discovery.interval / 2
 
 
 def _any(_: str) -> bool:

@@ -31,6 +31,7 @@ from cdfd.daemon.http.history import History, sample_history
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import log_summaries
 from cdfd.daemon.membership.destinations import Destination, Destinations
+from cdfd.daemon.membership.discovery import SharedSearches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, file_content
 from cdfd.daemon.membership.searching import Searching
@@ -169,7 +170,8 @@ class _Process:
             supervisor = Supervisor(stop, clock, policy=policy)
             notifications = await stack.enter_async_context(assembly.notified(config, clock))
             file_events = stack.enter_context(FileEvents())
-            opened = partial(self._open_destination, supervisor, notifications, file_events, Sources(clock))
+            shared = Sources(clock), SharedSearches(clock)
+            opened = partial(self._open_destination, supervisor, notifications, file_events, *shared)
             destinations = Destinations(config, status, opened)
             await stack.enter_async_context(destinations.running())
             _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
@@ -183,6 +185,7 @@ class _Process:
         notifications: Notifications | None,
         file_events: FileEvents,
         sources: Sources,
+        searches: SharedSearches,
         config: Settings,
         status: Status,
     ) -> AsyncIterator[Destination]:
@@ -212,7 +215,7 @@ class _Process:
             await members.start()
             # Once the tables are known: signals may have come while the daemon was down.
             await stack.enter_async_context(reading_signals(config, controller, clock, shard))
-            yield Destination(members, Searching(members, status.searches, clock, file_events))
+            yield Destination(members, Searching(members, status.searches, clock, file_events, searches))
 
 
 def _log_start(config: Settings, shard: Shard | None, count: int) -> None:

@@ -15,7 +15,7 @@ from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.destinations import Destination, Destinations
-from cdfd.daemon.membership.discovery import Folders
+from cdfd.daemon.membership.discovery import Folders, SharedSearches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, changed_settings
 from cdfd.daemon.membership.searching import Searching
@@ -47,7 +47,7 @@ class Daemon:
         self.supervisor = Supervisor(asyncio.Event(), clock)
         self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
         events = FileEvents()
-        searching = Searching(self.members, self.status.searches, clock, events)
+        searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
 
         @asynccontextmanager
         async def opened(_: Settings, __: Status) -> AsyncIterator[Destination]:

@@ -26,6 +26,30 @@ def at(place: Path) -> int:
     return version
 
 
+def test_one_listing_finds_the_tables_of_all_sinks(
+    moto_server: Server, bucket: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    options = {key: str(value) for key, value in moto_server.options().items()}
+    config = tmp_path / "cdfd.yaml"
+    document = {
+        "pipeline": "shop",
+        "tables": [{"discover": f"s3://{bucket}/*", "interval": f"{POLL_SECONDS}s", "start": "earliest"}],
+        "sinks": {name: {"kind": "files", "path": str(tmp_path / name)} for name in ("one", "two", "three")},
+        "storage": {"s3": s3_section(proxy.url)},
+        "http": {"listen": None},
+    }
+    config.write_text(json.dumps(document))
+    with Daemon(config) as daemon:
+        writer = TableWriter(open_storage(f"s3://{bucket}/orders", options), SCHEMA)
+        asyncio.run(writer.create())
+        until(lambda: all((tmp_path / name / "orders").exists() for name in document["sinks"]))
+        proxy.asked.clear()
+        time.sleep(IDLE_SECONDS)
+        listings = [each for each in proxy.asked if "list-type=2" in each.query and "_delta_log" not in each.query]
+        assert 0 < len(listings) <= IDLE_SECONDS / POLL_SECONDS + 2
+        daemon.stop()
+
+
 def test_files_are_asked_for_once_and_polls_are_shared(
     moto_server: Server, bucket: str, proxy: Proxy, tmp_path: Path
 ) -> None:
