@@ -11,6 +11,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.searching import Searching
+from cdfd.errors import CdfdError
 from cdfd.runtime.tasks import first_done
 
 
@@ -81,11 +82,13 @@ class Destinations:
     async def configure(self, config: Settings) -> Mapping[str, str]:
         """Apply the tables and the sinks of a new configuration. A sink whose settings changed is closed, and opened again.
 
+        Old sinks are closed before new ones are opened, because two of them may write to the same place.
+
         Returns:
             The change of each sink in words, by its name.
 
         Raises:
-            CdfdError: a folder cannot be listed, or a new sink cannot be opened. Without it, nothing changed.
+            CdfdError: a folder cannot be listed, and nothing changed. Or a new sink cannot be opened, and everything else is applied.
         """
         old, new = self._config, config.by_sink
         stay = {
@@ -103,10 +106,17 @@ class Destinations:
         for name, each in stay.items():
             changes[name] = str(await each.members.configure(new[name], folders[name]))
             each.searching.refresh()
+        failure: CdfdError | None = None
         for name in new:
             if name not in stay:
-                await self._join(name, new[name])
+                try:
+                    await self._join(name, new[name])
+                except CdfdError as error:
+                    error.what = f"sink {name} cannot be opened: {error.what}"
+                    failure = failure or error
                 changes[name] = "opened again" if name in changes else "added"
+        if failure is not None:
+            raise failure
         return changes
 
     async def _join(self, name: str, config: Settings) -> None:

@@ -99,7 +99,7 @@ class Reloading:
             watch.close()
 
     async def reload(self) -> bool:
-        """Read the file, and apply its tables. If it is invalid, log that and change nothing. False: read it again later."""
+        """Read the file, and apply its tables and sinks. If it is invalid, log that and change nothing. False: read it again later."""
         try:
             config = await asyncio.to_thread(load, self._path)
             await self._apply(config)
@@ -112,7 +112,7 @@ class Reloading:
     def _refuse(self, error: CdfdError) -> None:
         self._searches.reload_error = str(error)
         counts = self._outage.fail(error, self._clock.monotonic())
-        logger.log(logging.ERROR if counts else logging.WARNING, "the new configuration is not used: %s", error)
+        logger.log(logging.ERROR if counts else logging.WARNING, "cannot apply the new configuration: %s", error)
 
     async def _apply(self, config: Settings) -> None:
         running = self._destinations.config

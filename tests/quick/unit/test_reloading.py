@@ -179,6 +179,45 @@ def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
+def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path, clock, broken, open_sinks = tmp_path / "cdfd.yaml", ManualClock(), {"two"}, dict[str, list[str]]()
+
+        def write(uri: str, *sinks: str) -> None:
+            several = {name: {"kind": "files", "path": f"/{name}"} for name in sinks}
+            path.write_text(json.dumps({"pipeline": "shop", "tables": [{"uri": uri}], "sinks": several}))
+
+        @asynccontextmanager
+        async def opened(config: Settings, status: Status) -> AsyncIterator[Destination]:
+            if config.sink_name in broken:
+                raise StorageError("no such server")
+            members = Members(config, Supervisor(asyncio.Event(), clock), status, Daemon.open)  # type: ignore[arg-type]  # never runs
+            await members.start()
+            searching = Searching(members, status.searches, clock, FileEvents(), SharedSearches(clock))
+            open_sinks[config.sink_name] = names(status)
+            try:
+                yield Destination(members, searching)
+            finally:
+                del open_sinks[config.sink_name]
+
+        write("/a", "old", "stays")
+        status = Status(load(path), clock)
+        destinations = Destinations(load(path), status, opened)
+        reloading = Reloading(path, destinations, status.searches, clock, FileEvents(), asyncio.Event())
+        async with asyncio.timeout(20), destinations.running():
+            write("/b", "stays", "two", "three")
+            await reloading.reload()
+            assert str(status.document()["reload"]["error"]).startswith("sink two cannot be opened: no such server")
+            assert list(open_sinks) == ["stays", "three"]
+            assert names(status) == ["b", "b"]
+            broken.clear()
+            await reloading.reload()
+            assert status.document()["reload"]["error"] is None
+            assert list(open_sinks) == ["stays", "three", "two"]
+
+    asyncio.run(scenario())
+
+
 def test_queries_of_spark_read_their_configuration_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/a", **SPARK)

@@ -198,7 +198,7 @@ def test_settings_that_need_a_restart_are_named_and_never_shown(tmp_path: Path) 
         run(writer.insert(rows(2)))
         wait_until(lambda: delivered(tmp_path, "orders") == [1, 2])
         configure(tmp_path, entry, pipeline="other")
-        assert "pipeline cannot change while the daemon runs" in message(daemon, "not used")
+        assert "pipeline cannot change while the daemon runs" in message(daemon, "cannot apply")
         ended = daemon.end(signal.SIGTERM)
     assert "correct-horse" not in ended.err
 
@@ -209,10 +209,10 @@ def test_an_invalid_file_leaves_the_old_configuration_running(tmp_path: Path) ->
     with started("run", "-c", path) as daemon:
         wait_until(lambda: delivered(tmp_path, "orders") == [1])
         configure(tmp_path, {"uri": str(tmp_path / "orders"), "strat": "latest"})
-        line = json.loads(daemon.log_line("not used"))
+        line = json.loads(daemon.log_line("cannot apply"))
         assert (line["level"], 'did you mean "start"' in line["message"]) == ("error", True)
         path.unlink()
-        assert "cannot read the configuration" in message(daemon, "not used")
+        assert "cannot read the configuration" in message(daemon, "cannot apply")
         run(writer.insert(rows(2)))
         wait_until(lambda: delivered(tmp_path, "orders") == [1, 2])
         configure(tmp_path, {"uri": str(tmp_path / "orders")})
