@@ -35,7 +35,7 @@ def add(fields: Json, with_stats: bool = False) -> Add:
     stats = stats if isinstance(stats, str) else None
     return Add(
         path=paths.decode(_text(fields, "add", "path")),
-        partition_values=_partition_values(fields.get("partitionValues")) or NO_VALUES,
+        partition_values=_strings(fields.get("partitionValues"), "partitionValues") or NO_VALUES,
         size=_size(fields, "add"),
         modification_time=_integer(fields, "add", "modificationTime", 0),
         data_change=_flag(fields, "add", "dataChange"),
@@ -43,18 +43,14 @@ def add(fields: Json, with_stats: bool = False) -> Add:
         deletion_vector=deletion_vector(fields.get("deletionVector")),
         base_row_id=_integer_or_none(fields.get("baseRowId")),
         default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),
-        clustering_provider=_note(fields.get("clusteringProvider")) if with_stats else None,
+        clustering_provider=_text_or_none(fields.get("clusteringProvider")) if with_stats else None,
         tags=_tags(fields.get("tags")) if with_stats else None,
     )
 
 
-def _note(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _tags(value: object) -> Mapping[str, str | None] | None:
     """The tags of a file. No row depends on them, so values of other types are no error."""
-    return {name: _note(text) for name, text in value.items()} if isinstance(value, dict) else None
+    return {name: _text_or_none(text) for name, text in value.items()} if isinstance(value, dict) else None
 
 
 def remove(fields: Json, with_stats: bool = False) -> Remove:
@@ -64,7 +60,7 @@ def remove(fields: Json, with_stats: bool = False) -> Remove:
         path=paths.decode(_text(fields, "remove", "path")),
         deletion_timestamp=_optional_integer(fields, "remove", "deletionTimestamp"),
         data_change=_flag(fields, "remove", "dataChange"),
-        partition_values=None if values is None else _partition_values(values),
+        partition_values=None if values is None else _strings(values, "partitionValues"),
         size=None if fields.get("size") is None else _size(fields, "remove"),
         deletion_vector=deletion_vector(fields.get("deletionVector")),
         base_row_id=_integer_or_none(fields.get("baseRowId")),
@@ -77,7 +73,7 @@ def cdc(fields: Json) -> Cdc:
     """A `cdc` action's fields as a value."""
     return Cdc(
         path=paths.decode(_text(fields, "cdc", "path")),
-        partition_values=_partition_values(fields.get("partitionValues")) or NO_VALUES,
+        partition_values=_strings(fields.get("partitionValues"), "partitionValues") or NO_VALUES,
         size=_size(fields, "cdc"),
     )
 
@@ -113,21 +109,17 @@ def metadata(fields: Json) -> Metadata:
         raise LogError("metaData.partitionColumns is missing or not an array of strings")
     if fields.get("configuration") is None:
         raise LogError("metaData.configuration is missing")
+    provider = _optional_text(form, "metaData.format", "provider") or "parquet"
     return Metadata(
         id=_text(fields, where, "id"),
         schema_string=_NO_COLUMNS if fields.get("schemaString") is None else _text(fields, where, "schemaString"),
         partition_columns=tuple(columns),
         configuration=_settings(fields.get("configuration"), "metaData.configuration"),
-        format=_format(form),
+        format=Format(provider, _settings(form.get("options"), "metaData.format.options")),
         name=_optional_text(fields, where, "name"),
         description=_optional_text(fields, where, "description"),
         created_time=_optional_integer(fields, where, "createdTime"),
     )
-
-
-def _format(fields: Json) -> Format:
-    provider = _optional_text(fields, "metaData.format", "provider") or "parquet"
-    return Format(provider, _settings(fields.get("options"), "metaData.format.options"))
 
 
 def protocol(fields: Json) -> Protocol:
@@ -177,26 +169,24 @@ def sidecar(fields: Json) -> Sidecar:
 
 def commit_info(fields: Json) -> CommitInfo:
     """The fields of a `commitInfo` action that planning needs. The action is free-form: fields of unexpected types are ignored."""
-    metrics = fields.get("operationMetrics")
+    tags, metrics = fields.get("tags"), fields.get("operationMetrics")
+    if not isinstance(metrics, dict):
+        metrics = {}
+    # Writers put text there; JSON's own boolean means the same.
+    preserved = tags.get("delta.rowTracking.preserved") if isinstance(tags, dict) else None
     return CommitInfo(
         timestamp=_integer_or_none(fields.get("timestamp")),
         in_commit_timestamp=_integer_or_none(fields.get("inCommitTimestamp")),
-        operation=fields["operation"] if isinstance(fields.get("operation"), str) else None,
-        operation_metrics=_metrics(metrics) if isinstance(metrics, dict) else {},
-        engine_info=fields["engineInfo"] if isinstance(fields.get("engineInfo"), str) else None,
-        rows_preserved=_rows_preserved(fields.get("tags")),
+        operation=_text_or_none(fields.get("operation")),
+        # Values of other types than numbers and text are as good as absent, however deep they are nested.
+        operation_metrics={name: str(value) for name, value in metrics.items() if isinstance(value, str | int | float)},
+        engine_info=_text_or_none(fields.get("engineInfo")),
+        rows_preserved=None if preserved is None else str(preserved).lower() == "true",
     )
 
 
-def _rows_preserved(tags: object) -> bool | None:
-    said = tags.get("delta.rowTracking.preserved") if isinstance(tags, dict) else None
-    # Writers put text there; JSON's own boolean means the same.
-    return None if said is None else str(said).lower() == "true"
-
-
-def _metrics(metrics: Json) -> Mapping[str, str]:
-    """The counts, as text. Values of other types are as good as absent, however deep they are nested."""
-    return {name: str(value) for name, value in metrics.items() if isinstance(value, str | int | float)}
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_long(value: object) -> TypeGuard[int]:
@@ -242,10 +232,6 @@ def _flag(fields: Json, where: str, name: str, *, default: bool = True) -> bool:
     if not isinstance(value, bool):
         raise LogError(f"{where}.{name} is not a boolean")
     return value
-
-
-def _partition_values(value: object) -> Mapping[str, str | None]:
-    return _strings(value, "partitionValues")
 
 
 def _strings(value: object, where: str) -> Mapping[str, str | None]:

@@ -98,29 +98,24 @@ def lines(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> Itera
         yield from data.split(b"\n")
         return
     pending: list[bytes] = []
-    number, held_bytes, skipped = 1, 0, False
+    number, pending_bytes, skipped = 1, 0, False
     for piece in _pieces((data,) if isinstance(data, bytes) else data):
         first, *ending = piece.split(b"\n")
         if not skipped:
             pending.append(first)
-            held_bytes += len(first)
-        if held_bytes > most:
-            if not _is_ignored(pending[0]):
+            pending_bytes += len(first)
+        if pending_bytes > most:
+            action = _ACTION.match(pending[0])
+            if action is None or action[1].decode() in Reader(0, with_stats=False).takers:
                 what = f"line {number} is longer than {most >> 20} MiB" if most >> 20 else f"line {number} is too long"
                 raise LogError(what, hint=LONG)
-            pending, held_bytes, skipped = [], 0, True
+            pending, pending_bytes, skipped = [], 0, True
         if ending:
             yield b"".join(pending)
             yield from ending[:-1]
             number += len(ending)
-            pending, held_bytes, skipped = [ending[-1]], len(ending[-1]), False
+            pending, pending_bytes, skipped = [ending[-1]], len(ending[-1]), False
     yield b"".join(pending)
-
-
-def _is_ignored(line: bytes) -> bool:
-    """Whether the beginning of a line is that of an action that `Reader` ignores."""
-    begun = _ACTION.match(line)
-    return begun is not None and begun[1].decode() not in Reader(0, with_stats=False).takers
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -149,12 +144,15 @@ class Reader:
             "add": lambda fields: self.adds.append(action_fields.add(fields, self.with_stats)),
             "remove": lambda fields: self.removes.append(action_fields.remove(fields, self.with_stats)),
             "cdc": lambda fields: self.cdcs.append(action_fields.cdc(fields)),
-            "metaData": lambda fields: self.once("metaData", action_fields.metadata(fields)),
-            "protocol": lambda fields: self.once("protocol", action_fields.protocol(fields)),
-            "commitInfo": self._commit_info,
-            "txn": lambda fields: self.add_txn(action_fields.txn(fields)),
+            "metaData": lambda fields: self._once(self.single, "metaData", action_fields.metadata(fields)),
+            "protocol": lambda fields: self._once(self.single, "protocol", action_fields.protocol(fields)),
+            # Free form by specification, so nothing about it is an error; the first one counts, as for in-commit timestamps.
+            "commitInfo": lambda fields: self.single.setdefault("commitInfo", action_fields.commit_info(fields)),
+            "txn": lambda fields: self._once(self.txns, (txn := action_fields.txn(fields)).app_id, txn),
             "sidecar": lambda fields: self.sidecars.append(action_fields.sidecar(fields)),
-            "domainMetadata": lambda fields: self.add_domain(action_fields.domain_metadata(fields)),
+            "domainMetadata": lambda fields: self._once(
+                self.domains, (domain := action_fields.domain_metadata(fields)).domain, domain
+            ),
         }
 
     def counted(self, data: bytes | Iterable[bytes]) -> bytes | Iterable[bytes]:
@@ -211,24 +209,15 @@ class Reader:
             size=self.size,
         )
 
-    def once(self, name: str, value: Metadata | Protocol) -> None:
-        """An action that there can be one of."""
-        if self.single.setdefault(name, value) != value:
-            raise LogError(f"a second {name} action in one version contradicts the first")
-
-    def _commit_info(self, fields: Json) -> None:
-        # Free form by specification, so nothing about it is an error; the first one counts, as for in-commit timestamps.
-        self.single.setdefault("commitInfo", action_fields.commit_info(fields))
-
-    def add_txn(self, value: Txn) -> None:
-        """An application's progress."""
-        if self.txns.setdefault(value.app_id, value) != value:
-            raise LogError(f"two txn actions for appId {value.app_id!r} in one version")
-
-    def add_domain(self, value: DomainMetadata) -> None:
-        """A domain's metadata."""
-        if self.domains.setdefault(value.domain, value) != value:
-            raise LogError(f"two domainMetadata actions for {value.domain!r} in one version")
+    def _once(self, actions: dict[str, Any], key: str, action: Any) -> None:
+        """An action that there can be one of: one in all, or one for each application or domain."""
+        if actions.setdefault(key, action) != action:
+            what = {Txn: "txn actions for appId", DomainMetadata: "domainMetadata actions for"}.get(type(action))
+            raise LogError(
+                f"a second {key} action in one version contradicts the first"
+                if what is None
+                else f"two {what} {key!r} in one version"
+            )
 
 
 LINE_BYTES = 128 << 20

@@ -57,7 +57,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
         binary = _decode(encoded)
         if len(binary) != 16:
             raise DataError(f"the deletion vector {text!r} does not end in a UUID")
-        return f"{prefix}{'/' if prefix else ''}{_file_name(UUID(bytes=binary))}"
+        return f"{prefix}{'/' if prefix else ''}deletion_vector_{UUID(bytes=binary)}.bin"
     if descriptor.storage_type == "p":
         try:
             return paths.decode(text)
@@ -187,7 +187,3 @@ def describe(uuid: UUID, prefix: str, offset: int, size: int, cardinality: int) 
 def _decode(encoded: str) -> bytes:
     # The vectors of a version are in one file, and those of the version before are read again.
     return z85.decode(encoded)
-
-
-def _file_name(uuid: UUID) -> str:
-    return f"deletion_vector_{uuid}.bin"

@@ -96,7 +96,10 @@ class PackedFiles(Sequence[T]):
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     def __reduce__(self) -> tuple[Callable[..., PackedFiles[T]], tuple[type[T], bytes]]:
-        return _unpickle, (self.kind, _to_ipc(self.table))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as stream:
+            stream.write_table(self.table)
+        return _unpickle, (self.kind, bytes(sink.getvalue()))
 
     @property
     def paths(self) -> pa.ChunkedArray:
@@ -119,13 +122,6 @@ class PackedFiles(Sequence[T]):
         """Sum of the files' sizes in bytes, as far as the log says them."""
         # Sizes are what the log says: as integers, their sum might be negative.
         return int(pc.sum(self.table.column("size").cast(pa.float64(), safe=False)).as_py() or 0)
-
-
-def _to_ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _unpickle(kind: type[T], data: bytes) -> PackedFiles[T]:
@@ -157,8 +153,8 @@ class FileList(Generic[T]):
         """
         if not self._packed:
             return tuple(_distinct(self._pending))
-        rest = [pack(self._pending, self._schema)] if self._pending else []
-        table = pa.Table.from_batches([*self._packed, *rest], schema=self._schema)
+        pending = [pack(self._pending, self._schema)] if self._pending else []
+        table = pa.Table.from_batches([*self._packed, *pending], schema=self._schema)
         # Counting takes a fraction of what grouping does, and repetitions are rare.
         if (files := PackedFiles(self._kind, table)).distinct():
             return files
@@ -196,30 +192,18 @@ def pack(values: Iterable[FileAction], schema: pa.Schema = FILES) -> pa.RecordBa
 
 def _row(value: FileAction) -> tuple[Any, ...]:
     values = None if value.partition_values is None else list(value.partition_values.items())
+    if isinstance(value, Cdc):
+        return value.path, values, value.size, None, False, *[None] * 6
+    vector = value.deletion_vector
+    dv = None
+    if vector is not None:
+        dv = vector.storage_type, vector.path_or_inline, vector.offset, vector.size_in_bytes, vector.cardinality
+    ids = value.base_row_id, value.default_row_commit_version
+    tags = None if value.tags is None else list(value.tags.items())
     if isinstance(value, Add):
-        dv = _descriptor_row(value.deletion_vector)
-        ids = value.base_row_id, value.default_row_commit_version
-        tags = None if value.tags is None else list(value.tags.items())
         own = value.stats, dv, *ids, value.clustering_provider, tags
         return value.path, values, value.size, value.modification_time, value.data_change, *own
-    if isinstance(value, Remove):
-        dv = _descriptor_row(value.deletion_vector)
-        ids = value.base_row_id, value.default_row_commit_version
-        tags = None if value.tags is None else list(value.tags.items())
-        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids, None, tags
-    return value.path, values, value.size, None, False, *[None] * 6
-
-
-def _descriptor_row(descriptor: DeletionVectorDescriptor | None) -> tuple[Any, ...] | None:
-    if descriptor is None:
-        return None
-    return (
-        descriptor.storage_type,
-        descriptor.path_or_inline,
-        descriptor.offset,
-        descriptor.size_in_bytes,
-        descriptor.cardinality,
-    )
+    return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids, None, tags
 
 
 def _values(kind: type[T], table: pa.Table) -> Iterator[T]:
@@ -259,12 +243,12 @@ def _remove(row: Mapping[str, Any]) -> Remove:
     )
 
 
-def _cdc(row: Mapping[str, Any]) -> Cdc:
-    return Cdc(row["path"], dict(row["partition_values"] or ()) or NO_VALUES, row["size"])
-
-
 def _descriptor(row: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
     return None if row is None else DeletionVectorDescriptor(*row.values())
 
 
-_MAKERS: Mapping[type, Callable[[Mapping[str, Any]], FileAction]] = {Add: _add, Remove: _remove, Cdc: _cdc}
+_MAKERS: Mapping[type, Callable[[Mapping[str, Any]], FileAction]] = {
+    Add: _add,
+    Remove: _remove,
+    Cdc: lambda row: Cdc(row["path"], dict(row["partition_values"] or ()) or NO_VALUES, row["size"]),
+}

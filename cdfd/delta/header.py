@@ -110,13 +110,3 @@ def scan(version: int, data: bytes | Iterable[bytes], *, line_bytes: int | None 
 
 _WORDS = (b'"metaData"', b'"protocol"', b"\\u")
 """One of them is in every line that matters: JSON can spell a name with escapes. Other lines that have one are parsed, and add nothing."""
-
-
-def newest(version: int, headers: Iterable[PartialHeader]) -> PartialHeader:
-    """The first of each kind in `headers`, which goes from the newest entry to the oldest."""
-    header = PartialHeader(version)
-    for part in headers:
-        header = header.before(part.protocol, part.metadata)
-        if header.complete:
-            break
-    return header

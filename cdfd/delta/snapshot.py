@@ -111,7 +111,8 @@ class Snapshot:
 
     def _with(self, header: Header, commit: Commit) -> Snapshot:
         base, overlay, meant = self.base, self.overlay, list[Remove]()
-        if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:
+        empty = not overlay and not len(base.adds) and not len(base.tombstones)
+        if isinstance(commit.adds, PackedFiles) and not commit.removes and empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
             base = Base(commit.adds.table.select(base.adds.schema.names), base.tombstones)
         elif commit.adds or commit.removes:
@@ -141,10 +142,6 @@ class Snapshot:
             )
             if add is not None:
                 yield replace(action, deletion_vector=add.deletion_vector)
-
-    @property
-    def _empty(self) -> bool:
-        return not self.overlay and not len(self.base.adds) and not len(self.base.tombstones)
 
     def live(self) -> PackedFiles[Add]:
         """The files that make up the table, in no particular order.

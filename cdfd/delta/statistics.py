@@ -259,7 +259,8 @@ def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any
     least, most = values.as_python(low), values.as_python(high)
     match column.type:
         case Primitive("string"):
-            return Bounds(least, None if most is None or _may_be_cut(most) else most)
+            may_be_cut = most is None or most.endswith(_TIE_BREAKER) or len(most) >= STRING_PREFIX
+            return Bounds(least, None if may_be_cut else most)
         case Primitive("date"):
             return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
         case Decimal(digits) if digits > _DOUBLE_DIGITS:
@@ -273,10 +274,6 @@ def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any
                 None if most is None else max(most, _single(most)),
             )
     return Bounds(least, most)
-
-
-def _may_be_cut(text: str) -> bool:
-    return text.endswith(_TIE_BREAKER) or len(text) >= STRING_PREFIX
 
 
 def _wider(bound: pa.Scalar[Any] | None, sign: int) -> pa.Scalar[Any] | None:

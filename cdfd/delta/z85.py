@@ -4,7 +4,6 @@ Source: specification, "Deletion Vector Descriptor Schema".
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from cdfd.errors import DataError
 
@@ -41,7 +40,9 @@ def decode(text: str) -> bytes:
     digits = _VALUES[np.frombuffer(text.encode("ascii"), dtype=np.uint8)].reshape(-1, 5)
     if np.any(digits == _NOT_A_DIGIT):
         raise DataError("Z85 text has a character that is not a digit of Z85")
-    missing = _missing(digits[-1]) if len(digits) else 0
+    missing = 0
+    while len(digits) and missing < 3 and digits[-1, missing] == _HASH:  # a fourth would be a digit
+        missing += 1
     if missing:
         digits = digits.copy()
         digits[-1, :missing] = 0
@@ -51,11 +52,3 @@ def decode(text: str) -> bytes:
         raise DataError("Z85 text has a group that is larger than the bytes it stands for")
     data = full.astype(">u4").tobytes()
     return data + int(words[-1]).to_bytes(4 - missing, "big") if missing else data
-
-
-def _missing(group: npt.NDArray[np.uint8]) -> int:
-    """The number of `#` at the start of a group, three at most: a fourth would be a digit."""
-    count = 0
-    while count < 3 and group[count] == _HASH:
-        count += 1
-    return count

@@ -69,8 +69,12 @@ def from_arrow(schema: pa.Schema) -> StructType:
     return StructType(tuple(_delta_field(field) for field in schema))
 
 
-def arrow_type(kind: DataType) -> pa.DataType:
+def arrow_type(kind: DataType, arrow_field: Callable[[StructField], pa.Field[Any]] | None = None) -> pa.DataType:
     """The Arrow type of one column's values.
+
+    Args:
+        kind: the type in the schema.
+        arrow_field: of a struct's field; None: it has the field's name.
 
     Raises:
         UnsupportedError: cdfd cannot read the type.
@@ -79,12 +83,12 @@ def arrow_type(kind: DataType) -> pa.DataType:
         case Decimal(precision, scale):
             return pa.decimal128(precision, scale)
         case StructType():
-            return pa.struct([_arrow_field(child) for child in kind])
+            return pa.struct(list(map(arrow_field or _arrow_field, kind)))
         case ArrayType(element, contains_null):
-            return pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
+            return pa.list_(pa.field("element", arrow_type(element, arrow_field), nullable=contains_null))
         case MapType(key, value, value_contains_null):
-            item: Any = pa.field("value", arrow_type(value), nullable=value_contains_null)
-            return pa.map_(arrow_type(key), item)
+            item: Any = pa.field("value", arrow_type(value, arrow_field), nullable=value_contains_null)
+            return pa.map_(arrow_type(key, arrow_field), item)
         case Foreign(name, arrow):
             if arrow is None:
                 raise UnsupportedError(f"the type {name!r:.80} cannot be read", hint=_LEAVE_OUT)
@@ -106,54 +110,34 @@ def _delta_field(field: pa.Field[Any]) -> StructField:
     return StructField(field.name, _delta_type(field.type, field.name), field.nullable)
 
 
-def _delta_type(arrow: pa.DataType, name: str) -> DataType:
+def _delta_type(arrow: Any, name: str) -> DataType:
     if (primitive := _DELTA.get(arrow)) is not None:
         return Primitive(primitive)
-    for matches, build in _FAMILIES:
-        if matches(arrow):
-            return build(arrow, name)
+    if pa.types.is_decimal(arrow):
+        if arrow.precision > MAX_PRECISION or not 0 <= arrow.scale <= arrow.precision:
+            raise UnsupportedError(f"column {name!r:.200}: Delta has no {arrow}", hint="cast it to at most 38 digits")
+        return Decimal(arrow.precision, arrow.scale)
+    if pa.types.is_timestamp(arrow):
+        return Primitive("timestamp_ntz" if arrow.tz is None else "timestamp")
+    if pa.types.is_fixed_size_binary(arrow):
+        return Primitive("binary")
+    if is_any_list(arrow):
+        element = arrow.value_field
+        return ArrayType(_delta_type(element.type, f"{name}.element"), element.nullable)
+    if pa.types.is_map(arrow):
+        key, value = _delta_type(arrow.key_type, f"{name}.key"), _delta_type(arrow.item_type, f"{name}.value")
+        return MapType(key, value, arrow.item_field.nullable)
+    if pa.types.is_struct(arrow):
+        return StructType(tuple(_delta_field(arrow.field(i)) for i in range(arrow.num_fields)))
+    if pa.types.is_dictionary(arrow):
+        return _delta_type(arrow.value_type, name)
     raise UnsupportedError(
         f"column {name!r:.200} is of Arrow type {arrow!s:.200}, which has no counterpart in Delta",
         hint="cast it to a type that Delta has",
     )
 
 
-def _delta_decimal(arrow: Any, name: str) -> DataType:
-    if arrow.precision > MAX_PRECISION or not 0 <= arrow.scale <= arrow.precision:
-        raise UnsupportedError(f"column {name!r:.200}: Delta has no {arrow}", hint="cast it to at most 38 digits")
-    return Decimal(arrow.precision, arrow.scale)
-
-
-def _delta_timestamp(arrow: Any, _name: str) -> DataType:
-    return Primitive("timestamp_ntz" if arrow.tz is None else "timestamp")
-
-
-def _delta_list(arrow: Any, name: str) -> DataType:
-    element = arrow.value_field
-    return ArrayType(_delta_type(element.type, f"{name}.element"), element.nullable)
-
-
-def _delta_map(arrow: Any, name: str) -> DataType:
-    key, value = _delta_type(arrow.key_type, f"{name}.key"), _delta_type(arrow.item_type, f"{name}.value")
-    return MapType(key, value, arrow.item_field.nullable)
-
-
-def _delta_struct(arrow: Any, _name: str) -> DataType:
-    return StructType(tuple(_delta_field(arrow.field(i)) for i in range(arrow.num_fields)))
-
-
 def is_any_list(arrow: pa.DataType) -> bool:
     """Whether values are lists in one of the layouts that Parquet readers give."""
     # Not list views: Arrow's cast of one to a list allocates too few offsets (seen in 26.0).
     return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
-
-
-_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, str], DataType]], ...] = (
-    (pa.types.is_decimal, _delta_decimal),
-    (pa.types.is_timestamp, _delta_timestamp),
-    (pa.types.is_fixed_size_binary, lambda _arrow, _name: Primitive("binary")),
-    (is_any_list, _delta_list),
-    (pa.types.is_map, _delta_map),
-    (pa.types.is_struct, _delta_struct),
-    (pa.types.is_dictionary, lambda arrow, name: _delta_type(arrow.value_type, name)),
-)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.types.datatypes import StructField, StructType, fields_in, map_fields
 from cdfd.delta.types.schema import ID, MODE, PHYSICAL_NAME, ColumnMappingMode, column_id, physical_name
 from cdfd.errors import LogError
 
@@ -31,7 +31,8 @@ def highest_id(configuration: Mapping[str, str], struct: StructType) -> int:
     text = configuration.get(MAX_ID, "0")
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
         raise LogError(f"{MAX_ID} must be a 32-bit whole number, not {text!r:.80}")
-    return max((int(text), *_ids(struct)))
+    ids = [number for child in fields_in(struct) if (number := column_id(child)) is not None]
+    return max(int(text), *ids) if ids else int(text)
 
 
 def properties(mode: ColumnMappingMode, highest: int) -> dict[str, str]:
@@ -47,8 +48,17 @@ def assign_ids(struct: StructType, highest: int, name_of: Callable[[StructField]
         highest: the highest id that is taken.
         name_of: gives a field its physical name.
     """
-    numbers = _Numbers(highest, name_of)
-    return numbers.struct(struct), numbers.highest
+
+    def assign(child: StructField) -> StructField:
+        nonlocal highest
+        if ID in child.metadata and PHYSICAL_NAME in child.metadata:
+            return child
+        highest += 1
+        return replace(child, metadata={ID: highest, PHYSICAL_NAME: name_of(child), **child.metadata})
+
+    mapped = map_fields(struct, assign)
+    assert isinstance(mapped, StructType)
+    return mapped, highest
 
 
 def stored_schema(struct: StructType, mode: ColumnMappingMode) -> pa.Schema:
@@ -58,61 +68,10 @@ def stored_schema(struct: StructType, mode: ColumnMappingMode) -> pa.Schema:
         LogError: a physical name or an id is of a wrong type.
         UnsupportedError: a type that cdfd cannot write.
     """
-    return pa.schema([_stored_field(child, mode) for child in struct])
 
+    def stored_field(child: StructField) -> pa.Field[Any]:
+        number = None if mode is ColumnMappingMode.NONE else column_id(child)
+        metadata = None if number is None else {_FIELD_ID: str(number).encode()}
+        return pa.field(physical_name(child, mode), arrow_type(child.type, stored_field), child.nullable, metadata)
 
-def _stored_field(child: StructField, mode: ColumnMappingMode) -> pa.Field[Any]:
-    number = None if mode is ColumnMappingMode.NONE else column_id(child)
-    metadata = None if number is None else {_FIELD_ID: str(number).encode()}
-    return pa.field(physical_name(child, mode), _stored_type(child.type, mode), child.nullable, metadata)
-
-
-def _stored_type(kind: DataType, mode: ColumnMappingMode) -> pa.DataType:
-    match kind:
-        case StructType():
-            return pa.struct([_stored_field(child, mode) for child in kind])
-        case ArrayType(element, contains_null):
-            return pa.list_(pa.field("element", _stored_type(element, mode), nullable=contains_null))
-        case MapType(key, value, value_contains_null):
-            item: Any = pa.field("value", _stored_type(value, mode), nullable=value_contains_null)
-            return pa.map_(_stored_type(key, mode), item)
-    return arrow_type(kind)
-
-
-def _ids(kind: DataType) -> list[int]:
-    match kind:
-        case StructType():
-            own = [number for child in kind if (number := column_id(child)) is not None]
-            return own + [number for child in kind for number in _ids(child.type)]
-        case ArrayType(element):
-            return _ids(element)
-        case MapType(key, value):
-            return _ids(key) + _ids(value)
-    return []
-
-
-class _Numbers:
-    """Assigns ids and physical names on one walk through a schema."""
-
-    def __init__(self, highest: int, name_of: Callable[[StructField], str]) -> None:
-        self.highest = highest
-        self._name_of = name_of
-
-    def struct(self, struct: StructType) -> StructType:
-        return StructType(tuple(self._field(child) for child in struct))
-
-    def _field(self, child: StructField) -> StructField:
-        if ID not in child.metadata or PHYSICAL_NAME not in child.metadata:
-            self.highest += 1
-            child = replace(child, metadata={ID: self.highest, PHYSICAL_NAME: self._name_of(child), **child.metadata})
-        return replace(child, type=self._type(child.type))
-
-    def _type(self, kind: DataType) -> DataType:
-        match kind:
-            case StructType():
-                return self.struct(kind)
-            case ArrayType(element):
-                return replace(kind, element=self._type(element))
-            case MapType(key, value):
-                return replace(kind, key=self._type(key), value=self._type(value))
-        return kind
+    return pa.schema(map(stored_field, struct))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -170,6 +170,26 @@ def types_in(kind: DataType) -> Iterator[DataType]:
         case MapType(key, value):
             yield from types_in(key)
             yield from types_in(value)
+
+
+def fields_in(kind: DataType) -> Iterator[StructField]:
+    """All fields within a type, each before those that it holds."""
+    for inner in types_in(kind):
+        if isinstance(inner, StructType):
+            yield from inner
+
+
+def map_fields(kind: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    """A type with all fields within it changed, each before those that it holds."""
+    match kind:
+        case StructType(fields):
+            changed = map(change, fields)
+            return StructType(tuple(replace(child, type=map_fields(child.type, change)) for child in changed))
+        case ArrayType(element):
+            return replace(kind, element=map_fields(element, change))
+        case MapType(key, value):
+            return replace(kind, key=map_fields(key, change), value=map_fields(value, change))
+    return kind
 
 
 def _without_void(kind: DataType) -> DataType:

@@ -101,6 +101,9 @@ def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
     """
     comparison = _Comparison(old.mapping, new.mapping)
     comparison.structs(old.struct, new.struct, (), ())
+    old_partitions, new_partitions = (
+        [schema.physical_name(child) for child in schema.partition_fields] for schema in (old, new)
+    )
     return SchemaChange(
         tuple(comparison.added),
         tuple(comparison.dropped),
@@ -109,7 +112,7 @@ def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
         tuple(comparison.nullability),
         tuple(comparison.comment),
         comparison.reordered,
-        _partitioning(old) != _partitioning(new),
+        old_partitions != new_partitions,
     )
 
 
@@ -249,10 +252,6 @@ _WIDER = {
 def _comment(child: StructField) -> str | None:
     comment = child.metadata.get("comment")
     return comment if isinstance(comment, str) else None
-
-
-def _partitioning(schema: TableSchema) -> list[str]:
-    return [schema.physical_name(child) for child in schema.partition_fields]
 
 
 def _path_text(path: Path) -> str:

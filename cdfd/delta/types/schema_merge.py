@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType, fields_in
 from cdfd.delta.types.schema_change import widens
 from cdfd.errors import SchemaChangedError
 
@@ -35,7 +35,10 @@ class Merged:
 
 def nullable(struct: StructType) -> StructType:
     """The struct as a target has it: all values nullable, a variant as text, and of the metadata of fields only comments and `SOURCE`."""
-    fields = (StructField(child.name, _nullable(child.type), True, _keep(child)) for child in struct)
+    fields = []
+    for child in struct:
+        metadata = {key: child.metadata[key] for key in ("comment", SOURCE) if key in child.metadata}
+        fields.append(StructField(child.name, _nullable(child.type), True, metadata))
     return StructType(tuple(fields))
 
 
@@ -163,16 +166,4 @@ def _nullable(kind: DataType) -> DataType:
 
 def type_changes(kind: DataType) -> int:
     """The number of type changes that a schema records."""
-    match kind:
-        case StructType():
-            own = sum(len(known) for child in kind if isinstance(known := child.metadata.get(TYPE_CHANGES), list))
-            return own + sum(type_changes(child.type) for child in kind)
-        case ArrayType(element):
-            return type_changes(element)
-        case MapType(key, value):
-            return type_changes(key) + type_changes(value)
-    return 0
-
-
-def _keep(child: StructField) -> dict[str, Any]:
-    return {key: child.metadata[key] for key in ("comment", SOURCE) if key in child.metadata}
+    return sum(len(known) for child in fields_in(kind) if isinstance(known := child.metadata.get(TYPE_CHANGES), list))

@@ -221,8 +221,17 @@ _NESTED: dict[str, Callable[[Mapping[str, object], _Path], DataType]] = {
 
 def _document(kind: DataType) -> Any:
     match kind:
-        case StructType(fields):
-            return {"type": "struct", "fields": [_field_document(child) for child in fields]}
+        case StructType():
+            fields = [
+                {
+                    "name": child.name,
+                    "type": _document(child.type),
+                    "nullable": child.nullable,
+                    "metadata": dict(child.metadata),
+                }
+                for child in kind
+            ]
+            return {"type": "struct", "fields": fields}
         case ArrayType(element, contains_null):
             return {"type": "array", "elementType": _document(element), "containsNull": contains_null}
         case MapType(key, value, value_contains_null):
@@ -233,12 +242,3 @@ def _document(kind: DataType) -> Any:
                 "valueContainsNull": value_contains_null,
             }
     return str(kind)
-
-
-def _field_document(child: StructField) -> dict[str, Any]:
-    return {
-        "name": child.name,
-        "type": _document(child.type),
-        "nullable": child.nullable,
-        "metadata": dict(child.metadata),
-    }

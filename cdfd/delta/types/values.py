@@ -50,8 +50,9 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
         if isinstance(arrow, pa.Decimal128Type):
             return _decimal(text, arrow)
         if read := _READERS.get(str(kind)):
-            return read(text, arrow)
-    except (ValueError, decimal.DecimalException, OverflowError) as error:
+            # Arrow casts no Python integer to a day or a time.
+            return scalar_of(read(text), _INTEGERS.get(str(kind), arrow)).cast(arrow)
+    except (ValueError, KeyError, decimal.DecimalException, OverflowError) as error:
         raise _refusal(text, kind, column) from error
     raise _refusal(text, kind, column)
 
@@ -113,30 +114,24 @@ def _refusal(text: str, kind: DataType, column: str) -> LogError:
     )
 
 
-def _string(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar_of(text, arrow)
-
-
-def _whole(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+def _whole(text: str) -> int:
     if not _WHOLE.fullmatch(stripped := text.strip()):
         raise ValueError(text)
-    return scalar_of(int(stripped), arrow)
+    return int(stripped)
 
 
-def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+def _double(text: str) -> float:
     stripped = text.strip()
     if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
         raise ValueError(text)
-    number = float(stripped)
-    if arrow == pa.float32() and math.isfinite(number):
-        number = _rounded_to_odd(number, decimal.Decimal(stripped))
-    return scalar_of(number, arrow)
+    return float(stripped)
 
 
-def _rounded_to_odd(number: float, exact: decimal.Decimal) -> float:
+def _float(text: str) -> float:
     """Of the doubles on both sides of a number, the one with an odd mantissa: it rounds to the float that the number itself rounds to."""
+    number = _double(text)
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
-    if bits & 1 or number == exact:
+    if bits & 1 or not math.isfinite(number) or number == (exact := decimal.Decimal(text.strip())):
         return number
     return math.nextafter(number, math.inf if exact > number else -math.inf)
 
@@ -150,46 +145,29 @@ def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:
     return scalar_of(value, arrow)
 
 
-def _boolean(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    value = {"true": True, "false": False}.get(text.strip().lower())
-    if value is None:
-        raise ValueError(text)
-    return scalar_of(value, arrow)
-
-
-def _binary(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+def _binary(text: str) -> bytes:
     if _ESCAPES.fullmatch(text):
-        return scalar_of(bytes.fromhex(text.replace("\\u00", "")), arrow)
+        return bytes.fromhex(text.replace("\\u00", ""))
     # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
-    return scalar_of(text.encode(), arrow)
+    return text.encode()
 
 
-def _date(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar_of(parse_date(text.strip()), pa.int32()).cast(arrow)
-
-
-def _timestamp(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar_of(parse_timestamp(text.strip()), pa.int64()).cast(arrow)
-
-
-def _timestamp_ntz(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
-    return scalar_of(parse_wall_clock(text.strip()), pa.int64()).cast(arrow)
-
-
-_READERS: dict[str, Callable[[str, pa.DataType], pa.Scalar[Any]]] = {
-    "string": _string,
+_READERS: dict[str, Callable[[str], Any]] = {
+    "string": lambda text: text,
     "long": _whole,
     "integer": _whole,
     "short": _whole,
     "byte": _whole,
-    "float": _floating,
-    "double": _floating,
-    "boolean": _boolean,
+    "float": _float,
+    "double": _double,
+    "boolean": lambda text: {"true": True, "false": False}[text.strip().lower()],
     "binary": _binary,
-    "date": _date,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp_ntz,
+    "date": lambda text: parse_date(text.strip()),
+    "timestamp": lambda text: parse_timestamp(text.strip()),
+    "timestamp_ntz": lambda text: parse_wall_clock(text.strip()),
 }
+_INTEGERS = {"date": pa.int32(), "timestamp": pa.int64(), "timestamp_ntz": pa.int64()}
+"""Of which type the numbers are that their readers give."""
 
 
 def _write_floating(scalar: pa.Scalar[Any]) -> str:
@@ -212,21 +190,12 @@ def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
     return text or None
 
 
-def _write_date(scalar: pa.Scalar[Any]) -> str:
-    return format_date(_number(scalar, pa.int32()))
-
-
 def _write_timestamp(scalar: pa.Scalar[Any]) -> str:
     kind: Any = scalar.type
-    microseconds = _number(scalar.cast(pa.timestamp("us", kind.tz)), pa.int64())
+    microseconds = scalar.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).as_py()
     if kind.tz is None:
         return format_timestamp(microseconds)
     return format_timestamp(microseconds, "T") + "Z"
-
-
-def _number(scalar: pa.Scalar[Any], kind: pa.DataType) -> int:
-    number: int = scalar.cast(kind).as_py()
-    return number
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar[Any]], str | None]], ...] = (
@@ -235,7 +204,7 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar[Any]], 
     (pa.types.is_floating, _write_floating),
     (pa.types.is_decimal, lambda scalar: format(scalar.as_py(), "f")),
     (pa.types.is_boolean, lambda scalar: str(scalar.as_py()).lower()),
-    (pa.types.is_date32, _write_date),
+    (pa.types.is_date32, lambda scalar: format_date(scalar.cast(pa.int32()).as_py())),
     (pa.types.is_timestamp, _write_timestamp),
     (pa.types.is_binary, _write_binary),
 )

@@ -90,10 +90,6 @@ def _leaves(fields: Sequence[StructField], path: tuple[StructField, ...] = ()) -
             yield (*path, child)
 
 
-def _has_bounds(kind: DataType) -> bool:
-    return isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name not in _WITHOUT_BOUNDS)
-
-
 def _parse_statistics(
     stats: pa.Array, schema: TableSchema, leaves: Sequence[tuple[StructField, ...]]
 ) -> pa.StructArray:
@@ -103,14 +99,18 @@ def _parse_statistics(
         "tightBounds": array_of([each.tight_bounds for each in files], pa.bool_()),
     }
     places = [([schema.physical_name(child) for child in path], path[-1].type) for path in leaves]
-    bounded = [(names, kind) for names, kind in places if _has_bounds(kind)]
+    bounded = [
+        (names, kind)
+        for names, kind in places
+        if isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name not in _WITHOUT_BOUNDS)
+    ]
     for key, trees in (("minValues", [each.minima for each in files]), ("maxValues", [each.maxima for each in files])):
         if bounded:
             columns[key] = _tree([(names, _bounds(trees, names, kind)) for names, kind in bounded])
     if places:
         counts = [[statistics.whole(_at(each.null_counts, names)) for each in files] for names, _ in places]
         columns["nullCount"] = _tree(
-            [(names, array_of(found, pa.int64())) for (names, _), found in zip(places, counts, strict=True)]
+            [(names, array_of(column, pa.int64())) for (names, _), column in zip(places, counts, strict=True)]
         )
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns), mask=stats.is_null())
 

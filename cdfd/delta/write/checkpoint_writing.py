@@ -97,7 +97,10 @@ def checkpoint(
         ]
     )
     if v2_name is not None:
-        table = _with_version(table, state.version)
+        # The row that makes it a V2 checkpoint. All actions are in this file: there are no sidecars.
+        kind = pa.struct([("version", pa.int64()), ("tags", _PAIRS)])
+        row = pa.table({"checkpointMetadata": array_of([{"version": state.version, "tags": None}], kind)})
+        table = pa.concat_tables([row, table], promote_options="default")
     buffer = io.BytesIO()
     # Without Arrow's copy of the schema, which other readers do not need.
     pq.write_table(table, buffer, store_schema=False)
@@ -106,13 +109,6 @@ def checkpoint(
         state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds), v2_checkpoint=v2
     )
     return buffer.getvalue(), hint
-
-
-def _with_version(table: pa.Table, version: int) -> pa.Table:
-    """The rows with the one that makes them a V2 checkpoint. All actions are in this file: there are no sidecars."""
-    kind = pa.struct([("version", pa.int64()), ("tags", _PAIRS)])
-    rows = pa.table({"checkpointMetadata": array_of([{"version": version, "tags": None}], kind)})
-    return pa.concat_tables([rows, table], promote_options="default")
 
 
 def _structs(state: Snapshot, adds: pa.Table) -> dict[str, pa.Array]:

@@ -28,7 +28,6 @@ from cdfd.delta.deletion_vector import path_of
 from cdfd.delta.files import TEXT, PackedFiles
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.snapshot import Snapshot
-from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import PathError, Within
 from cdfd.runtime.arrays import array_of
 
@@ -46,8 +45,9 @@ def hides(folder: str, state: Snapshot) -> bool:
         folder: its path in the table.
         state: of the table.
     """
-    name = folder.rpartition("/")[2]
-    if name.startswith(_SEEN) or any(name.startswith(f"{each}=") for each in _partition_names(state.header.schema)):
+    name, schema = folder.rpartition("/")[2], state.header.schema
+    columns = [column for child in schema.partition_fields for column in (child.name, schema.physical_name(child))]
+    if name.startswith(_SEEN) or any(name.startswith(f"{column}=") for column in columns):
         return False
     iceberg = any(feature.startswith("iceberg") for feature in writer_features(state.protocol))
     return is_hidden(name) or (iceberg and folder == "metadata")
@@ -56,10 +56,6 @@ def hides(folder: str, state: Snapshot) -> bool:
 def is_hidden(name: str) -> bool:
     """Whether VACUUM leaves a file of this name alone."""
     return name.startswith(("_", "."))
-
-
-def _partition_names(schema: TableSchema) -> list[str]:
-    return [name for child in schema.partition_fields for name in (child.name, schema.physical_name(child))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +95,12 @@ def kept(state: Snapshot, cutoff_ms: int, root: str) -> NamedFiles:
     """
     removed = state.tombstones().table
     since = removed.filter(pc.greater(pc.fill_null(removed.column("time"), 0), cutoff_ms))
-    files: list[PackedFiles[Add] | PackedFiles[Remove]] = [state.live(), PackedFiles(Remove, since)]
-    columns = [chunk for each in files for chunk in each.paths.chunks]
+    columns, vectors = list[pa.Array](), list[str]()
     with Within(root, state.version):
-        vectors = [path for each in files for path in _vector_paths(_with_vectors(each))]
+        for files in (state.live(), PackedFiles(Remove, since)):
+            columns += files.paths.chunks
+            has_vector = pc.is_valid(files.table.column("deletion_vector"))
+            vectors += _vector_paths(PackedFiles(files.kind, files.table.filter(has_vector)))
         return _locate(pa.concat_arrays([*columns, array_of(vectors, TEXT)]), root, state.version)
 
 
@@ -156,11 +154,6 @@ def _locate(files: pa.Array, root: str, version: int) -> NamedFiles:
             outside[f"/{location.path}"] = version
         # An object outside of the prefix has no other name in the table: object stores have no links.
     return NamedFiles(pa.concat_arrays([files.filter(pc.invert(special)), array_of(inside, TEXT)]), outside)
-
-
-def _with_vectors(files: PackedFiles[Add] | PackedFiles[Remove]) -> Iterator[Add | Remove]:
-    vectors = files.table.column("deletion_vector")
-    yield from PackedFiles(files.kind, files.table.filter(pc.is_valid(vectors)))
 
 
 def _vector_paths(actions: Iterable[Add | Remove | Cdc]) -> Iterator[str]:

@@ -4,22 +4,13 @@ Source: specification, "Actions", "Writer Version Requirements" and the writer r
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.row_tracking import gives_ids
-from cdfd.delta.types.datatypes import (
-    ArrayType,
-    DataType,
-    MapType,
-    Primitive,
-    PrimitiveName,
-    StructField,
-    StructType,
-    types_in,
-)
+from cdfd.delta.types.datatypes import Primitive, PrimitiveName, StructField, StructType, fields_in, types_in
 from cdfd.errors import UnsupportedError
 
 Action = tuple[str, Mapping[str, Any]]
@@ -133,7 +124,7 @@ def check_appendable(protocol: Protocol, struct: StructType) -> None:
     needed = writer_features(protocol) | reader_features(protocol)
     refused = needed - _APPEND_HONOURED - {*_REFUSED_RULES}
     problems += [f"the feature {name}" for name in sorted(refused)]
-    for child in _fields(struct):
+    for child in fields_in(struct):
         for feature, key in _REFUSED_RULES.items():
             if any(name.startswith(key) for name in child.metadata):
                 problems.append(f"{feature} in column {child.name!r:.80}")
@@ -156,7 +147,7 @@ def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
         for key, text in metadata.configuration.items()
         if key.startswith(_CONSTRAINT)
     }
-    for child in _fields(struct):
+    for child in fields_in(struct):
         if (text := child.metadata.get(_INVARIANTS)) is not None:
             texts[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
     return texts
@@ -205,16 +196,3 @@ def check_deletable(protocol: Protocol, metadata: Metadata) -> None:
             "rows of the table cannot be deleted: it has delta.appendOnly=true",
             hint="Unset that property of the target, or deliver into another one",
         )
-
-
-def _fields(kind: DataType) -> Iterator[StructField]:
-    match kind:
-        case StructType():
-            for child in kind:
-                yield child
-                yield from _fields(child.type)
-        case ArrayType(element):
-            yield from _fields(element)
-        case MapType(key, value):
-            yield from _fields(key)
-            yield from _fields(value)

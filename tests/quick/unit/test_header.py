@@ -63,26 +63,11 @@ class TestApply:
 
 class TestPartial:
     def test_the_newest_of_each_kind(self) -> None:
-        found = headers.newest(
-            9,
-            iter(
-                [
-                    PartialHeader(9),
-                    PartialHeader(8, None, OTHER),
-                    PartialHeader(7, PROTOCOL, METADATA),
-                    PartialHeader(6, NEWER, None),
-                ]
-            ),
-        )
-        assert found == PartialHeader(9, PROTOCOL, OTHER)
-
-    def test_nothing_older_is_asked_for_than_needed(self) -> None:
-        parts = iter([PartialHeader(9, PROTOCOL, METADATA), PartialHeader(8)])
-        assert headers.newest(9, parts).complete
-        assert next(parts) == PartialHeader(8)
-
-    def test_entries_without_either_leave_the_header_as_it_is(self) -> None:
-        assert headers.newest(9, iter([PartialHeader(9), PartialHeader(8, PROTOCOL)])) == PartialHeader(9, PROTOCOL)
+        partial = PartialHeader(9)
+        for protocol, metadata in ((None, None), (None, OTHER), (PROTOCOL, METADATA), (NEWER, None)):
+            partial = partial.before(protocol, metadata)
+        assert partial == PartialHeader(9, PROTOCOL, OTHER)
+        assert partial.complete
 
     def test_files_that_add_nothing_are_no_sources(self) -> None:
         one = PartialHeader(9).before(None, OTHER, "newest")
