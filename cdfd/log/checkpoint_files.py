@@ -51,14 +51,9 @@ class RowColumns:
     all_fields: bool = False
     names: tuple[str, ...] = ()
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the rows."""
-        return ALL_FIELDS if self.all_fields else FILES
-
     def leaves(self, schema: pa.Schema) -> list[str]:
         """Dotted names of these columns, as far as a file has them."""
-        found = checkpoints.leaves(
+        leaves = checkpoints.leaves(
             schema,
             partitioned=self.partitioned,
             vectors=self.vectors,
@@ -66,7 +61,7 @@ class RowColumns:
             tombstones=self.tombstones,
             all_fields=self.all_fields,
         )
-        return [name for name in found if not self.names or name in self.names]
+        return [name for name in leaves if not self.names or name in self.names]
 
 
 @dataclass(slots=True)
@@ -94,34 +89,6 @@ class _FileRows:
     removes: list[pa.RecordBatch] = field(default_factory=list)
     budget: _MemoryBudget = field(default_factory=_MemoryBudget)
 
-    def add(self, rows: list[pa.RecordBatch], batch: pa.RecordBatch) -> None:
-        """Append a batch to `adds` or `removes`."""
-        self.budget.reserve(batch.nbytes)
-        rows.append(batch)
-
-
-async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
-    """Protocol and metadata, from the columns that hold them; no file rows.
-
-    Raises:
-        LogError: a file is missing, truncated, corrupt, or no checkpoint.
-    """
-    return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.HEADER)
-
-
-async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
-    """Everything but files: protocol, metadata, transactions, domains.
-
-    Raises:
-        LogError: a file is missing, truncated, corrupt, or no checkpoint.
-    """
-    return await asyncio.to_thread(state_of, storage, checkpoint)
-
-
-def state_of(storage: Storage, checkpoint: Checkpoint) -> State:
-    """The same. Blocks."""
-    return _read_state(storage, checkpoint, checkpoints.STATE)
-
 
 async def read_snapshot(
     storage: Storage,
@@ -138,7 +105,7 @@ async def read_snapshot(
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
         UnsupportedError: its protocol requires a feature that cdfd does not implement.
     """
-    state = await read_state(storage, checkpoint)
+    state = await asyncio.to_thread(read_state, storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
     columns = RowColumns(
         partitioned=bool(header.metadata.partition_columns),
@@ -149,10 +116,7 @@ async def read_snapshot(
         all_fields=all_fields,
     )
     rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
-    return _snapshot(header, state, rows, columns.schema)
-
-
-def _snapshot(header: Header, state: State, rows: _FileRows, schema: pa.Schema) -> Snapshot:
+    schema = ALL_FIELDS if all_fields else FILES
     base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
     return replace(snapshot_of(header, state), base=base)
 
@@ -163,7 +127,12 @@ def snapshot_of(header: Header, state: State) -> Snapshot:
     return Snapshot(header, txns=HashTrieMap(state.txns), domains=HashTrieMap(domains))
 
 
-def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
+def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = checkpoints.STATE) -> State:
+    """Everything but files: protocol, metadata, transactions, domains; or the actions of these `names`. Blocks.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+    """
     state, budget = State(), _MemoryBudget()
     for stat in checkpoint.files:
         with _errors_naming(stat.path):
@@ -256,9 +225,11 @@ def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows
         rows.budget.allow(file)
         for batch in _batches(file, columns.leaves(file.schema_arrow)):
             adds = checkpoints.adds(batch, all_fields=columns.all_fields)
-            rows.add(rows.adds, checkpoints.counted(adds) if columns.counts else adds)
+            rows.adds.append(checkpoints.counted(adds) if columns.counts else adds)
+            rows.budget.reserve(rows.adds[-1].nbytes)
             if columns.tombstones:
-                rows.add(rows.removes, checkpoints.removes(batch, all_fields=columns.all_fields))
+                rows.removes.append(checkpoints.removes(batch, all_fields=columns.all_fields))
+                rows.budget.reserve(rows.removes[-1].nbytes)
 
 
 def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:

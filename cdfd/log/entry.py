@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cdfd.delta.commit import Commit, Reader, lines
 from cdfd.storage.base import Stat
 
 T = TypeVar("T")
+
+EMPTY_DIGEST = hashlib.blake2b(digest_size=16).hexdigest()
+"""The hash of an entry without bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,6 @@ class LogEntry:
     commit: Commit
     stat: Stat
     digest: str
-
-    @property
-    def modified_ms(self) -> int:
-        """The log file's modification time in ms since the Unix epoch."""
-        return self.stat.modified_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +54,14 @@ def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes 
     """The result of `parse` for the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
     if isinstance(data, bytes):
         return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
-    hashed = hashlib.blake2b(digest_size=16)
-    made = parse(_hashing(data, hashed))
-    return made, hashed.hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+
+    def hash_each() -> Iterator[bytes]:
+        for chunk in data:
+            digest.update(chunk)
+            yield chunk
+
+    return parse(hash_each()), digest.hexdigest()
 
 
 def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> int:
@@ -71,9 +74,3 @@ def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> 
     for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
         pass
     return len(data) if isinstance(data, bytes) else reader.size
-
-
-def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
-    for chunk in chunks:
-        hashed.update(chunk)
-        yield chunk

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from cdfd.delta.header import Header
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError, TableChangedError
-from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
+from cdfd.log.entry import EMPTY_DIGEST, EntryFingerprint, LogEntry
 from cdfd.log.log_files import LogFile
 from cdfd.storage.base import Stat, Storage, is_same
 
@@ -42,11 +42,8 @@ class VerifiableLog(Protocol):
     async def stat(self, version: int) -> Stat:
         """The stat of an entry."""
 
-    async def fingerprint(self, version: int) -> EntryFingerprint:
-        """The fingerprint of an entry, which becomes the anchor if there is none."""
-
-    async def fingerprint_now(self, version: int) -> EntryFingerprint:
-        """The same, without caching and without a new anchor."""
+    async def fingerprint(self, version: int, *, anchor: bool = True) -> EntryFingerprint:
+        """The fingerprint of an entry, which becomes the anchor if there is none; without `anchor`, it neither does, nor is it cached."""
 
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
         """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
@@ -66,24 +63,21 @@ class History:
 
     def __init__(self, log: VerifiableLog) -> None:
         self._log = log
-        self._anchors: dict[int, EntryFingerprint] = {}
+        self._table = log.storage.uri
+        self.anchors: dict[int, EntryFingerprint] = {}
+        """The anchor, by its version; while a state is read, there may be several."""
         self._latest: LogEntry | None = None
         self._rewritten = False
         self.restarts = 0
         """How often the entries that were read so far became invalid."""
 
-    @property
-    def anchored(self) -> bool:
-        """Whether there is an anchor."""
-        return bool(self._anchors)
-
     def anchor(self, entry: EntryFingerprint) -> None:
         """Set an anchor for everything that is read from now on: the last entry of a state, before the rest of the state is read."""
-        self._anchors.setdefault(entry.version, entry)
+        self.anchors.setdefault(entry.version, entry)
 
     def record_read(self, entry: LogEntry) -> None:
         """Record an entry that was read after the entries before it."""
-        if not self._anchors:
+        if not self.anchors:
             self.anchor(EntryFingerprint.of(entry))
         elif self._latest is None or entry.commit.version >= self._latest.commit.version:
             self._latest = entry
@@ -110,23 +104,23 @@ class History:
             if not await self._anchors_hold(table_id):
                 return False
             if listed is not None and not await listed:
-                self._restart(self._anchors[max(self._anchors)])
+                self._restart(self.anchors[max(self.anchors)])
                 return False
         finally:
             if listed is not None:
                 listed.cancel()
                 await asyncio.gather(listed, return_exceptions=True)
-        if self._anchors:
-            newest = self._anchors[max(self._anchors)]
+        if self.anchors:
+            newest = self.anchors[max(self.anchors)]
             if latest is not None and latest.commit.version >= newest.version:
                 newest = EntryFingerprint.of(latest)
                 self._latest = None if self._latest is latest else self._latest
-            self._anchors = {newest.version: newest}
+            self.anchors = {newest.version: newest}
         return True
 
     async def _anchors_hold(self, table_id: str | None) -> bool:
         """Whether all anchors are as they were read; see `confirm`."""
-        for anchor in sorted(self._anchors.values(), key=lambda seen: seen.version):
+        for anchor in sorted(self.anchors.values(), key=lambda seen: seen.version):
             fingerprint = await self._recheck(anchor)
             if fingerprint is None:
                 await self._check_missing_anchor(anchor, table_id)
@@ -141,7 +135,7 @@ class History:
                 # In some mounted stores a file has a new inode number at every stat, so only the bytes can be compared.
             else:
                 self._rewritten = False
-            self._anchors[anchor.version] = fingerprint
+            self.anchors[anchor.version] = fingerprint
         return True
 
     async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
@@ -172,7 +166,7 @@ class History:
         except NotFoundError as error:
             versions = await self.versions()
             if version in versions:
-                if await self._is_still_empty(version, digest):
+                if digest == EMPTY_DIGEST and await self._stat_of_empty(version) is not None:
                     return True
                 raise unreadable_error(error.path).within(table=self._table, version=version) from None
             newest = max(versions, default=None)
@@ -187,13 +181,9 @@ class History:
             raise replaced_error(version, self._table)
         return True
 
-    @property
-    def _table(self) -> str:
-        return self._log.storage.uri
-
     def _restart(self, anchor: EntryFingerprint | None) -> None:
         """Drop everything that was read so far, except for the new anchor."""
-        self._anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
+        self.anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
         self.restarts += 1
         self._log.forget()
 
@@ -204,24 +194,18 @@ class History:
                 stat = await self._log.stat(anchor.version)
                 if stat.identity == anchor.stat.identity:
                     return anchor
-            fingerprint = await self._log.fingerprint_now(anchor.version)
+            fingerprint = await self._log.fingerprint(anchor.version, anchor=False)
         except NotFoundError:
-            return await self._recheck_empty(anchor)
+            still_empty = None if anchor.stat.size else await self._stat_of_empty(anchor.version)
+            return None if still_empty is None else replace(anchor, stat=still_empty)
         return replace(anchor, stat=fingerprint.stat, digest=fingerprint.digest)
 
-    async def _recheck_empty(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
-        """An anchor without bytes that is still empty, which is a version without actions; else None."""
+    async def _stat_of_empty(self, version: int) -> Stat | None:
+        """The stat of an entry that has no bytes, which is a version without actions; None if it has some, or is gone."""
         with contextlib.suppress(NotFoundError):
-            stat = await self._log.stat(anchor.version)
-            if stat.size == anchor.stat.size == 0:
-                return replace(anchor, stat=stat)
+            stat = await self._log.stat(version)
+            return None if stat.size else stat
         return None
-
-    async def _is_still_empty(self, version: int, digest: str) -> bool:
-        """Whether an entry has no bytes, as it had when its digest was saved: a version without actions."""
-        with contextlib.suppress(NotFoundError):
-            return not (await self._log.stat(version)).size and digest == parse_and_digest(entry_size, b"")[1]
-        return False
 
     async def _check_changed_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor's bytes changed: an error, unless the entry only grew before its actions were applied."""
@@ -252,7 +236,7 @@ class History:
             raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
         if anchor.version in versions:
             self._restart(anchor)
-        elif versions[0] < anchor.version or not await self._state_has_file(anchor.file):
+        elif versions[0] < anchor.version or anchor.file is None or not await self._state_has_file(anchor.file):
             await self._check_id(table_id, None)
             raise GapError(
                 f"version {anchor.version}, which cdfd has read, is no longer in the log, and cdfd cannot verify that the log continues it",
@@ -261,10 +245,8 @@ class History:
                 hint="If log clean-up removed it, restart cdfd: it continues with the table of that id",
             )
 
-    async def _state_has_file(self, path: str | None) -> bool:
+    async def _state_has_file(self, path: str) -> bool:
         """Whether a file is in the table's state, live or as a tombstone. File names are unique, so this identifies the version."""
-        if path is None:
-            return False
         state = await self._log.snapshot(with_tombstones=True)
         files = (state.live().table, state.tombstones().table)
         return any(bool(pc.any(pc.equal(table.column("path"), path)).as_py()) for table in files)
@@ -284,15 +266,15 @@ class History:
                 check_id(known, header.metadata.id, header.version, self._table)
 
 
-def check_id(known: str, found: str, version: int, table: str) -> None:
+def check_id(known: str, current: str, version: int, table: str) -> None:
     """Raise an error for a table id that differs from the known one.
 
     Raises:
         TableChangedError: it names both ids.
     """
-    if known != found:
+    if known != current:
         raise TableChangedError(
-            f"the table was deleted and created again, or replaced: its id was {known} and is {found} now",
+            f"the table was deleted and created again, or replaced: its id was {known} and is {current} now",
             table=table,
             version=version,
             hint=RESET_HINT,

@@ -17,7 +17,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot, replay
@@ -142,7 +141,9 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
-    changed = _named_paths(commits)
+    paths = {added.path for commit in commits for added in commit.adds}
+    paths |= {removed.path for commit in commits for removed in commit.removes}
+    changed = array_of(sorted(paths), TEXT)
     rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
     state = replay(replace(begun, header=header, base=Base(rows)), commits)
     log.check_managed(state.header)
@@ -151,7 +152,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
 
 
 def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, Listing, Snapshot]:
-    state = checkpoint_files.state_of(storage, checkpoint)
+    state = checkpoint_files.read_state(storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
     sidecars = checkpoint_files.sidecar_stats(state.sidecars)
     listing = Listing(
@@ -163,24 +164,10 @@ def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, 
     return header, listing, checkpoint_files.snapshot_of(header, state)
 
 
-def _named_paths(commits: list[Commit]) -> pa.Array:
-    """The paths that commits name, ascending."""
-    paths = {added.path for commit in commits for added in commit.adds}
-    paths |= {removed.path for commit in commits for removed in commit.removes}
-    names = array_of(paths, TEXT)
-    return names.take(pc.sort_indices(names))
-
-
 def _files_at(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
     """The files of a checkpoint with one of some paths."""
-    if not len(paths) or not any(_has(some, paths) for some in listing.paths(storage)):
+    is_named = partial(pc.is_in, value_set=paths)
+    if not len(paths) or not any(pc.any(is_named(chunk)).as_py() for chunk in listing.paths(storage)):
         return pa.Table.from_batches([], FILES)
-    found = (
-        batch.filter(pc.is_in(batch.column("path"), value_set=paths))
-        for batch in listing.batches(storage, with_stats=True)
-    )
-    return pa.Table.from_batches(listing.kept(found), FILES)
-
-
-def _has(some: pa.Array, paths: pa.Array) -> bool:
-    return bool(pc.any(pc.is_in(some, value_set=paths)).as_py())
+    batches = listing.batches(storage, with_stats=True)
+    return pa.Table.from_batches(listing.kept(batch.filter(is_named(batch.column("path"))) for batch in batches), FILES)

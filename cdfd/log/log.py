@@ -18,6 +18,7 @@ import pyarrow as pa
 from cdfd.delta import commit as commits
 from cdfd.delta import header as headers
 from cdfd.delta import paths, snapshot
+from cdfd.delta.checkpoint import HEADER
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
@@ -95,13 +96,13 @@ class DeltaLog(LogFiles):
         """
         path = log_path(paths.commit_name(version))
         try:
-            found = await self._entry(version, path, with_stats)
+            entry = await self._entry(version, path, with_stats)
         except NotFoundError:
             self._read_ahead = _ReadAhead()
             self._batches.clear()
             raise
-        self._entry_read(found)
-        return found
+        self._record_read(entry)
+        return entry
 
     async def ready_entry(self, version: int) -> LogEntry | None:
         """The entry that follows one that was read. None for a local entry that was not read in one batch with it.
@@ -111,26 +112,26 @@ class DeltaLog(LogFiles):
         """
         if self.storage.remote:
             return await self.entry(version)
+        if not self._batches.has(version):
+            return None
         path = log_path(paths.commit_name(version))
-        found = (
-            await self._from_batch(version, path, self._entry_parser(version)) if self._batches.has(version) else None
-        )
-        if found is not None:
-            self._entry_read(found)
-        return found
+        entry = await self._from_batch(version, path, self._entry_parser(version))
+        if entry is not None:
+            self._record_read(entry)
+        return entry
 
     def may_be_prefetched(self, version: int) -> bool:
         """Whether an entry may be prefetched, and so may have been read earlier than the entries before it."""
         return self.storage.remote and (version in self._cache or self._stale_to <= version < self._prefetched_to)
 
-    def _entry_read(self, found: LogEntry) -> None:
-        """An entry was read: record it, and prefetch the entries that may follow it."""
-        version = found.commit.version
-        self.history.record_read(found)
+    def _record_read(self, entry: LogEntry) -> None:
+        """Record an entry that was read, and prefetch the entries that may follow it."""
+        version = entry.commit.version
+        self.history.record_read(entry)
         if not self.storage.remote:
-            self._batches.record_read(version, found.commit.size)
+            self._batches.record_read(version, entry.commit.size)
         else:
-            self._read_ahead = self._read_ahead.after(found.commit, self._newest)
+            self._read_ahead = self._read_ahead.after(entry.commit, self._newest)
             for ahead in self._read_ahead.next:
                 self._prefetched_to = max(self._prefetched_to, ahead + 1)
                 if ahead not in self._cache:
@@ -171,10 +172,10 @@ class DeltaLog(LogFiles):
         self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]
     ) -> LogEntry | None:
         """An entry from a batch; None if it is not in one, or was incomplete when the batch was read."""
-        held = await self._batches.pop(version)
-        if held is None:
+        buffered = await self._batches.pop(version)
+        if buffered is None:
             return None
-        data, stat = held
+        data, stat = buffered
         with contextlib.suppress(LogError):
             commit, digest = await self._parse_data(path, data, parse)
             # Its writer may not have written an empty file yet.
@@ -183,11 +184,11 @@ class DeltaLog(LogFiles):
         self._batches.clear()
         return None
 
-    async def _read_and_parse(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
-        """The result of `parse` for a file: small files are parsed here, larger ones in a thread, the largest in chunks."""
-        return await self._parse_data(path, await self.storage.read(path, 0, CHUNK_BYTES + 1), parse)
-
     async def _parse_data(self, path: str, data: bytes, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
+        """The result of `parse` for a file, of which `data` has at least the first `CHUNK_BYTES + 1` bytes.
+
+        Small files are parsed here, larger ones in a thread, the largest in chunks.
+        """
         if len(data) <= INLINE_BYTES:
             return parse(data)
         if len(data) <= CHUNK_BYTES:
@@ -201,17 +202,32 @@ class DeltaLog(LogFiles):
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
-    async def fingerprint(self, version: int, size: SizeOf | None = None) -> EntryFingerprint:
+    async def fingerprint(
+        self, version: int, size_of: SizeOf | None = None, *, anchor: bool = True
+    ) -> EntryFingerprint:
         """The fingerprint of an entry as it is now. It becomes the anchor of the history, if there is none yet.
+
+        Args:
+            version: of the entry.
+            size_of: its size, from its bytes; a `parse` for `parse_and_digest`. None: `entry_size`.
+            anchor: without it, the entry is neither cached nor a new anchor.
 
         Raises:
             NotFoundError: it does not exist, or has no bytes yet.
         """
-        found, data = await self._fingerprint(version, size)
-        self.history.anchor(found)
-        if len(data) <= min(CHUNK_BYTES, CACHE_BYTES):
-            self._cache[version] = data, found.stat
-        return found
+        size_of = size_of or partial(entry_size, line_bytes=self.line_bytes)
+        path = log_path(paths.commit_name(version))
+        with self._errors_naming(version, path):
+            data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
+            size, digest = await self._parse_data(path, data, partial(parse_and_digest, size_of))
+            if not size:
+                raise NotFoundError("the entry is empty", path=path)
+        fingerprint = EntryFingerprint(version, stat if stat.size == size else replace(stat, size=size), digest)
+        if anchor:
+            self.history.anchor(fingerprint)
+            if len(data) <= min(CHUNK_BYTES, CACHE_BYTES):
+                self._cache[version] = data, fingerprint.stat
+        return fingerprint
 
     async def digest(self, version: int) -> str | None:
         """The hash of a complete entry; None if the entry does not exist.
@@ -220,22 +236,9 @@ class DeltaLog(LogFiles):
             LogError: it is damaged, or being written. A position with the hash of an incomplete entry would never match the table again.
         """
         with contextlib.suppress(NotFoundError):
-            return (await self.fingerprint(version, partial(self._parsed_size, version))).digest
+            parse = partial(commits.parse, version, line_bytes=self.line_bytes)
+            return (await self.fingerprint(version, lambda data: parse(data).size)).digest
         return None
-
-    async def fingerprint_now(self, version: int) -> EntryFingerprint:
-        """The fingerprint of an entry as it is now, without caching and without a new anchor."""
-        return (await self._fingerprint(version))[0]
-
-    async def _fingerprint(self, version: int, size_of: SizeOf | None = None) -> tuple[EntryFingerprint, bytes]:
-        size_of = size_of or partial(entry_size, line_bytes=self.line_bytes)
-        path = log_path(paths.commit_name(version))
-        with self._errors_naming(version, path):
-            data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
-            size, digest = await self._parse_data(path, data, partial(parse_and_digest, size_of))
-            if not size:
-                raise NotFoundError("the entry is empty", path=path)
-            return EntryFingerprint(version, stat if stat.size == size else replace(stat, size=size), digest), data
 
     def _entry_parser(
         self, version: int, *, with_stats: bool = False
@@ -243,16 +246,12 @@ class DeltaLog(LogFiles):
         parse = partial(commits.parse, version, with_stats=with_stats, line_bytes=self.line_bytes)
         return partial(parse_and_digest, parse)
 
-    def _parsed_size(self, version: int, data: bytes | Iterable[bytes]) -> int:
-        """The size of an entry that parses to its end: a `parse` for `parse_and_digest`."""
-        return commits.parse(version, data, line_bytes=self.line_bytes).size
-
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
         """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
         path = log_path(paths.commit_name(version))
         with self._errors_naming(version, path):
-            begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE_BYTES)
-            return parse_and_digest(entry_size, begun)[1], rest
+            begun = await self.storage.read(path, 0, size)
+            return parse_and_digest(entry_size, begun)[1], await self.storage.read(path, size, INLINE_BYTES)
 
     async def anchor(self, version: int) -> None:
         """Before the state at a version is read, set an entry at or next to it as the anchor of the history."""
@@ -273,17 +272,17 @@ class DeltaLog(LogFiles):
     async def stats_before(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
         """Stats of at most `most` consecutive entries before a version, the newest first. A remote log is listed once."""
         first = max(version - most, 0)
-        found: dict[int, Stat] = {}
+        listed: dict[int, Stat] = {}
         if self.storage.remote:
             async with contextlib.aclosing(self.list_names(name_before(first))) as names:
                 async for name, stat in names:
                     if name.version >= version:
                         break
                     if name.kind == "commit":
-                        found[name.version] = stat
+                        listed[name.version] = stat
         for earlier in range(version - 1, first - 1, -1):
             try:
-                yield found[earlier] if self.storage.remote else await self.stat(earlier)
+                yield listed[earlier] if self.storage.remote else await self.stat(earlier)
             except (NotFoundError, KeyError):
                 return
 
@@ -294,9 +293,9 @@ class DeltaLog(LogFiles):
             UnsupportedError: the table requires a feature that cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
-        found = await self.partial_header(version)
-        with self._errors_naming(found.version):
-            header = found.finish()
+        partial_header = await self.partial_header(version)
+        with self._errors_naming(partial_header.version):
+            header = partial_header.finish()
         self.check_managed(header)
         return header
 
@@ -315,11 +314,11 @@ class DeltaLog(LogFiles):
     async def _partial_header(self, segment: Segment) -> PartialHeader:
         await self.anchor(segment.version)
         self._prefetched_to = max(self._prefetched_to, segment.version + 1)
-        found = PartialHeader(segment.version)
+        header = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
         listed = ListedEntries(self.storage, () if self.storage.remote else backwards)
         for at, (number, stat) in enumerate(zip(range(segment.version, -1, -1), backwards, strict=False)):
-            if found.complete:
+            if header.complete:
                 break
             if self.storage.remote:
                 first = at + READ_AHEAD_ENTRIES if at else 1
@@ -327,14 +326,14 @@ class DeltaLog(LogFiles):
                     self.storage.prefetch(later.path)
             with self._errors_naming(number, stat.path), _listing_errors():
                 part = await self._scan_header(number, stat, await listed.pop(at))
-            found = found.before(part.protocol, part.metadata, stat.path)
-        if not found.complete and segment.checkpoint is not None:
+            header = header.before(part.protocol, part.metadata, stat.path)
+        if not header.complete and segment.checkpoint is not None:
             with self._errors_naming(segment.checkpoint.version):
-                state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
-            found = found.before(state.protocol, state.metadata, segment.checkpoint.path)
+                state = await asyncio.to_thread(checkpoint_files.read_state, self.storage, segment.checkpoint, HEADER)
+            header = header.before(state.protocol, state.metadata, segment.checkpoint.path)
         if not self.storage.remote:
             self._cache.clear()
-        return found
+        return header
 
     async def _scan_header(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
         """Protocol and metadata of a log entry; `data` is its bytes, where known.
@@ -347,7 +346,7 @@ class DeltaLog(LogFiles):
         if data is not None:
             return await self._parse_data(stat.path, data, scan)
         if not self.storage.remote or self._cache_bytes + stat.size > CACHE_BYTES:
-            return await self._read_and_parse(stat.path, scan)
+            return await self._parse_data(stat.path, await self.storage.read(stat.path, 0, CHUNK_BYTES + 1), scan)
         data, now = await self.storage.fetch(stat.path, CHUNK_BYTES + 1)
         if len(data) == now.size:
             self._cache[version] = data, now
@@ -420,7 +419,7 @@ class DeltaLog(LogFiles):
                     raise
                 raise damage from None
             try:
-                found = await read(segment)
+                state = await read(segment)
             except CheckpointError as error:
                 assert segment.checkpoint is not None
                 damage = damage or error
@@ -429,14 +428,14 @@ class DeltaLog(LogFiles):
                 continue
             if damage is not None:
                 logger.warning("%s; older files give the state", damage, extra={"table": self.storage.uri})
-            return found
+            return state
 
     async def commits_of(self, segment: Segment, *, with_stats: bool = False) -> AsyncGenerator[Commit, None]:
         """The commits of a segment, in order. Raises what `entry` does, as an error of a file that was listed."""
         for at in range(segment.first_version, segment.version + 1):
             with self._errors_naming(at, log_path(paths.commit_name(at))), _listing_errors():
-                found = (await self.entry(at, with_stats=with_stats)).commit
-            yield found
+                entry = await self.entry(at, with_stats=with_stats)
+            yield entry.commit
 
     def warn_of_mismatches(self, state: Snapshot) -> None:
         """Warn of removes that name another deletion vector than the file has: once for each version."""

@@ -110,17 +110,13 @@ class PollBudget:
 
     def document(self, now: float) -> dict[str, Any]:
         """Its part of `/status`, as JSON values, at a monotonic time."""
+        self._forget(int(now // 60))
         return {
             "tables": self.tables,
             "max_requests_per_hour": round(self.max_requests_per_hour),
-            "requests_last_hour": self.last_hour(now),
+            "requests_last_hour": sum(requests for _, requests in self._minutes),
             "max_interval_seconds": round(self.max_interval, 3),
         }
-
-    def last_hour(self, now: float) -> int:
-        """Requests in the 60 minutes up to a monotonic time."""
-        self._forget(int(now // 60))
-        return sum(requests for _, requests in self._minutes)
 
     def _forget(self, minute: int) -> None:
         while self._minutes and self._minutes[0][0] <= minute - 60:

@@ -1,7 +1,6 @@
 """Resolves the start and the end of a range, as users write them, to versions of a log."""
 
 import re
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -241,7 +240,7 @@ async def _describe(log: DeltaLog, version: int, which: str) -> str:
         return f"the {which} is {version}"
     info = entry.commit.info
     in_commit = info.in_commit_timestamp if enabled and info is not None else None
-    milliseconds = entry.modified_ms if in_commit is None else in_commit
+    milliseconds = entry.stat.modified_ms if in_commit is None else in_commit
     try:
         moment = _format_time(_EPOCH + timedelta(milliseconds=milliseconds))
     except OverflowError:  # Python has no times before the year 1 and after 9999
@@ -269,7 +268,10 @@ async def _earliest(log: DeltaLog) -> int:
 
 async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
     """The first version not before a time in ms since the Unix epoch; the one after the newest if all are before it."""
-    times = [each async for each in _modification_times(log)]
+    times = list[tuple[int, int]]()  # (version, ms), increasing as in `cdfd.model.commit_time`
+    async for name, stat in log.list_names():
+        if name.kind == "commit":
+            times.append((name.version, max(stat.modified_ms, times[-1][1] + 1) if times else stat.modified_ms))
     if not times:
         await log.earliest_version()
     first_in_commit = await _first_in_commit(log, times[0][0], times[-1][0])
@@ -278,15 +280,6 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
         return await _bisect(log, wanted_ms, first_in_commit, times[-1][0] + 1)
     end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
     return next((version for version, time in times if version >= end or time >= wanted_ms), end)
-
-
-async def _modification_times(log: DeltaLog) -> AsyncIterator[tuple[int, int]]:
-    """(version, modification time in ms) of every log entry, monotonic as in `changes.plan.commit_timestamp`."""
-    last: int | None = None
-    async for name, stat in log.list_names():
-        if name.kind == "commit":
-            last = stat.modified_ms if last is None else max(stat.modified_ms, last + 1)
-            yield name.version, last
 
 
 async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | None:

@@ -15,7 +15,7 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
-from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.errors import LogError, NotFoundError, Within
 from cdfd.log.entry import LogEntry
 from cdfd.log.listing import LiveListing, list_live
 from cdfd.log.log import DeltaLog
@@ -49,6 +49,7 @@ class PlanStream:
         target: the schema that readers bring all versions into, whose names the options have; None: each version keeps its own.
         files: the files of a re-snapshot, which versions may touch.
         unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
+        header: the table as of the version that was planned last.
     """
 
     log: DeltaLog
@@ -56,17 +57,12 @@ class PlanStream:
     target: TableSchema | None = None
     files: NumberedFiles | None = None
     unrefined: set[int] = field(default_factory=set)
+    header: Header | None = None
     _said: set[str] = field(default_factory=set)
     _stateless: bool = False
-    _header: Header | None = None
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
     _table_id: str | None = None
-
-    @property
-    def header(self) -> Header | None:
-        """The table as of the version that was planned last."""
-        return self._header
 
     def continue_from(self, *positions: Position) -> None:
         """Plan versions as they were begun: those of positions whose parts were delivered without refinement stay without it."""
@@ -84,9 +80,9 @@ class PlanStream:
         while True:
             async with _same_table(tailer):
                 state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
-            found = await self._snapshot_version(state, tailer, plan_snapshot)
-            if found is not None:
-                return replace(found, plan=self._prune(found.plan))
+            planned = await self._snapshot_version(state, tailer, plan_snapshot)
+            if planned is not None:
+                return replace(planned, plan=self._prune(planned.plan))
 
     async def listed_snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, least_bytes: int = 0
@@ -100,37 +96,30 @@ class PlanStream:
                 live = await list_live(self.log, version, least_bytes=least_bytes)
             if live is None:
                 return None
-            found = await self._snapshot_version(live.state, tailer, plan_listed_snapshot)
-            if found is not None:
-                return found, live
+            planned = await self._snapshot_version(live.state, tailer, plan_listed_snapshot)
+            if planned is not None:
+                return planned, live
 
     async def _snapshot_version(
-        self, state: Snapshot, tailer: Tailer | None, planned: Callable[[Snapshot, int], ChangePlan]
+        self, state: Snapshot, tailer: Tailer | None, plan_state: Callable[[Snapshot, int], ChangePlan]
     ) -> Version | None:
         """A state as a version; None if the log was written again meanwhile."""
         if tailer is not None:
             tailer.check_id(state.metadata.id, state.version)
-        timestamp, digest = await self._timestamp_of(state)
+        with Within(self.log.storage.uri, state.version):
+            timestamp, digest = await self._time_and_digest(state)
         if not await self.log.history.confirm():
             return None
-        self._header, self._snapshot, self._timestamp = state.header, None, timestamp
+        self.header, self._snapshot, self._timestamp = state.header, None, timestamp
         self._table_id = None if tailer is None else tailer.table_id
-        try:
-            return Version(planned(state, timestamp), self._table_id or state.metadata.id, digest=digest)
-        except CdfdError as error:
-            raise error.within(table=self.log.storage.uri, version=state.version) from None
+        with Within(self.log.storage.uri, state.version):
+            return Version(plan_state(state, timestamp), self._table_id or state.metadata.id, digest=digest)
 
     def _prune(self, made: ChangePlan) -> ChangePlan:
         return made if self.rows.shape.where is None else prune(made, self.rows.shape.where, self.target)
 
-    async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
-        """A version's time, and the hash of its log entry."""
-        try:
-            return await self._time_and_digest(state)
-        except CdfdError as error:
-            raise error.within(table=self.log.storage.uri, version=state.version) from None
-
     async def _time_and_digest(self, state: Snapshot) -> tuple[int, str | None]:
+        """A version's time, and the hash of its log entry."""
         try:
             entry = await self.log.entry(state.version)
         except NotFoundError:
@@ -141,7 +130,7 @@ class PlanStream:
                 raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
             return file_time(segment.checkpoint.files[0].modified_ms), None
         before = await self._time_before(state.version)
-        return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest
+        return commit_timestamp(entry.commit, state.header, entry.stat.modified_ms, before), entry.digest
 
     async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
         """Plans of the versions from `start` on, as they are committed.
@@ -153,15 +142,16 @@ class PlanStream:
         self._table_id = tailer.table_id
         async with aclosing(tailer.entries(start, until)) as entries:
             async for entry in entries:
-                if entry.commit.version == start and loaded not in (None, self.log.history.restarts):
+                version = entry.commit.version
+                if version == start and loaded not in (None, self.log.history.restarts):
                     # The loaded state belongs to the log before it was written again.
-                    await self._begin_again(tailer, start)
-                try:
+                    self.header = None
+                    await self._begin(tailer, start)
+                    while not await tailer.confirm():
+                        self.header = None
+                        await self._begin(tailer, start)
+                with Within(self.log.storage.uri, version, log_path(paths.commit_name(version))):
                     yield await self._plan(entry)
-                except CdfdError as error:
-                    version = entry.commit.version
-                    path = log_path(paths.commit_name(version))
-                    raise error.within(table=self.log.storage.uri, version=version, path=path) from None
 
     async def begin(self, tailer: Tailer, start: int) -> Header | None:
         """Protocol and metadata of version `start`, or of the version before if `start` does not exist yet. None if neither exists.
@@ -172,30 +162,23 @@ class PlanStream:
         await self._begin(tailer, start)
         try:
             commit = (await self.log.entry(start)).commit
-            if self._header is None:
+            if self.header is None:
                 return PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
-            return self._header.apply(commit)
+            return self.header.apply(commit)
         except (LogError, NotFoundError):
-            return self._header  # the tailer reports a damaged entry, or waits for one that is being written
+            return self.header  # the tailer reports a damaged entry, or waits for one that is being written
 
     async def _begin(self, tailer: Tailer, start: int) -> int | None:
         """Load the state before `start` if it is not known. Returns `History.restarts` as of before; None if nothing was loaded."""
         loaded = None
-        if start > 0 and (self._header is None or self._header.version != start - 1):
+        if start > 0 and (self.header is None or self.header.version != start - 1):
             loaded = self.log.history.restarts
             async with _same_table(tailer):
-                self._header = await self.log.header_before(start)
+                self.header = await self.log.header_before(start)
             self._timestamp = await self._time_before(start, tailer)
-        if self._header is not None:
-            tailer.check_id(self._header.metadata.id, start)
+        if self.header is not None:
+            tailer.check_id(self.header.metadata.id, start)
         return loaded
-
-    async def _begin_again(self, tailer: Tailer, start: int) -> None:
-        while True:
-            self._header = None
-            await self._begin(tailer, start)
-            if await tailer.confirm():
-                return
 
     async def _time_before(self, version: int, tailer: Tailer | None = None) -> int | None:
         """The time of the version before; None if its entry is gone.
@@ -216,7 +199,7 @@ class PlanStream:
         return max((time + number for number, time in enumerate(times[:far])), default=None)
 
     async def _plan(self, entry: LogEntry) -> Version:
-        commit, previous = entry.commit, self._header
+        commit, previous = entry.commit, self.header
         if previous is None:
             header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
         else:
@@ -227,7 +210,7 @@ class PlanStream:
             self.rows.shape.check_change(previous.schema, header.schema)
         if previous is None or commit.protocol is not None or commit.metadata is not None:
             self.log.check_managed(header)
-        timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
+        timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
         made = self._prune(made)
         if previous is not None:
@@ -243,7 +226,7 @@ class PlanStream:
             self.log.warn_of_mismatches(self._snapshot)
             if len(self._snapshot.overlay) >= COMPACT_AT:
                 self._snapshot = self._snapshot.compacted()
-        self._header, self._timestamp = header, timestamp
+        self.header, self._timestamp = header, timestamp
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None

@@ -135,7 +135,7 @@ class Table:
                 watch = PollWatch(time)
             own_pace = pace if storage.remote else None
             if tip is not None:
-                watch = tip.share(watch)
+                watch = SharedWatch(tip, watch)
             if own_pace is not None:
                 own_pace.join(*(tip, watch.follows) if isinstance(watch, SharedWatch) else ())
             tailer = Tailer(

@@ -90,20 +90,17 @@ class Tailer:
                 await self.log.earliest_version()
             except NotATableError:
                 if not waited:
-                    await self._log_waiting()
-                waited = True
+                    waited, storage, problem = True, self.log.storage, None
+                    if isinstance(storage, LocalStorage):
+                        problem = await asyncio.to_thread(describe_non_table, storage.root)
+                    if problem is None:
+                        logger.info("waiting for the table to appear", extra={"table": storage.uri})
+                    else:
+                        logger.warning("%s; waiting for the table to appear", problem, extra={"table": storage.uri})
             else:
                 self.backoff = self.backoff.reset()
                 return waited
             await self._wait()
-
-    async def _log_waiting(self) -> None:
-        storage, extra = self.log.storage, {"table": self.log.storage.uri}
-        found = await asyncio.to_thread(describe_non_table, storage.root) if isinstance(storage, LocalStorage) else None
-        if found is None:
-            logger.info("waiting for the table to appear", extra=extra)
-        else:
-            logger.warning("%s; waiting for the table to appear", found, extra=extra)
 
     async def entries(self, start: int, until: int | None = None) -> AsyncGenerator[LogEntry, None]:
         """Log entries from version `start` on, forever or up to `until`.
@@ -191,7 +188,7 @@ class Tailer:
             if await self.confirm(list(map(EntryFingerprint.of, entries)) if several else ()):
                 self._ready_in_row += len(entries)
                 if self.pace is not None:
-                    self._learn(self.pace, [entry.modified_ms for entry in entries])
+                    self._learn(self.pace, [entry.stat.modified_ms for entry in entries])
                 return entries
             self._ready_in_row = 0
 
@@ -207,7 +204,8 @@ class Tailer:
             self._ready_in_row = 0
             if not self.log.storage.remote or self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS:
                 await self.confirm()
-            if self._long_since(self._gap_checked_at):
+            interval = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
+            if self.clock.monotonic() - self._gap_checked_at >= interval:
                 await self._check_gap(version)
             self.idle.set()
             self._has_waited = True
@@ -243,10 +241,6 @@ class Tailer:
             # Stores of objects cut off fractions of a second.
             error = 0.5 if time % 1000 == 0 else 0.0
             pace.arrived(now, (now_ms - time) / 1000 - error, error)
-
-    def _long_since(self, moment: float) -> bool:
-        limit = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
-        return self.clock.monotonic() - moment >= limit
 
     async def _read_entry(self, version: int) -> LogEntry | None:
         """The entry, or None if it does not exist yet. An entry that is being written gets time to become complete."""
@@ -287,16 +281,14 @@ class Tailer:
             # It was created after the request, or the store lists objects before they can be read: the tailer waits.
             logger.debug("version %d is listed now", version, extra={"table": self.log.storage.uri})
         elif newest >= version:
-            await self._refuse_gap(version, later[0] if later else newest + 1, newest)
-        elif not self.log.history.anchored:
+            try:
+                # It may have been created after the request, and a listing may miss objects that are created meanwhile.
+                await self.log.stat(version)
+            except NotFoundError:
+                following = later[0] if later else newest + 1
+                raise history.gap_error(version, following, newest, self.log.storage.uri) from None
+        elif not self.log.history.anchors:
             await self.check_table()
-
-    async def _refuse_gap(self, version: int, next_version: int, newest: int) -> None:
-        try:
-            # It may have been created after the request, and a listing may miss objects that are created meanwhile.
-            await self.log.stat(version)
-        except NotFoundError:
-            raise history.gap_error(version, next_version, newest, self.log.storage.uri) from None
 
     async def check_table(self, version: int | None = None) -> int:
         """Raise an error if the table as of `version` (None: the newest) is another one; see `check_id`.
@@ -317,12 +309,12 @@ class Tailer:
         self.check_id(header.metadata.id, header.version)
         return header.version
 
-    def check_id(self, found: str, version: int) -> None:
+    def check_id(self, current: str, version: int) -> None:
         """Note the table's id as of a version. Once the log is known to continue the position, entries decide, and the id may change.
 
         Raises:
             TableChangedError: the id is not that of the position; it names both.
         """
         if self.table_id is not None and not (self._continues and self.replacements):
-            history.check_id(self._id or self.table_id, found, version, self.log.storage.uri)
-        self._id, self._continues = found, True
+            history.check_id(self._id or self.table_id, current, version, self.log.storage.uri)
+        self._id, self._continues = current, True

@@ -73,8 +73,10 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     # Tombstones do not suffice: change data files have none, those without a time count as old, and a checkpoint may have forgotten files
     # that were removed within this retention, because the table's was shorter then.
     named = vacuum.NamedFiles.union([kept, *[each async for each in _named_since(log, cutoff)]])
+    unnamed = vacuum.unnamed([stat.path for stat in listed], named.inside)
+    files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
-        files = await _other_files(log.storage, _without_names(listed, named), named)
+        files = await _other_files(log.storage, files, named)
     return Removable(state.version, wanted, tuple(files))
 
 
@@ -88,11 +90,6 @@ async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:
 
     for start in range(0, len(files), _PAGE):
         await asyncio.gather(*(one(file.path) for file in files[start : start + _PAGE]))
-
-
-def _without_names(listed: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
-    unnamed = vacuum.unnamed([stat.path for stat in listed], named.inside)
-    return [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
 
 
 async def _other_files(storage: Storage, files: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:

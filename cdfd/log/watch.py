@@ -99,21 +99,22 @@ class SharedTip:
             self.polls_since is None or self.clock.monotonic() - self.polls_since < LONGEST_POLL
         )
 
-    def share(self, watch: Watch) -> SharedWatch:
-        """The watch of one of the readers. `watch` wakes it while it polls itself."""
-        return SharedWatch(self, watch)
-
 
 class SharedWatch:
     """The watch of one reader of a `SharedTip`. While another one waits for events and polls, this one only waits for its news.
 
     A reader that fails, or that delivers for long, does not wait. So another one that misses its news for a poll interval takes its place.
+
+    Args:
+        tip: of the log.
+        watch: wakes the reader while it polls itself.
     """
 
     def __init__(self, tip: SharedTip, watch: Watch) -> None:
         self._tip = tip
         self._watch = watch
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
+        """Set when another reader has read a new entry."""
         self._followed = False
         tip.watches.add(self)
 
@@ -123,8 +124,8 @@ class SharedWatch:
 
     async def wait(self, timeout: float) -> None:
         """Return when something may have changed, or after `timeout` seconds, unless another reader polls."""
-        if self._news.is_set():
-            self._news.clear()  # it came since the last poll
+        if self.news.is_set():
+            self.news.clear()  # it came since the last poll
             return
         tip = self._tip
         self._followed = self.follows()
@@ -135,11 +136,11 @@ class SharedWatch:
             finally:
                 if tip.leader is self:
                     tip.polls_since = tip.clock.monotonic()
-        while self._followed and not self._news.is_set():
-            await tip.clock.wait(self._news, timeout)
+        while self._followed and not self.news.is_set():
+            await tip.clock.wait(self.news, timeout)
             if not tip.is_led:
                 break
-        self._news.clear()
+        self.news.clear()
 
     def arrived(self) -> None:
         """The change has come: tell the other readers."""
@@ -149,11 +150,7 @@ class SharedWatch:
                 self._tip.leader = None
             for other in self._tip.watches:
                 if other is not self:
-                    other.wake()
-
-    def wake(self) -> None:
-        """Another reader has found the change."""
-        self._news.set()
+                    other.news.set()
 
     def close(self) -> None:
         """Stop watching."""
@@ -162,7 +159,7 @@ class SharedWatch:
             self._tip.leader = None
         self._watch.close()
         for other in self._tip.watches:
-            other.wake()  # one of them polls from now on
+            other.news.set()  # one of them polls from now on
 
 
 def is_log_entry(name: str) -> bool:
@@ -192,18 +189,10 @@ class DirectoryWatch:
         self._accepts = accepts
         self._changed = asyncio.Event()
         self._subscription: Subscription | None = None
-        self._watched: _Identity | None = None
-        self._refusal: str | None = None
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the system refuses to watch, where it does. This watch polls then."""
-        return self._refusal
-
-    @property
-    def watching(self) -> str | None:
+        self.watched: _Identity | None = None
         """The folder that is watched now: the requested one or one above it. None before the first wait."""
-        return self._watched[0] if self._watched is not None else None
+        self.refusal: str | None = None
+        """Why the system refuses to watch, where it does. This watch polls then."""
 
     async def wait(self, timeout: float) -> None:
         """Return when a file of interest may have appeared, or after `timeout` seconds."""
@@ -219,36 +208,33 @@ class DirectoryWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        self._unsubscribe()
+        if self._subscription is not None:
+            self._subscription.close()
+        self._subscription = None
+        self.watched = None
 
     def _watch(self, nearest: _Nearest) -> None:
         """Watch the folder, or the nearest one above it, unless it is watched already."""
-        if nearest.identity == self._watched and self._subscription is not None and self._subscription.alive:
+        if nearest.identity == self.watched and self._subscription is not None and self._subscription.alive:
             return
-        self._unsubscribe()
+        self.close()
         accepts = self._accepts if nearest.missing is None else nearest.missing.__eq__
         try:
             self._subscription = self._arrivals.subscribe(nearest.folder, accepts, self._changed)
         except OSError as error:
             self._refuse(error)
             return
-        self._watched = nearest.identity
-        self._refusal = None
+        self.watched = nearest.identity
+        self.refusal = None
         # A file may have appeared between the reader's last poll and now.
         self._changed.set()
 
-    def _unsubscribe(self) -> None:
-        if self._subscription is not None:
-            self._subscription.close()
-        self._subscription = None
-        self._watched = None
-
     def _refuse(self, error: OSError) -> None:
         reason = error.strerror or str(error)
-        if reason != self._refusal:
+        if reason != self.refusal:
             advice = _ADVICE.get(error.errno or 0, "New commits are found after the poll interval")
             logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
-        self._refusal = reason
+        self.refusal = reason
 
 
 _ADVICE = {

@@ -113,6 +113,6 @@ async def _current(offset: Offset, table: Table) -> Lag:
         return Lag(0, 0, 0.0)
     entry = await table.log.entry(position.version)
     header = await table.log.header(position.version)
-    since_ms = commit_timestamp(entry.commit, header, entry.modified_ms, None)
+    since_ms = commit_timestamp(entry.commit, header, entry.stat.modified_ms, None)
     counted = await PendingBytes(table.log, "auto").between(position.version, newest, versions)
     return Lag(versions, counted, max(0, SystemClock().now_ms() - since_ms) / 1000)

@@ -88,10 +88,13 @@ class SourceLedger(TxnLedger):
 
     async def _has_entry(self, version: int, digest: str | None) -> bool:
         """Whether the log has the entry with that digest: then it is the same log, although another entry changed the table's id."""
+        if digest is None:
+            return False
         try:
-            return digest is not None and (await DeltaLog(self._storage).fingerprint_now(version)).digest == digest
+            entry = await DeltaLog(self._storage).fingerprint(version, anchor=False)
         except NotFoundError:
             return False
+        return entry.digest == digest
 
     async def _is_ours(self, version: int) -> bool:
         try:

@@ -9,6 +9,7 @@ valid only if no checkpoint is newer, because clean-up removes entries only afte
     a pause after that check, then write 6: checkpoint 20 is newer than 6  -> 6 is invalid; reload, write 26
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class TxnLog:
             if tip is None:
                 return None
             while (entry := await self._entry(tip.state.version + 1)) is not None:
-                tip = _Tip(tip.state.apply(entry.commit), (entry.commit.size, entry.modified_ms))
+                tip = _Tip(tip.state.apply(entry.commit), (entry.commit.size, entry.stat.modified_ms))
             check_readable(tip.state.protocol)
             self._tip = tip
             return tip.state
@@ -187,7 +188,7 @@ class TxnLog:
     async def _read_segment(self, segment: Segment) -> _Tip:
         state: TxnState | None = None
         if segment.checkpoint is not None:
-            checkpoint = await checkpoint_files.read_state(self._storage, segment.checkpoint)
+            checkpoint = await asyncio.to_thread(checkpoint_files.read_state, self._storage, segment.checkpoint)
             state = txn_state.from_checkpoint(segment.checkpoint.version, checkpoint)
         entry: LogEntry | None = None
         for version in range(segment.first_version, segment.version + 1):
@@ -200,7 +201,7 @@ class TxnLog:
             if entry is None:
                 return _Tip(state, None)
             state = state.apply(entry.commit)
-        return _Tip(state, (entry.commit.size, entry.modified_ms))
+        return _Tip(state, (entry.commit.size, entry.stat.modified_ms))
 
     async def _entry(self, version: int) -> LogEntry | None:
         """The entry; None if it is missing, or if it is empty and the newest, because its writer may have just created the file."""

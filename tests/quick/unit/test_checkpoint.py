@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Format, Metadata, Protocol, Remove, Txn
-from cdfd.delta.checkpoint import State
+from cdfd.delta.checkpoint import HEADER, State
 from cdfd.delta.files import FILES, PackedFiles
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, UnsupportedError
@@ -105,7 +105,7 @@ def read(
 
 
 def read_header(files: Mapping[str, bytes]) -> State:
-    return asyncio.run(checkpoint_files.read_header(*stored(files)))
+    return checkpoint_files.read_state(*stored(files), HEADER)
 
 
 def by_path(files: PackedFiles[Any]) -> list[Any]:
@@ -394,7 +394,7 @@ class TestDamage:
         storage, checkpoint = stored(LAYOUTS["parts"])
         gone = Stat("_delta_log/gone.parquet", 5, 0)
         with pytest.raises(LogError, match="missing") as caught:
-            asyncio.run(checkpoint_files.read_header(storage, Checkpoint(3, (gone, *checkpoint.files))))
+            checkpoint_files.read_state(storage, Checkpoint(3, (gone, *checkpoint.files)), HEADER)
         assert caught.value.path == gone.path
 
     @pytest.mark.parametrize("name", ["protocol", "metaData"])

@@ -100,7 +100,7 @@ class TestEntry:
         found = asyncio.run(log.entry(2))
         assert [file.path for file in found.commit.adds] == ["f2"]
         assert found.commit.version == 2
-        assert found.modified_ms == asyncio.run(storage.stat("_delta_log/00000000000000000002.json")).modified_ms
+        assert found.stat.modified_ms == asyncio.run(storage.stat("_delta_log/00000000000000000002.json")).modified_ms
         assert storage.asked == ["00000000000000000002.json"], "one request, no listing"
 
     def test_that_is_not_there_yet(self) -> None:

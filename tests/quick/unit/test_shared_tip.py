@@ -10,7 +10,7 @@ from cdfd.errors import NotFoundError
 from cdfd.log.log import DeltaLog
 from cdfd.log.pace import Pace, PollBudget
 from cdfd.log.table import Table
-from cdfd.log.watch import PollWatch, SharedTip
+from cdfd.log.watch import PollWatch, SharedTip, SharedWatch
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat
 from tests.support.lake import rows, table
@@ -188,7 +188,7 @@ def test_news_reach_a_reader_that_does_not_wait_yet() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         tip = SharedTip(clock)
-        one, two = tip.share(PollWatch(clock)), tip.share(PollWatch(clock))
+        one, two = SharedWatch(tip, PollWatch(clock)), SharedWatch(tip, PollWatch(clock))
         waiting = asyncio.create_task(one.wait(1))
         await settle()
         clock.advance(1)

@@ -101,7 +101,7 @@ class TestOrder:
         clock.advance(7)
         await writer.insert(rows(1))
         tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
-        times = [entry.modified_ms async for entry in tailer.entries(0, 1)]
+        times = [entry.stat.modified_ms async for entry in tailer.entries(0, 1)]
         assert times[1] - times[0] == 7000
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cdfd.delta import commit, header, paths
 from cdfd.delta.actions import Metadata
-from cdfd.delta.checkpoint import State
+from cdfd.delta.checkpoint import STATE, State
 from cdfd.delta.types.schema import TableSchema
 from cdfd.log import checkpoint_files
 from cdfd.log.segment import Checkpoint
@@ -24,7 +24,7 @@ REMEMBERED = 4096
 """Log entries, and names of them."""
 _decoded: dict[tuple[object, ...], list[RowBatch]] = {}
 _states: dict[tuple[object, ...], State] = {}
-_read_state = checkpoint_files._read_state
+_read_state = checkpoint_files.read_state
 
 
 def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
@@ -50,7 +50,7 @@ def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options
     yield from decoded
 
 
-def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str]) -> State:
+def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str] = STATE) -> State:
     """The content of a checkpoint besides files. A checkpoint is one file here. Opening it may fail, as without the cache."""
     (stat,) = checkpoint.files
     with checkpoint_files._errors_naming(stat.path), storage.open_input_file(stat.path, stat.size):
@@ -85,7 +85,7 @@ class _Schemas:
 
 _REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
     (scans, "rows_of", _read_once),
-    (checkpoint_files, "_read_state", _state_once),
+    (checkpoint_files, "read_state", _state_once),
     (commit, "parse", _once(commit.parse)),
     (header, "scan", _once(header.scan)),
     (header, "TableSchema", _Schemas),

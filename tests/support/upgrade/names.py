@@ -14,7 +14,7 @@ from cdfd.delta.types.schema import Primitive, StructField
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, FormatChoice, encoding_of, keys_of
 from cdfd.encode.records import Origin
-from cdfd.log.history import parse_and_digest
+from cdfd.log.entry import parse_and_digest
 from cdfd.model.control import Control
 from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS
 from cdfd.plan.shape.masks import Mask
