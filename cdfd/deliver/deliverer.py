@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cdfd.deliver.admission import Admission
@@ -98,11 +98,14 @@ class Deliverer:
     async def deliver(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver the first of `versions`, which is at `position`, and as many of the following ones as fit into the same delivery.
 
+        They fit by the sizes of their files, and a schema change starts a new delivery. If one of them cannot be read, the versions before it
+        are delivered first. A version that is too large for one delivery is delivered in parts, or by the engine for large versions.
+
         Returns:
             The number of versions that are now delivered; 0 if a stop came before the first one, or between two of its parts.
         """
         first = versions[0]
-        plan, part = first.plan, position.part
+        plan, part, large = first.plan, position.part, self.large
         if not plan.continues(position):
             raise SinkError(
                 f"the position is after {part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
@@ -111,66 +114,55 @@ class Deliverer:
                 hint="Restore the previous values of `changes` and `refine`, or deliver into an empty sink",
             )
         self.monitor.oldest_pending(first)
-        if self.large is not None and self.large.takes(first, position):
-            return await self._deliver_large(self.large, first, position)
+        if large is not None and large.takes(first, position):
+            return await self._deliver_large(large, first, position)
         for start, end in ranges(plan, part, self.limits.part_bytes):
-            if start == part and end == len(plan.scans):
-                return await self._deliver_group(versions, position)
             if start > part and self.stop.is_set():
                 return 0
-            if not await self._admit(scan.share for scan in plan.scans[start:end]):
+            whole, group = start == part and end == len(plan.scans), versions[:1]
+            size = plan.size if whole else sum(scan.share for scan in plan.scans[start:end])
+            for version in versions[1:] if whole else ():
+                following, is_large = size + version.plan.size, large is not None and large.is_large(version)
+                if following > self.limits.max_bytes or version.schema_change is not None or is_large:
+                    break
+                size, group = following, versions[: len(group) + 1]
+            if not await self._admit(size):
                 return 0
-            _, position = await self._deliver([first], position, end)
+            while True:
+                try:
+                    count, position = await self._deliver(group, position, None if whole else end)
+                    break
+                except SinkError:
+                    raise
+                except CdfdError:
+                    if len(group) == 1:
+                        raise
+                    group = group[: len(group) // 2]
+            if whole:
+                return count
         return 1
 
     async def _deliver_large(self, large: LargeVersions, version: Version, position: Position) -> int:
         """Deliver one version on the engine for large versions; 0 if a stop came first."""
-        found = await large.deliver(version, position)
-        if found is None:
+        delivered = await large.deliver(version, position)
+        if delivered is None:
             return 0
-        counts, size = found
+        counts, size = delivered
         after = Position(version.table_id, version.plan.version + 1, digest=version.digest)
         self.monitor.committed(after, [version], counts, size)
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
 
-    async def _admit(self, sizes: Iterable[int]) -> bool:
-        """Wait for the limits of rows and bytes a second, with the sizes of what comes next; False if a stop came first."""
+    async def _admit(self, size: int) -> bool:
+        """Wait for the limits of rows and bytes a second; False if a stop came first."""
         if not self.rates:
             return True
         began = self.clock.monotonic()
-        admitted = await self.rates.admit(sum(sizes), self.stop)
+        admitted = await self.rates.admit(size, self.stop)
         self.monitor.stage("limit", self.clock.monotonic() - began)
         return admitted
 
-    async def _deliver_group(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver the versions that fit into one delivery, by the sizes of their files. A schema change starts a new delivery.
-
-        If one of them cannot be read, deliver the versions before it first.
-        """
-        size = 0
-        for count, version in enumerate(versions):
-            following = size + version.plan.size
-            large = self.large is not None and self.large.is_large(version)
-            if count and (following > self.limits.max_bytes or version.schema_change is not None or large):
-                versions = versions[:count]
-                break
-            size = following
-        if not await self._admit((size,)):
-            return 0
-        while True:
-            try:
-                return (await self._deliver(versions, position))[0]
-            except SinkError:
-                raise
-            except CdfdError:
-                if len(versions) == 1:
-                    raise
-                versions = versions[: len(versions) // 2]
-
-    async def _deliver(
-        self, versions: Sequence[Version], position: Position, end: int | None = None
-    ) -> tuple[int, Position]:
+    async def _deliver(self, versions: Sequence[Version], position: Position, end: int | None) -> tuple[int, Position]:
         """Deliver several versions, or the scans of one version up to number `end`, in one delivery.
 
         Returns:
@@ -187,11 +179,8 @@ class Deliverer:
             _delivery(self.sink, position, self.monitor) as delivery,
         ):
             written = await self._write(delivery, versions, plans, position, progressed)
-            size, whole, last = (
-                sum(sizes[: written.started]),
-                versions[: written.started],
-                versions[written.started - 1],
-            )
+            size, whole = sum(sizes[: written.started]), versions[: written.started]
+            last = whole[-1]
             following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
             if end is not None and end < len(last.plan.scans):
                 following = position.at_part(end, last.plan.ordinal_of(end, written.ordinal), last.digest)
@@ -212,8 +201,12 @@ class Deliverer:
         progressed: Callable[[], None],
     ) -> _Written:
         """Write versions into a delivery, up to a limit."""
-        written = _Written(position.ordinal)
+        written, most = _Written(position.ordinal), self.limits.max_rows
         deadline = self.clock.monotonic() + self.limits.max_seconds
+
+        def ends() -> bool:
+            return written.rows >= most or self.clock.monotonic() >= deadline or self.stop.is_set()
+
         batches = self.execution.batches(plans, position, joined=True)
         chunks = iterate_in_thread(_chunks(batches), lambda item: item[1])
         began = time.perf_counter()
@@ -221,8 +214,19 @@ class Deliverer:
             async for chunk, _ in chunks:
                 self.monitor.stage("read", time.perf_counter() - began)
                 for batch in chunk:
-                    if not await self._write_batch(delivery, versions, batch, written, deadline):
-                        return written
+                    whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= most and not ends()
+                    for part in (batch,) if whole else batch.by_version():
+                        first = part.earlier[0].plan.version if part.earlier else part.plan.version
+                        if written.started and versions[written.started - 1].plan.version < first and ends():
+                            return written
+                        while not written.started or versions[written.started - 1].plan.version < part.plan.version:
+                            await delivery.start_version(versions[written.started])
+                            written.started += 1
+                        if part.rows.num_rows:
+                            await delivery.write(part.rows)
+                            written.counts.add(part.rows)
+                        written.rows += part.rows.num_rows
+                        written.ordinal = part.following
                     progressed()
                     self.report.count(batch.plan.version, batch.rows.num_rows)
                 began = time.perf_counter()
@@ -230,30 +234,6 @@ class Deliverer:
             await delivery.start_version(version)
         written.started = len(versions)
         return written
-
-    async def _write_batch(
-        self, delivery: Delivery, versions: Sequence[Version], batch: ChangeBatch, written: _Written, deadline: float
-    ) -> bool:
-        """Write a batch, as a whole or version by version; False if the delivery ends before all of its versions are written."""
-
-        def ends() -> bool:
-            full = written.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
-            return full or self.stop.is_set()
-
-        whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= self.limits.max_rows and not ends()
-        for part in (batch,) if whole else batch.by_version():
-            first = part.earlier[0].plan.version if part.earlier else part.plan.version
-            if written.started and versions[written.started - 1].plan.version < first and ends():
-                return False
-            while not written.started or versions[written.started - 1].plan.version < part.plan.version:
-                await delivery.start_version(versions[written.started])
-                written.started += 1
-            if part.rows.num_rows:
-                await delivery.write(part.rows)
-                written.counts.add(part.rows)
-            written.rows += part.rows.num_rows
-            written.ordinal = part.following
-        return True
 
 
 @dataclass(slots=True)
