@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator
+from cdfd.sinks.kafka.transactions.chunk import CHUNK_ROWS, Chunk
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.change_rows import Row, change_rows
@@ -242,11 +242,11 @@ class TestChunks:
         assert (event["op"], event["source"]["snapshot"]) == ("r", "incremental")
 
     def test_batches_of_another_schema_are_another_group(self) -> None:
-        accumulator = Accumulator()
+        chunk = Chunk()
         other = pa.RecordBatch.from_pydict({"x": [1]})
         for number, batch in enumerate((rows(1), rows(2, version=1), other, rows(3, version=3))):
-            accumulator.add(batch, snapshot=False, version=number)
-        groups = accumulator.take().groups
+            chunk.add(batch, snapshot=False, version=number)
+        groups = chunk.groups
         assert [(group.oldest, group.version, len(group.batches)) for group in groups] == [
             (0, 1, 2),
             (2, 2, 1),
@@ -257,27 +257,25 @@ class TestChunks:
 
     def test_large_batch_is_a_group_of_its_own(self) -> None:
         large = rows(*range(100))
-        accumulator = Accumulator(large.nbytes)
-        accumulator.add(rows(1), snapshot=False, version=1)
-        accumulator.add(large, snapshot=False, version=1)
-        assert accumulator.full
-        assert len(accumulator.take().groups) == 2
+        chunk = Chunk(large.nbytes)
+        chunk.add(rows(1), snapshot=False, version=1)
+        chunk.add(large, snapshot=False, version=1)
+        assert chunk.full
+        assert len(chunk.groups) == 2
 
     def test_many_rows_fill_a_chunk_whatever_their_size(self) -> None:
-        accumulator = Accumulator(1 << 40)
-        accumulator.add(rows(*range(CHUNK_ROWS - 1)), snapshot=False, version=1)
-        assert not accumulator.full
-        accumulator.add(rows(1), snapshot=False, version=1)
-        assert accumulator.full
-        accumulator.take()
-        assert not accumulator.full
+        chunk = Chunk(1 << 40)
+        chunk.add(rows(*range(CHUNK_ROWS - 1)), snapshot=False, version=1)
+        assert not chunk.full
+        chunk.add(rows(1), snapshot=False, version=1)
+        assert chunk.full
 
     def test_many_side_records_fill_a_chunk(self) -> None:
-        accumulator = Accumulator()
-        while not accumulator.full:
-            accumulator.add_side_records([("t", None)])  # type: ignore[list-item]
-            assert len(accumulator._chunk.side_records["t"]) <= CHUNK_ROWS
-        assert accumulator.take().side_records
+        chunk = Chunk()
+        while not chunk.full:
+            chunk.add_side_records([("t", None)])  # type: ignore[list-item]
+            assert len(chunk.side_records["t"]) <= CHUNK_ROWS
+        assert chunk.side_records
 
 
 class TestRun:

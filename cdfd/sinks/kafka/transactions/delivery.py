@@ -20,7 +20,7 @@ from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk
+from cdfd.sinks.kafka.transactions.chunk import Chunk
 from cdfd.sinks.kafka.transactions.markers import Markers
 from cdfd.sinks.kafka.transactions.writer import Encoded, RecordWriter
 
@@ -86,11 +86,10 @@ class KafkaDelivery(Delivery):
         self._context = context
         self._position = position
         self._markers = Markers(context.destination, position, context.progress)
-        self._accumulator = Accumulator(context.chunk_bytes)
+        self._chunk = Chunk(context.chunk_bytes)
         self._version: Version | None = None
         self._in_flight: deque[Future[None]] = deque()
         self._submitted = self._has_rows = self._incremental = False
-        self._held: tuple[pa.RecordBatch, int] | None = None
         self._state: DeliveryState = "open"
         self._aborting: Future[None] | None = None
         # Shared by the threads. They skip further steps once one of them is set.
@@ -100,12 +99,12 @@ class KafkaDelivery(Delivery):
         """See the port."""
         require_open(self._state, self._position)
         self._state = "failed"
-        self._add_held(SnapshotPart.MIDDLE)
-        self._accumulator.add_side_records(self._markers.start(version))
+        self._chunk.add_side_records(self._markers.start(version))
         self._version = version
-        if self._accumulator.full:
+        if self._chunk.full:
             await self._submit()
-        self._reopen()
+        if not self._aborted:
+            self._state = "open"
 
     def resume_version(self, version: Version, counts: Mapping[str, int]) -> None:
         """Like `start_version`, for a version that an earlier delivery started. `counts`: its rows from other producers, by type."""
@@ -120,25 +119,21 @@ class KafkaDelivery(Delivery):
             return
         self._state = "failed"
         self._has_rows = True
-        self._markers.count(batch)
-        self._add_held(SnapshotPart.MIDDLE)
+        if self._markers.counting:
+            self._markers.count(batch)
         plan = None if self._version is None else self._version.plan
         snapshot = plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot"
         version = plan.version if plan is not None else self._position.version
-        if snapshot and not self._incremental:
-            # Whether these are the last rows of the snapshot is known when others come, or none.
-            self._held = batch, version
-        else:
-            part = SnapshotPart.INCREMENTAL if self._incremental else SnapshotPart.MIDDLE
-            self._accumulator.add(batch, snapshot=snapshot, version=version, part=part)
-        if self._accumulator.full:
+        # The last rows of a snapshot are not submitted before `commit`, which marks them.
+        waits = snapshot and not self._incremental
+        if waits and self._chunk.full:
             await self._submit()
-        self._reopen()
-
-    def _add_held(self, part: SnapshotPart) -> None:
-        if self._held is not None:
-            (batch, version), self._held = self._held, None
-            self._accumulator.add(batch, snapshot=True, version=version, part=part)
+        part = SnapshotPart.INCREMENTAL if self._incremental else SnapshotPart.MIDDLE
+        self._chunk.add(batch, snapshot=snapshot, version=version, part=part)
+        if self._chunk.full and not waits:
+            await self._submit()
+        if not self._aborted:
+            self._state = "open"
 
     @property
     def events(self) -> int | None:
@@ -158,15 +153,16 @@ class KafkaDelivery(Delivery):
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
         # With another part to come, the snapshot goes on. Parts of a job are delivered side by side, so none of them is the last.
-        ends = following.phase == "stream" and job is None
-        self._add_held(SnapshotPart.END if ends else SnapshotPart.MIDDLE)
-        self._accumulator.add_side_records(self._markers.finish(following))
+        groups = self._chunk.groups
+        if groups and groups[-1].snapshot and following.phase == "stream" and job is None:
+            groups[-1].part = SnapshotPart.END
+        self._chunk.add_side_records(self._markers.finish(following))
         await self._complete(self._markers.progress(following, job, counts))
 
     def hold_version(self, version: Version) -> None:
         """The next rows belong to a version that is delivered already, and is not begun or ended again."""
         require_open(self._state, self._position)
-        self._accumulator.add_side_records(self._markers.announce(version))
+        self._chunk.add_side_records(self._markers.announce(version))
         self._version, self._incremental = version, True
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
@@ -176,15 +172,12 @@ class KafkaDelivery(Delivery):
         await self._complete(self._markers.controlled(self._context.progress, control, to))
 
     async def _complete(self, progress: Progress) -> None:
-        self._add_held(SnapshotPart.MIDDLE)
-        chunk = self._accumulator.take()
         if self._submitted:
-            self._encode(chunk)
+            self._encode()
             while self._in_flight:
-                await self._wait_for_oldest()
-            chunk = Chunk()
+                await finished(self._in_flight.popleft())
         self._submitted = True
-        await finished(self._context.sender.submit(partial(self._finish, chunk, progress)))
+        await finished(self._context.sender.submit(partial(self._finish, self._chunk, progress)))
         self._state = "ended"
 
     async def abort(self) -> None:
@@ -202,25 +195,17 @@ class KafkaDelivery(Delivery):
             await self._context.wait_for_end(self._aborting)
 
     async def _submit(self) -> None:
-        """Pass the current chunk to the threads, once few enough chunks are in flight."""
+        """Pass the current chunk to the threads, once few enough chunks are in flight. Raises the error of one that was sent."""
         while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or self._in_flight[0].done()):
-            await self._wait_for_oldest()
-        self._encode(self._accumulator.take())
+            await finished(self._in_flight.popleft())
+        self._encode()
 
-    def _encode(self, chunk: Chunk) -> None:
+    def _encode(self) -> None:
         self._submitted = True
         sent: Future[None] = Future()
+        chunk, self._chunk = self._chunk, Chunk(self._chunk.limit)
         self._context.encoder.submit(partial(self._encode_in_thread, chunk, sent))
         self._in_flight.append(sent)
-
-    async def _wait_for_oldest(self) -> None:
-        """Return when the oldest chunk in flight is sent, or raise its error."""
-        await finished(self._in_flight[0])
-        self._in_flight.popleft()
-
-    def _reopen(self) -> None:
-        if not self._aborted:
-            self._state = "open"
 
     # In threads.
 

@@ -74,8 +74,7 @@ class Markers:
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Count rows of the version. `DataError` if they are not change rows."""
-        if self.counting:
-            self._counts.add(batch)
+        self._counts.add(batch)
 
     def finish(self, following: Position) -> Iterator[SideRecord]:
         """The side records for the end of the delivery."""

@@ -26,7 +26,7 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
+from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
 from cdfd.sinks.kafka.transactions.writer import RecordWriter
 

@@ -16,7 +16,7 @@ from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
 from cdfd.sinks.kafka.records.batches import Partitions
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.records.oversized import OversizedRecords
-from cdfd.sinks.kafka.transactions.accumulator import Chunk
+from cdfd.sinks.kafka.transactions.chunk import Chunk
 
 Encoded = Sequence[tuple[Records, int]]
 """Records, and the newest version among them."""
@@ -53,18 +53,16 @@ class RecordWriter:
             return ()
         if self._encoder is None:
             self._encoder = self._make(self._destination.origin(table_id), self._facts)
+        encoded: list[tuple[Records, int]] = []
         with _timer(self._stage, "encode"):
-            return list(self._records(self._encoder, chunk))
-
-    @staticmethod
-    def _records(encoder: RecordEncoder, chunk: Chunk) -> Iterator[tuple[Records, int]]:
-        for group in chunk.groups:
-            batches = group.rows()
-            for number, batch in enumerate(batches, 1):
-                ends = number == len(batches) or group.part is not SnapshotPart.END
-                part = group.part if ends else SnapshotPart.MIDDLE
-                for records in encoder.encode(batch, snapshot=group.snapshot, part=part):
-                    yield records, group.version
+            for group in chunk.groups:
+                batches = group.rows()
+                for batch in batches:
+                    last = group.part is not SnapshotPart.END or batch is batches[-1]
+                    part = group.part if last else SnapshotPart.MIDDLE
+                    records = self._encoder.encode(batch, snapshot=group.snapshot, part=part)
+                    encoded += [(each, group.version) for each in records]
+        return encoded
 
     def send(self, encoded: Encoded, side_records: Mapping[str, Sequence[Records]], *, last: bool = False) -> None:
         """Send records, then those of side topics. After the last ones, `commit` has to follow at once.
@@ -79,7 +77,15 @@ class RecordWriter:
             if encoded or side_records:
                 self._begin()
             for records, version in encoded:
-                oversized = self._producer.send(topic, self._partitions_of(records), records, now, more=more)
+                places: Partitions = 0
+                if records.partition is not None:
+                    places = records.partition
+                elif records.keys is None:
+                    # All records of one call share a partition, and the next call uses the next one.
+                    self._last_partition = places = (self._last_partition + 1) % self._facts.partitions
+                elif self._facts.partitions > 1:
+                    places = partitions(records.keys, self._facts.partitions)
+                oversized = self._producer.send(topic, places, records, now, more=more)
                 if oversized:
                     self.oversized.handle(self._producer, records, oversized, version)
             for side_topic, several in sorted(side_records.items()):
@@ -129,15 +135,6 @@ class RecordWriter:
         if not self._in_transaction:
             self._producer.begin()
             self._in_transaction = True
-
-    def _partitions_of(self, records: Records) -> Partitions:
-        """The partitions of records. Without keys, all records of one call share a partition, and the next call uses the next one."""
-        if records.partition is not None:
-            return records.partition
-        if records.keys is None:
-            self._last_partition = (self._last_partition + 1) % self._facts.partitions
-            return self._last_partition
-        return 0 if self._facts.partitions == 1 else partitions(records.keys, self._facts.partitions)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Accumulates the rows of a delivery into chunks, so that many small versions cost no more than one large version."""
+"""Chunks of a delivery: rows that are encoded and sent together, so that many small versions cost no more than one large version."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -47,10 +47,19 @@ class RowGroup:
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows, and records for side topics about their versions, by topic. Side topics have one partition."""
+    """Rows, and records for side topics about their versions, by topic. Side topics have one partition.
 
+    Attributes:
+        limit: bytes of a full chunk. A batch of this size gets a row group of its own.
+        groups: the rows.
+        side_records: by topic.
+    """
+
+    limit: int = CHUNK_BYTES
     groups: list[RowGroup] = field(default_factory=list)
     side_records: dict[str, list[Records]] = field(default_factory=dict)
+    _bytes: int = 0
+    _rows: int = 0
 
     @property
     def version(self) -> int | None:
@@ -58,51 +67,31 @@ class Chunk:
         known = {version for group in self.groups for version in (group.oldest, group.version)}
         return known.pop() if len(known) == 1 else None
 
-
-class Accumulator:
-    """Fills chunks.
-
-    Args:
-        limit: bytes of a full chunk. A batch of this size gets a row group of its own.
-    """
-
-    def __init__(self, limit: int = CHUNK_BYTES) -> None:
-        self._limit = limit
-        self._chunk = Chunk()
-        self._bytes = self._rows = 0
-
     @property
     def full(self) -> bool:
-        """Whether the chunk is large enough to be encoded and sent."""
+        """Whether it is large enough to be encoded and sent."""
         return (
-            self._bytes >= self._limit
+            self._bytes >= self.limit
             or self._rows >= CHUNK_ROWS
-            or sum(map(len, self._chunk.side_records.values())) >= _CHUNK_SIDE_RECORDS
+            or sum(map(len, self.side_records.values())) >= _CHUNK_SIDE_RECORDS
         )
 
     def add(
         self, batch: pa.RecordBatch, *, snapshot: bool, version: int, part: SnapshotPart = SnapshotPart.MIDDLE
     ) -> None:
-        """Append rows of a version, or of several up to it. The last rows of a snapshot end their group."""
+        """Append rows of a version, or of several up to it."""
         size = batch.nbytes
-        groups = self._chunk.groups
-        last = groups[-1] if groups and size < self._limit else None
-        same = last is not None and last.snapshot == snapshot and last.part in (part, SnapshotPart.MIDDLE)
+        last = self.groups[-1] if self.groups and size < self.limit else None
+        same = last is not None and (last.snapshot, last.part) == (snapshot, part)
         if last is not None and same and last.batches[0].schema == batch.schema:
             last.batches.append(batch)
-            last.version, last.part = version, part
+            last.version = version
         else:
-            groups.append(RowGroup([batch], snapshot, version, part))
+            self.groups.append(RowGroup([batch], snapshot, version, part))
         self._bytes += size
         self._rows += batch.num_rows
 
     def add_side_records(self, records: Iterable[tuple[str, Records]]) -> None:
         """Append records for side topics, each with its topic. They may be sent after rows that are added later."""
         for topic, record in records:
-            self._chunk.side_records.setdefault(topic, []).append(record)
-
-    def take(self) -> Chunk:
-        """The current chunk. A new, empty chunk replaces it."""
-        taken, self._chunk = self._chunk, Chunk()
-        self._bytes = self._rows = 0
-        return taken
+            self.side_records.setdefault(topic, []).append(record)
