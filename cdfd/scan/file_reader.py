@@ -73,27 +73,33 @@ class FileReader:
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         """The selected rows, in order."""
-        places = list(self.row_groups())
-        if not places:
-            return
-        names, size = self.names, self._batch_rows(batch_rows)
-        for first_row, groups in places:
-            runs = self._runs(first_row, groups)
-            if runs is not None:
+        names, size, layout, ids = self.names, self._batch_rows(batch_rows), self.layout, self.row_ids
+        schema = layout.schema if ids is None else pa.schema([*layout.projection.schema, *ROW_ID_FIELDS])
+        for row, groups in self.row_groups():
+            runs = self._runs(row, groups)
+            if runs is None:
+                batches = self.file.batches(names, groups, rows=size, use_threads=use_threads)
+            else:
                 file = cast(SkipsRows, self.file)
                 batches = file.selected_batches(names, groups, runs, rows=size, use_threads=use_threads)
-                yield from map(self._logical, batches)
-                continue
-            row = first_row
-            for batch in self.file.batches(names, groups, rows=size, use_threads=use_threads):
-                if self.row_ids is not None:
-                    batch = self.row_ids.extended(batch, row)
-                if self.layout.views:
-                    # pyarrow cannot filter views, but can filter the columns that are made from them.
-                    rows = self.selection.filter(self._logical(batch), row)
+            selects = runs is None and (self.selection.only is not None or self.selection.without is not None)
+            for batch in batches:
+                if ids is not None:
+                    batch = ids.extended(batch, row)
+                first, row = row, row + batch.num_rows
+                # pyarrow cannot filter views, but can filter the columns that are made from them.
+                if selects and not layout.views:
+                    batch = self.selection.filter(batch, first)
+                columns = layout.projection.apply(batch, self.partition_values)
+                if ids is not None:
+                    columns += [batch.column(ROW_ID), batch.column(ROW_VERSION)]
+                elif self.change_type is None:
+                    columns.append(types_as_written(batch.column(CHANGE_TYPE)))
                 else:
-                    rows = self._logical(self.selection.filter(batch, row))
-                row += batch.num_rows
+                    columns.append(constant_type(self.change_type, batch.num_rows))
+                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+                if selects and layout.views:
+                    rows = self.selection.filter(rows, first)
                 if rows.num_rows:
                     yield rows
 
@@ -129,19 +135,6 @@ class FileReader:
             size = cast(ColumnSizes, self.file).size_of(self.names)
         # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
-
-    def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.row_ids is not None:
-            columns = self.layout.projection.apply(batch, self.partition_values)
-            ids = batch.column(ROW_ID), batch.column(ROW_VERSION)
-            schema = pa.schema([*self.layout.projection.schema, *ROW_ID_FIELDS])
-            return pa.RecordBatch.from_arrays([*columns, *ids], schema=schema)
-        if self.change_type is None:
-            types = types_as_written(batch.column(CHANGE_TYPE))
-        else:
-            types = constant_type(self.change_type, batch.num_rows)
-        columns = self.layout.projection.apply(batch, self.partition_values)
-        return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
 
 
 def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:

@@ -99,11 +99,26 @@ class Projection:
         Raises:
             DataError: a value that the table's type cannot hold, or a batch of another file.
         """
-        positions = self._positions(batch.schema)
-        return [
-            source.column(batch, position, partition_values.get(source.name))
-            for source, position in zip(self._sources, positions, strict=True)
-        ]
+        columns: list[Array] = []
+        for source, position in zip(self._sources, self._positions(batch.schema), strict=True):
+            if position < 0:
+                constant = partition_values.get(source.name)
+                if isinstance(constant, pa.Array):
+                    columns.append(constant)
+                elif constant is None or not constant.is_valid:
+                    columns.append(pa.nulls(batch.num_rows, source.type))
+                else:
+                    columns.append(pa.repeat(constant, batch.num_rows))
+                continue
+            column = batch.column(position)
+            try:
+                columns.append(column if source.convert is identity else source.convert(column))
+            except pa.ArrowException as error:
+                raise DataError(
+                    f"column {source.name!r:.200} has a value that the table's type cannot hold: {error}",
+                    hint="the file does not match the table's schema",
+                ) from error
+        return columns
 
     def _positions(self, schema: pa.Schema) -> Sequence[int]:
         """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
@@ -131,23 +146,6 @@ class _Source:
         if position < 0 or schema.field(position).type != self.field.type:
             raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
         return position
-
-    def column(self, batch: pa.RecordBatch, position: int, constant: pa.Scalar[Any] | Array | None) -> Array:
-        if position < 0:
-            if isinstance(constant, pa.Array):
-                return constant
-            if constant is None or not constant.is_valid:
-                return pa.nulls(batch.num_rows, self.type)
-            return pa.repeat(constant, batch.num_rows)
-        if self.convert is identity:
-            return batch.column(position)
-        try:
-            return self.convert(batch.column(position))
-        except pa.ArrowException as error:
-            raise DataError(
-                f"column {self.name!r:.200} has a value that the table's type cannot hold: {error}",
-                hint="the file does not match the table's schema",
-            ) from error
 
 
 Path: TypeAlias = tuple[str, ...]

@@ -130,31 +130,33 @@ def read(
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
             if buffer.order is None:
                 buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
-            if buffer.needs_pairs and not buffer.order.by_key:
+            order = buffer.order
+            if buffer.needs_pairs and not order.by_key:
                 return
-            yield from _reorder(reader, scan.image_phase, buffer, (batch_rows, use_threads))
-        elif excluded:
+            if order.late and not (order.in_order and scan.image_phase is None):
+                yield from _in_phases(reader, scan.image_phase, order.late, buffer, (batch_rows, use_threads))
+                return
+            buffer.reread_from = None
+            if scan.image_phase == "late":
+                return
+            if order.late_starts_with_post:
+                yield from _split_at(reader.batches(batch_rows, use_threads), order.late.min())
+                return
+        if excluded:
             for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
                 yield RowBatch(batch, skipped)
         else:
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
 
 
-def _reorder(
-    reader: FileReader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
+def _in_phases(
+    reader: FileReader, image_phase: ImagePhase | None, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[RowBatch]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
-    order = buffer.order
-    assert order is not None
-    if not order.late or (order.in_order and image_phase is None):
-        buffer.reread_from = None
-        if image_phase != "late":
-            yield from _split_at(reader.batches(*options), order.late.min() if order.late_starts_with_post else None)
-        return
     if image_phase != "late":
-        yield from map(RowBatch, _early_rows(reader, order.late, buffer, options))
+        yield from map(RowBatch, _early_rows(reader, late, buffer, options))
     if image_phase != "early":
-        yield from _with_gap_first(buffer, _late_rows(reader, order.late, buffer, options))
+        yield from _with_gap_first(buffer, _late_rows(reader, late, buffer, options))
 
 
 def _early_rows(

@@ -21,7 +21,7 @@ from cdfd.scan.parquet import text
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
 
 if TYPE_CHECKING:
-    from cdfd_native.parquet import Failed, ParquetFile
+    from cdfd_native.parquet import ParquetFile
 
     from cdfd.scan.parquet.arrow_reader import ArrowReader
 
@@ -219,20 +219,16 @@ def read(
             threads=threads,
             selection=runs,
         )
-        yield from _batches(batches, failed)
+        while True:
+            try:
+                batch = batches.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError):
+                failed.raise_failure()
+                raise
+            yield batch
     except parquet.NotTextError as error:
         raise DataError(str(error), hint=text.HINT) from None
     except parquet.TooLargeError as error:
         raise DataError(str(error), hint=HINT) from None
-
-
-def _batches(reader: pa.RecordBatchReader, failed: Failed) -> Iterator[pa.RecordBatch]:
-    while True:
-        try:
-            batch = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (pa.ArrowException, OSError):
-            failed.raise_failure()
-            raise
-        yield batch
