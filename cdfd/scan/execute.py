@@ -163,17 +163,25 @@ class Execution:
             yield ChangeBatch(plan, scanned.schema, rows, ordinal, shares[:-1])
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
+        """The tasks that read the plans. Files whose rows are read as they are have a task each; small ones are read together."""
         if self.files.storage.remote:
             plans = prefetch_plans(plans, first_part, self.files, self.whole)
+        joins = self.files.reads_whole and self.rows.shape.where is None
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
-        for joins, some in groupby(planned, lambda each: self._joins(each[0])):
-            if joins:
-                scans = (each for plan, part in some for each in self._prefetch(plan, plan.scans[part:]))
-                yield from self._tasks_of_files(scans)
-            else:
+        for by_file, some in groupby(planned, lambda each: not each[0].passes_rows):
+            if not by_file:
                 for plan, part in some:
                     left = plan.scans[part:]
                     yield from self._tasks_of(plan, left) if self.shared is None else self._as_one(plan, left)
+                continue
+            reader = self._reader
+            scans = (each for plan, part in some for each in self._prefetch(plan, plan.scans[part:]))
+            for group in groups_of(scans) if joins else ((each,) for each in scans):
+                if len(group) > 1:
+                    yield self._in_common("together", group, partial(reader.read_together, group))
+                else:
+                    task = self._in_common("file", group, partial(reader.read, *group[0]))
+                    yield Inline(task) if self._is_tiny(group[0].scan.size) else task
 
     def _as_one(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         """The tasks of a version as one, because they pass rows to each other: so all of them are read by one of the sinks."""
@@ -191,11 +199,6 @@ class Execution:
         """A task that other sinks may run too."""
         return task if self.shared is None else partial(read_shared, self.shared, kind, scans, task)
 
-    def _joins(self, plan: ChangePlan) -> bool:
-        """Whether small files of a plan are read together, and with those of the plans beside it."""
-        plain = plan.origin != "cdc" and plan.refinement is None
-        return plain and self.files.reads_whole and self.rows.shape.where is None
-
     def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
         """The scans of a plan. A remote store prefetches those that come some files later."""
         remote = self.files.storage.remote
@@ -211,36 +214,34 @@ class Execution:
         return ScanReader(self.files, self._select, self.batch_rows, self.on_missing, where, self.refined, self.threads)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
-        reader, remote, refinement = self._reader, self.files.storage.remote, plan.refinement
-        if refinement is not None and refinement.images and scans and not (remote and len(refinement.sources) > 1):
-            tasks = self._tasks_of_images(plan, refinement.sources)
-            yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
+        """The tasks of a version whose files pass rows to each other."""
+        refinement = plan.refinement
+        if refinement is None:
+            yield from self._tasks_of_phases(plan, scans, plan.cross_partition)
             return
-        if refinement is not None:
-            version = self.refined.of(self._refine(plan))
-            yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
-            return
-        yield from self._tasks_of_scans(plan, scans, plan.cross_partition)
-
-    def _tasks_of_images(self, plan: ChangePlan, sources: Sequence[FileScan]) -> Iterator[_Task]:
-        """The tasks of change data files whose images may have to be matched by the key."""
+        reader, sources = self._reader, refinement.sources
 
         def version() -> RefinedVersion:
             return self.refined.of(self._refine(plan))
 
-        if len(sources) == 1:
-            yield partial(self._reader.read_images, plan, sources[0], version)
-        else:
-            yield from self._tasks_of_scans(plan, in_phases(sources), sources, version)
+        if not refinement.images or not scans or (self.files.storage.remote and len(sources) > 1):
+            refined = version()
+            yield from (partial(reader.read_bucket, plan, scan, refined) for scan in scans)
+            return
+        # The images of change data files may have to be matched by the key.
+        tasks: Iterator[_Task] = iter((partial(reader.read_images, plan, sources[0], version),))
+        if len(sources) > 1:
+            tasks = self._tasks_of_phases(plan, in_phases(sources), sources, version)
+        yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
 
-    def _tasks_of_scans(
+    def _tasks_of_phases(
         self,
         plan: ChangePlan,
         scans: Sequence[FileScan],
         looked_at: Sequence[FileScan],
         version: Callable[[], RefinedVersion] | None = None,
     ) -> Iterator[_Task]:
-        """The tasks of scans that are read as they are.
+        """The tasks of change data files in phases, or in the order in which they are written.
 
         Args:
             plan: of the version.
@@ -249,7 +250,7 @@ class Execution:
             version: the refined version, for images that are not in pairs of one key. Without it, they are read as they are.
         """
         reader, remote = self._reader, self.files.storage.remote
-        # Without the late phasees among these scans, nothing would read what is buffered.
+        # Without the late phases among these scans, nothing would read what is buffered.
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
         buffers: dict[str, Future[ReorderBuffer]] = {}
         joined = {} if remote else joined_images(plan, scans, self.files)
@@ -274,24 +275,13 @@ class Execution:
                 handover = buffers.get(scan.path)
                 task = partial(reader.read_phase, plan, scan, budget, handover, orders)
             else:
-                yield self._task_of(plan, scan)
+                task = partial(reader.read, plan, scan)
+                yield Inline(task) if self._is_tiny(scan.size) else task
                 continue
             if version is not None:
                 unpaired = Unpaired(version if is_early and scan is scans[0] else None, handover if is_early else None)
                 task = partial(reader.read_if_paired, plan, task, orders, unpaired)
             yield task if is_early or handover is None else After(handover, task)
-
-    def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
-        for group in groups_of(scans):
-            if len(group) > 1:
-                yield self._in_common("together", group, partial(self._reader.read_together, group))
-            else:
-                task = self._in_common("file", group, partial(self._reader.read, *group[0]))
-                yield Inline(task) if self._is_tiny(group[0].scan.size) else task
-
-    def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
-        task = partial(self._reader.read, plan, scan)
-        return Inline(task) if self._is_tiny(scan.size) else task
 
     def _is_tiny(self, size: int) -> bool:
         # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
