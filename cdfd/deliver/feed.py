@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.controls import Controls
@@ -45,8 +45,6 @@ from cdfd.sinks.ledger.recovery import delivered_version, digest_of
 from cdfd.sinks.ledger.txn_state import is_ours
 
 logger = logging.getLogger("cdfd.feed")
-
-T = TypeVar("T")
 
 LAG_CHECK_SECONDS = 10.0
 """How often a loop with a backlog looks up the newest version."""
@@ -177,7 +175,7 @@ class Feed:
         if begun is None:
             return
         position = begun
-        await self._unless_stopped(self._resume(position))
+        await unless_set(self.stop, self._resume(position))
         await self._begin_at(position)
         while not self.stop.is_set():
             try:
@@ -229,8 +227,8 @@ class Feed:
         known = await self.sink.last_position()
         entry = await self._read_ledger(needed=known is None)
         if known is None and entry is None:
-            return await self._unless_stopped(self._first_position())
-        if known is None and await self._unless_stopped(self.tailer.wait_for_table()) is None:
+            return await unless_set(self.stop, self._first_position())
+        if known is None and await unless_set(self.stop, self.tailer.wait_for_table()) is None:
             return None
         # With a known position, the tailer compares the table's id once it reads the log.
         table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
@@ -246,7 +244,7 @@ class Feed:
         logger.log(level, "%s", start.reason, extra=extra)
         if known is None:
             # A position of another history of the table must not become durable.
-            await self._unless_stopped(self._resume(start.position))
+            await unless_set(self.stop, self._resume(start.position))
             if self.stop.is_set():
                 return None
             await self._move(start.position, start.position)
@@ -407,7 +405,7 @@ class Feed:
         if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
             await self._check_lag()
         following = asyncio.ensure_future(anext(ready))
-        idle = asyncio.ensure_future(self.tailer.idle.wait())
+        idle, interrupt = map(asyncio.ensure_future, (self.tailer.idle.wait(), self.mailbox.interrupt.wait()))
         try:
             while again is not None and again.active and not self._interrupted:
                 if not await again.step(position) or following.done():
@@ -417,14 +415,15 @@ class Feed:
                 await self._check_lag()  # a restored backup may have fewer versions than the log had
             if not following.done():
                 self.monitor.at_tip(self._listed)
-            found = following.result() if following.done() else await unless_set(self.mailbox.interrupt, following)
+            await asyncio.wait((following, interrupt), return_when=asyncio.FIRST_COMPLETED)
+            versions = following.result() if following.done() else None
         finally:
-            for future in (following, idle):
+            for future in (following, idle, interrupt):
                 future.cancel()
-            await asyncio.gather(following, idle, return_exceptions=True)
-        if found is not None:
-            self.monitor.found_version(found[-1].plan.version)
-        return found
+            await asyncio.gather(following, idle, interrupt, return_exceptions=True)
+        if versions is not None:
+            self.monitor.found_version(versions[-1].plan.version)
+        return versions
 
     async def _check_lag(self) -> None:
         """Look up the newest version of the table."""
@@ -452,10 +451,6 @@ class Feed:
             version=version.plan.version,
             hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
         )
-
-    async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`; None if a stop came first."""
-        return await unless_set(self.stop, work)
 
     def _log(self, message: str, version: int, position: Position) -> None:
         logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})

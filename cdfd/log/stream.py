@@ -76,13 +76,13 @@ class PlanStream:
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
         """
-        with_stats = self.rows.shape.where is not None
+        where = self.rows.shape.where
         while True:
             async with _same_table(tailer):
-                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
+                state = await self.log.snapshot(version, with_stats=where is not None, with_counts=True)
             planned = await self._snapshot_version(state, tailer, plan_snapshot)
             if planned is not None:
-                return replace(planned, plan=self._prune(planned.plan))
+                return planned if where is None else replace(planned, plan=prune(planned.plan, where, self.target))
 
     async def listed_snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, least_bytes: int = 0
@@ -114,9 +114,6 @@ class PlanStream:
         self._table_id = None if tailer is None else tailer.table_id
         with Within(self.log.storage.uri, state.version):
             return Version(plan_state(state, timestamp), self._table_id or state.metadata.id, digest=digest)
-
-    def _prune(self, made: ChangePlan) -> ChangePlan:
-        return made if self.rows.shape.where is None else prune(made, self.rows.shape.where, self.target)
 
     async def _time_and_digest(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
@@ -212,7 +209,8 @@ class PlanStream:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
-        made = self._prune(made)
+        if self.rows.shape.where is not None:
+            made = prune(made, self.rows.shape.where, self.target)
         if previous is not None:
             begun = commit.version in self.unrefined
             made = refine(made, commit, header, previous, self.rows, begun=begun)

@@ -164,7 +164,8 @@ class Execution:
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
         """The tasks that read the plans. Files whose rows are read as they are have a task each; small ones are read together."""
-        if self.files.storage.remote:
+        remote = self.files.storage.remote
+        if remote:
             plans = prefetch_plans(plans, first_part, self.files, self.whole)
         joins = self.files.reads_whole and self.rows.shape.where is None
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
@@ -175,7 +176,11 @@ class Execution:
                     yield from self._tasks_of(plan, left) if self.shared is None else self._as_one(plan, left)
                 continue
             reader = self._reader
-            scans = (each for plan, part in some for each in self._prefetch(plan, plan.scans[part:]))
+            scans = (
+                PlannedScan(plan, scan)
+                for plan, part in some
+                for scan in (self._prefetch(plan, plan.scans[part:]) if remote else plan.scans[part:])
+            )
             for group in groups_of(scans) if joins else ((each,) for each in scans):
                 if len(group) > 1:
                     yield self._in_common("together", group, partial(reader.read_together, group))
@@ -199,14 +204,12 @@ class Execution:
         """A task that other sinks may run too."""
         return task if self.shared is None else partial(read_shared, self.shared, kind, scans, task)
 
-    def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
+    def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[FileScan]:
         """The scans of a plan. A remote store prefetches those that come some files later."""
-        remote = self.files.storage.remote
-        ahead = files_ahead(plan) if remote else 0
+        ahead = files_ahead(plan)
         for number, scan in enumerate(scans):
-            if remote:
-                prefetch_later_scan(scans, number, ahead, self.files, self.whole)
-            yield PlannedScan(plan, scan)
+            prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+            yield scan
 
     @property
     def _reader(self) -> ScanReader:
@@ -261,7 +264,7 @@ class Execution:
         for images in orders.joined:
             yield images.find_pairs
         handover: Future[Any] | None
-        for _, scan in self._prefetch(plan, scans):
+        for scan in self._prefetch(plan, scans) if remote else scans:
             is_early = scan.image_phase == "early"
             if scan.path in joined:
                 images = joined[scan.path]

@@ -54,36 +54,36 @@ def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
 
     The error that ends `scans` is raised after all groups before it.
     """
-    group, size = list[PlannedScan](), 0
-    try:
-        for each in scans:
-            fits = _is_joinable(each.scan)
-            if group and not (
-                fits and len(group) < JOINED_FILES and size + each.scan.size <= JOINED_BYTES and _agree(each, group[0])
-            ):
-                yield from _parts(group)
-                group, size = [], 0
-            if fits:
-                group.append(each)
-                size += each.scan.size
-            else:
-                yield (each,)
-    except CdfdError:
-        yield from _parts(group)
-        raise
-    yield from _parts(group)
+    source, group, size = iter(scans), list[PlannedScan](), 0
+    while True:
+        try:
+            each, failed = next(source, None), None
+        except CdfdError as error:
+            each, failed = None, error
+        joinable = each is not None and _is_joinable(each.scan)
+        if group and (
+            each is None
+            or not joinable
+            or len(group) == JOINED_FILES
+            or size + each.scan.size > JOINED_BYTES
+            or not _agree(each, group[0])
+        ):
+            yield from (group,) if len(group) >= FEW else ((one,) for one in group)
+            group, size = [], 0
+        if failed is not None:
+            raise failed
+        if each is None:
+            return
+        if joinable:
+            group.append(each)
+            size += each.scan.size
+        else:
+            yield (each,)
 
 
 def _agree(one: PlannedScan, other: PlannedScan) -> bool:
     images = one.scan.change_type is None, other.scan.change_type is None
     return images[0] == images[1] and (one.schema is other.schema or one.schema == other.schema)
-
-
-def _parts(group: list[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
-    if len(group) >= FEW:
-        yield group
-    else:
-        yield from ((each,) for each in group)
 
 
 def _is_joinable(scan: FileScan) -> bool:
