@@ -19,14 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.encode.keys import Rows
-from cdfd.encode.numbers import raw_values
 from cdfd.encode.pieces import Integers
 from cdfd.encode.records import HeaderColumns
 from cdfd.errors import DataError
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
-from cdfd.scan.updates.whole_pairs import with_codes
+from cdfd.scan.updates.whole_pairs import pairs_of, with_codes
 
 __all__ = [
     "DELETE",
@@ -34,7 +33,6 @@ __all__ = [
     "POST_IMAGE",
     "PRE_IMAGE",
     "KeyedRows",
-    "change_codes",
     "check_change_columns",
 ]
 
@@ -65,11 +63,11 @@ class KeyedRows:
             DataError: the batch does not end in the change columns, or what making the keys raises.
         """
         check_change_columns(batch.schema)
-        codes = change_codes(batch)
+        codes = change_codes(batch.column(CHANGE_TYPE))
         if make_keys is None:
             return cls(batch, codes)
         keys = make_keys(batch)
-        pairs = _pairs(batch, codes)
+        pairs = pairs_of(batch, codes)
         if len(pairs):
             differs = pc.not_equal(keys.take(array_of(pairs)), keys.take(array_of(pairs + 1)))
             pairs = pairs[to_numpy(differs)]
@@ -81,7 +79,7 @@ class KeyedRows:
 
     def pairs(self) -> Integers:
         """The pre-images of updates that keep their key; the row after each is the post-image."""
-        return _pairs(self.batch, self.codes)
+        return pairs_of(self.batch, self.codes)
 
     def key_headers(self, prefix: str, wrapping: tuple[int, int] = (0, 0)) -> HeaderColumns:
         """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none.
@@ -99,30 +97,10 @@ class KeyedRows:
         return (f"{prefix}.newkey", _spread(keys, old, new)), (f"{prefix}.oldkey", _spread(keys, new, old))
 
 
-def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:
-    """The pre-images that the post-image of the same update directly follows."""
-    pairs = np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE))
-    if not len(pairs):
-        return pairs
-    versions, ordinals = (raw_values(batch.column(batch.num_columns - place), np.int64) for place in (3, 1))
-    follows = (versions[pairs] == versions[pairs + 1]) & (ordinals[pairs + 1] - ordinals[pairs] == 1)
-    found: Integers = pairs[follows]
-    return found
-
-
 def check_change_columns(schema: pa.Schema) -> None:
     """`DataError` where rows do not end in the four change columns."""
     if schema.names[-len(_CHANGE_NAMES) :] != _CHANGE_NAMES:
         raise DataError(f"change rows have to end in {', '.join(_CHANGE_NAMES)}, not in {schema.names[-4:]}")
-
-
-def change_codes(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
-    """The change types of rows, as positions in `CHANGE_TYPES`. `DataError` where one is none of them."""
-    types = batch.column(batch.num_columns - len(_CHANGE_NAMES))
-    if not (pa.types.is_dictionary(types.type) and types.dictionary.equals(CHANGE_TYPES) and not types.null_count):
-        types = types_from_file(types)
-    codes: npt.NDArray[np.int8] = to_numpy(types.indices).astype(np.int8, copy=False)
-    return codes
 
 
 def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:

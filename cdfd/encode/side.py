@@ -20,12 +20,12 @@ import pyarrow as pa
 from cdfd.delta.types.schema_change import Path, SchemaChange
 from cdfd.delta.types.schema_string import serialize
 from cdfd.encode.encoding import EncodedRows
-from cdfd.encode.images import KeyedRows, change_codes, check_change_columns
+from cdfd.encode.images import KeyedRows, check_change_columns
 from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.keys import KeyColumns
 from cdfd.encode.pieces import pool
 from cdfd.encode.records import Origin, Records
-from cdfd.model.columns import CHANGE_TYPES
+from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.model.plan import ChangePlan
 
 _CHANGE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
@@ -51,7 +51,7 @@ class RowCounts:
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch. `DataError` where it does not end in the change columns."""
         check_change_columns(batch.schema)
-        self._counts += np.bincount(change_codes(batch), minlength=len(_CHANGE_NAMES))
+        self._counts += np.bincount(change_codes(batch.column(CHANGE_TYPE)), minlength=len(_CHANGE_NAMES))
         if self._counts_events and batch.num_rows:
             self._events += batch.num_rows - len(KeyedRows.of(batch, self._keys).pairs())
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -101,6 +102,18 @@ def types_from_file(column: pa.Array) -> pa.DictionaryArray:
         DataError: a value is not a change type.
     """
     return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES, safe=False)
+
+
+def change_codes(column: pa.Array) -> npt.NDArray[np.int8]:
+    """A column of change types as positions in `CHANGE_TYPES`.
+
+    Raises:
+        DataError: a value is not a change type.
+    """
+    usual = pa.types.is_dictionary(column.type) and column.dictionary.equals(CHANGE_TYPES) and not column.null_count
+    indices = column.indices if usual else _codes(column, _MEANINGS)
+    codes: npt.NDArray[np.int8] = to_numpy(indices).astype(np.int8, copy=False)
+    return codes
 
 
 def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Array:

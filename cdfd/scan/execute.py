@@ -164,7 +164,7 @@ class Execution:
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
         """The tasks that read the plans. Files whose rows are read as they are have a task each; small ones are read together."""
-        remote = self.files.storage.remote
+        remote, shared = self.files.storage.remote, self.shared
         if remote:
             plans = prefetch_plans(plans, first_part, self.files, self.whole)
         joins = self.files.reads_whole and self.rows.shape.where is None
@@ -173,7 +173,7 @@ class Execution:
             if not by_file:
                 for plan, part in some:
                     left = plan.scans[part:]
-                    yield from self._tasks_of(plan, left) if self.shared is None else self._as_one(plan, left)
+                    yield from self._tasks_of(plan, left) if shared is None else self._as_one(plan, left, shared)
                 continue
             reader = self._reader
             scans = (
@@ -182,13 +182,13 @@ class Execution:
                 for scan in (self._prefetch(plan, plan.scans[part:]) if remote else plan.scans[part:])
             )
             for group in groups_of(scans) if joins else ((each,) for each in scans):
-                if len(group) > 1:
-                    yield self._in_common("together", group, partial(reader.read_together, group))
-                else:
-                    task = self._in_common("file", group, partial(reader.read, *group[0]))
-                    yield Inline(task) if self._is_tiny(group[0].scan.size) else task
+                alone = len(group) == 1
+                task: _Task = partial(reader.read, *group[0]) if alone else partial(reader.read_together, group)
+                if shared is not None:
+                    task = partial(read_shared, shared, "file" if alone else "together", group, task)
+                yield Inline(task) if alone and self._is_tiny(group[0].scan.size) else task
 
-    def _as_one(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
+    def _as_one(self, plan: ChangePlan, scans: Sequence[FileScan], shared: Reader[Scanned]) -> Iterator[_Task]:
         """The tasks of a version as one, because they pass rows to each other: so all of them are read by one of the sinks."""
         if not scans:
             return
@@ -197,12 +197,8 @@ class Execution:
         def task() -> Iterator[Scanned]:
             return run_in_order(self._tasks_of(plan, scans), workers=workers, ahead=1)
 
-        one = self._in_common("version", [PlannedScan(plan, scan) for scan in scans], task)
+        one = partial(read_shared, shared, "version", [PlannedScan(plan, scan) for scan in scans], task)
         yield Inline(one) if self._is_tiny(plan.size) else one
-
-    def _in_common(self, kind: str, scans: Sequence[PlannedScan], task: _Task) -> _Task:
-        """A task that other sinks may run too."""
-        return task if self.shared is None else partial(read_shared, self.shared, kind, scans, task)
 
     def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[FileScan]:
         """The scans of a plan. A remote store prefetches those that come some files later."""

@@ -29,8 +29,8 @@ import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
 from cdfd.delta.roaring import RowSet
-from cdfd.model.columns import CHANGE_TYPES, types_from_file
-from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.model.columns import CHANGE_TYPES, change_codes
+from cdfd.runtime.arrays import array_of
 from cdfd.scan.updates.equality import same
 
 INSERT, PRE_IMAGE, POST_IMAGE, DELETE = range(len(CHANGE_TYPES))
@@ -241,7 +241,7 @@ def codes_of(types: Iterable[pa.Array]) -> Iterator[Codes]:
     """The positions in `CHANGE_TYPES` of change types, batch by batch. DataError for a value that is no change type."""
     for column in types:
         if len(column):
-            yield to_numpy(types_from_file(column).indices)
+            yield change_codes(column)
 
 
 def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> Iterator[Codes]:
@@ -254,7 +254,7 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
     for types, key in batches:
         if not len(types):
             continue
-        codes = np.array(to_numpy(types_from_file(types).indices))
+        codes = np.array(change_codes(types))
         columns = [pa.concat_arrays([*before, now]) for before, now in zip(_each(last, len(key)), key, strict=True)]
         first = len(columns[0]) - len(codes)
         posts = np.flatnonzero(codes == POST_IMAGE)

@@ -21,13 +21,13 @@ import pyarrow as pa
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.plan.shape.compiler import Filter, compile_filter
 from cdfd.plan.shape.masks import Apply
 from cdfd.plan.shape.shape import Shape
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import POST_IMAGE, PRE_IMAGE
-from cdfd.scan.updates.whole_pairs import codes_in_pairs, codes_of_rows, pairs_of, with_codes
+from cdfd.scan.updates.whole_pairs import codes_in_pairs, pairs_of, with_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RowShaper:
                 rows = _filter(rows, columns.filter)
             if rows.num_rows and self.shape.excluded:
                 codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
-                rows = rows.filter(array_of(~np.isin(codes_of_rows(rows), codes)))
+                rows = rows.filter(array_of(~np.isin(change_codes(rows.column(CHANGE_TYPE)), codes)))
             return replace(batch, schema=columns.published, rows=columns(rows))
         except CdfdError as error:
             raise error.within(version=batch.plan.version) from None
@@ -100,7 +100,7 @@ class RowShaper:
 
 def _filter(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
     """The rows that satisfy a filter, with the change types that they have for a reader who sees no others."""
-    mask, codes = where.mask(rows), codes_of_rows(rows)
+    mask, codes = where.mask(rows), change_codes(rows.column(CHANGE_TYPE))
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
         return rows if mask.all() else rows.filter(array_of(mask))
     before = pairs_of(rows, codes)

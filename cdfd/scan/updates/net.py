@@ -19,10 +19,10 @@ from cdfd.model.columns import (
     CHANGE_TYPES,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    change_codes,
     change_schema,
-    types_from_file,
 )
-from cdfd.runtime.arrays import array_of, to_numpy
+from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.scan.updates.equality import Integers, hashes
 from cdfd.scan.updates.matching import Matched, by_key
@@ -59,7 +59,7 @@ class NetChanges:
         Raises:
             StorageError: they do not fit on the disk.
         """
-        types = to_numpy(types_from_file(batch.column(CHANGE_TYPE)).indices)
+        types = change_codes(batch.column(CHANGE_TYPE))
         rows = batch.select(self._rows.names)
         added = (types == INSERT) | (types == POST_IMAGE)
         for side, chosen in enumerate((~added, added)):

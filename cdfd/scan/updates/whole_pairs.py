@@ -17,7 +17,7 @@ from cdfd.model.columns import (
     CHANGE_TYPE,
     CHANGE_TYPES,
     COMMIT_VERSION,
-    types_from_file,
+    change_codes,
 )
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
@@ -72,7 +72,7 @@ def with_moves_apart(scanned: Scanned) -> Scanned:
 
 def without_lone_images(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows. Images that are in no pair become deletes and inserts."""
-    codes = codes_of_rows(rows)
+    codes = change_codes(rows.column(CHANGE_TYPE))
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
         return rows
     return with_codes(rows, codes_in_pairs(codes, pairs_of(rows, codes)))
@@ -90,7 +90,7 @@ def without_no_ops(rows: pa.RecordBatch) -> pa.RecordBatch:
     """
     if rows.num_rows < 2:
         return rows
-    before = pairs_of(rows, codes_of_rows(rows))
+    before = pairs_of(rows, change_codes(rows.column(CHANGE_TYPE)))
     if not len(before):
         return rows
     table = pa.Table.from_batches([rows]).select(rows.schema.names[: -len(CHANGE_COLUMNS)])
@@ -129,16 +129,15 @@ def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]
         yield empty
 
 
-def codes_of_rows(rows: pa.RecordBatch) -> Codes:
-    """The change types of rows, as positions in `CHANGE_TYPES`."""
-    return np.asarray(to_numpy(types_from_file(rows.column(CHANGE_TYPE)).indices))
-
-
 def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
     """The positions of pre-images that are directly followed by their post-images."""
+    pairs = np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE))
+    if not len(pairs):
+        return pairs
     ordinals, versions = to_numpy(rows.column(CHANGE_ORDINAL)), to_numpy(rows.column(COMMIT_VERSION))
-    adjacent = (np.diff(ordinals) == 1) & (np.diff(versions) == 0)
-    return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & adjacent)
+    following = (versions[pairs] == versions[pairs + 1]) & (ordinals[pairs + 1] - ordinals[pairs] == 1)
+    found: npt.NDArray[np.intp] = pairs[following]
+    return found
 
 
 def _are_pair(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:

@@ -15,10 +15,9 @@ from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema, to_arrow
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes, change_schema
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.runtime.arrays import to_numpy
 from cdfd.scan.image_order import DELETE, PRE_IMAGE
 from cdfd.scan.updates.net import NetChanges
 from cdfd.sinks.base import SnapshotNeededError
@@ -197,7 +196,7 @@ class MirrorDelivery(Adopting):
 
     async def _write_changes(self, rows: pa.RecordBatch) -> None:
         assert self._net is not None
-        types = to_numpy(types_from_file(rows.column(CHANGE_TYPE)).indices)
+        types = change_codes(rows.column(CHANGE_TYPE))
         self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
         with translate_errors("write the rows", self._uri):
             await asyncio.to_thread(self._net.add, rows)
