@@ -34,7 +34,6 @@ from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 from cdfd.scan.updates.spill import SpillSpace, spill_space
 from cdfd.scan.updates.whole_pairs import (
-    filled,
     matched_by_key,
     whole_pairs,
     with_moves_apart,
@@ -112,17 +111,12 @@ class Execution:
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
-        is_plain = self.rows.is_plain
-        batches = self._shape(plans, start, joined and is_plain)
-        return batches if is_plain else filled(batches)
-
-    def _shape(
-        self, plans: Iterable[ChangePlan], start: Position | None, joined: bool
-    ) -> Generator[ChangeBatch, None, None]:
         shape, drops = self.rows.shape, self.rows.drop_unchanged
+        joined = joined and self.rows.is_plain
         shaper = None if shape.is_plain else RowShaper(shape)
         # An update of a column that is read for the filter alone changes nothing that is published.
         narrowed = shape.where is not None and shape.columns is not None
+        empty: ChangeBatch | None = None
         for run in whole_pairs(self._number(plans, start)):
             for batch in (run,) if joined else run.by_version():
                 plan = batch.plan
@@ -133,7 +127,14 @@ class Execution:
                     batch = shaper.shape_batch(batch)
                 if drops or (narrowed and matched_by_key(plan)):
                     batch = replace(batch, rows=without_no_ops(batch.rows))
-                yield batch
+                # An empty batch is left out, but for the last one of a version: it says which ordinal follows.
+                if empty is not None and empty.plan.version != plan.version:
+                    yield empty
+                empty = None if batch.rows.num_rows else batch
+                if empty is None:
+                    yield batch
+        if empty is not None:
+            yield empty
 
     def _number(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
         """The rows that are read, with their change columns. Ordinals begin at 0 in each version after the first."""

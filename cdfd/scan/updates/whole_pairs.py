@@ -47,7 +47,8 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
                     continue
             if held is not None:
                 yield held
-            held = found if _type_at(found.rows, -1).startswith("update_pre") else None
+            last = str(found.rows.column(CHANGE_TYPE)[-1]) if found.rows.num_rows else ""
+            held = found if last.startswith("update_pre") else None
             if held is None:
                 yield found
     except CdfdError:
@@ -114,21 +115,6 @@ def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
     return rows.set_column(place, rows.schema.field(place), types.cast(rows.schema.field(place).type))
 
 
-def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
-    """The batches without empty ones, but for the last one of a version: it says which ordinal follows."""
-    empty: ChangeBatch | None = None
-    for found in batches:
-        if empty is not None and empty.plan.version != found.plan.version:
-            yield empty
-        empty = None
-        if found.rows.num_rows:
-            yield found
-        else:
-            empty = found
-    if empty is not None:
-        yield empty
-
-
 def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
     """The positions of pre-images that are directly followed by their post-images."""
     pairs = np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE))
@@ -142,15 +128,12 @@ def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
 
 def _are_pair(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
     """Whether the last row and the first row of two batches are images of one update."""
-    if not _type_at(after, 0).startswith("update_post") or not before.schema.equals(after.schema):
+    if not after.num_rows or not before.schema.equals(after.schema):
+        return False
+    if not str(after.column(CHANGE_TYPE)[0]).startswith("update_post"):
         return False
     last = before.num_rows - 1
     versions, ordinals = (
         (before.column(name)[last].as_py(), after.column(name)[0].as_py()) for name in (COMMIT_VERSION, CHANGE_ORDINAL)
     )
     return bool(versions[0] == versions[1] and ordinals[0] + 1 == ordinals[1])
-
-
-def _type_at(rows: pa.RecordBatch, row: int) -> str:
-    """The change type of a row; empty if there are no rows."""
-    return str(rows.column(CHANGE_TYPE)[row]) if rows.num_rows else ""

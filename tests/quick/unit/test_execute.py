@@ -22,6 +22,9 @@ from cdfd.model.columns import change_schema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.plan.row_options import RowOptions
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
@@ -146,6 +149,14 @@ class TestColumns:
         assert all_columns(OLD) is OLD
         assert named_columns(["N", "later"], OLD).names == ("n",)
         assert named_columns(["n", "m"], OLD).names == ("n", "m")
+
+
+def test_only_the_last_batch_of_a_version_may_be_empty() -> None:
+    """It says which ordinal follows, also if all rows of the version are left out."""
+    some = RowOptions(shape=Shape(where=parse_filter("n < 2")))
+    found = execution({"a": [1, 5, 1, 5], "b": [6]}, rows=some, batch_rows=1).batches([plan(3, "a"), plan(4, "b")])
+    counts = [(batch.plan.version, batch.rows.num_rows, batch.following) for batch in found]
+    assert counts == [(3, 1, 1), (3, 1, 3), (3, 0, 4), (4, 0, 1)]
 
 
 def test_as_many_threads_as_there_are_cores() -> None:

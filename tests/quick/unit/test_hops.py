@@ -9,8 +9,8 @@ from bench.hops import COMMITS, crossings, profile
 def test_commit_of_one_file_passes_few_functions(kind: str) -> None:
     hops = profile(COMMITS[kind])
     assert hops.found[-1].function == "Feed._note_delivery"
-    assert len(hops.found) <= 67
-    assert len(hops.chain) <= 33
+    assert len(hops.found) <= 43
+    assert len(hops.chain) <= 19
 
 
 @pytest.mark.parametrize("kind", COMMITS)

@@ -37,7 +37,7 @@ from cdfd.plan.shape.shape import Shape
 from cdfd.scan.execute import Execution
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.splits import ranges
-from cdfd.scan.updates.whole_pairs import filled, whole_pairs
+from cdfd.scan.updates.whole_pairs import whole_pairs
 from tests.support.change_rows import Row as Change
 from tests.support.change_rows import change_rows
 from tests.support.fold import META, bag, fold, row_of
@@ -64,7 +64,7 @@ def batches(rows: list[Change], cuts: list[int], gaps: set[int]) -> Iterator[Cha
 
 
 def shaped(shape: Shape, found: Iterator[ChangeBatch]) -> list[ChangeBatch]:
-    return list(filled(map(RowShaper(shape).shape_batch, whole_pairs(found))))
+    return list(map(RowShaper(shape).shape_batch, whole_pairs(found)))
 
 
 CHANGES = st.lists(

@@ -20,20 +20,15 @@ class RowGroup:
     Attributes:
         batches: the rows; all batches have the same schema.
         snapshot: whether they are live rows of a version.
-        version: version of the last row.
+        oldest, version: versions of the first and the last row.
         part: which ones of the live rows.
     """
 
     batches: list[pa.RecordBatch]
     snapshot: bool
+    oldest: int
     version: int
     part: SnapshotPart = SnapshotPart.MIDDLE
-
-    @property
-    def oldest(self) -> int:
-        """Version of the first row."""
-        place = self.batches[0].schema.get_field_index(COMMIT_VERSION)
-        return self.version if place < 0 else int(self.batches[0].column(place)[0].as_py())
 
     def rows(self) -> list[pa.RecordBatch]:
         """The rows as one batch, or as several if Arrow cannot concatenate them (dictionaries that differ within lists, or too many)."""
@@ -87,7 +82,9 @@ class Chunk:
             last.batches.append(batch)
             last.version = version
         else:
-            self.groups.append(RowGroup([batch], snapshot, version, part))
+            place = batch.schema.get_field_index(COMMIT_VERSION)
+            oldest = version if place < 0 else int(batch.column(place)[0].as_py())
+            self.groups.append(RowGroup([batch], snapshot, oldest, version, part))
         self._bytes += size
         self._rows += batch.num_rows
 
