@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from cdfd.encode.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka.client import batch_sender, kafka_python
+from cdfd.sinks.kafka.client import kafka_python, kafka_python_client
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
@@ -554,13 +554,13 @@ def test_the_installed_client_is_one_that_we_know_inside(broker: SharedBroker, n
     with closing(Opener("kafka-python", broker.bootstrap_servers, name)) as start:
         producer = start()
         assert isinstance(producer, KafkaPythonProducer)
-        assert batch_sender.incompatibilities(producer._client) == []
+        assert kafka_python.incompatibilities(producer._client) == []
 
 
 def test_a_client_that_we_do_not_know_inside_is_refused(
     broker: SharedBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_sender, "KNOWN_VERSION", "2.")
+    monkeypatch.setattr(kafka_python, "KNOWN_VERSION", "2.")
     settings = ProducerSettings({"bootstrap_servers": [broker.bootstrap_servers]}, f"cdfd.{name}")
     with pytest.raises(SinkError, match=rf"kafka-python {kafka.__version__}: it differs inside \(version") as refused:
         KafkaPythonProducer(settings)
@@ -573,7 +573,7 @@ def test_an_idle_producer_keeps_no_connection_and_continues_its_transactions(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_python, "IDLE_MS", 300)
+    monkeypatch.setattr(kafka_python_client, "IDLE_MS", 300)
     settings = ProducerSettings({"bootstrap_servers": [broker.bootstrap_servers]}, f"cdfd.{name}")
     topic, port = create(name), int(broker.bootstrap_servers.rpartition(":")[2])
     others = connections(port)

@@ -25,7 +25,7 @@ from cdfd.encode.formats import EncodingName, EnvelopeName, FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.model.columns import VersionColumns, constant_type
-from cdfd.sinks.kafka.client import batch_sender, topic_ids
+from cdfd.sinks.kafka.client import kafka_python, topic_ids
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
@@ -563,7 +563,7 @@ class TestTopicCreatedAgain:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(batch_sender, "METADATA_SECONDS", 0.0)
+        monkeypatch.setattr(kafka_python, "METADATA_SECONDS", 0.0)
         monkeypatch.setattr(topic_ids, "LOOKUP_SECONDS", 0.0)
         producer = PRODUCERS[client]
         place = Place(servers, name)

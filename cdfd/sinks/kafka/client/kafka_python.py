@@ -1,59 +1,99 @@
-"""The `Producer` port over kafka-python.
+"""The `Producer` port over kafka-python. Complete record batches are passed to its inside: its public interface takes one record at a time.
 
-Known defects of kafka-python 3.0.12, and the workarounds here:
+kafka-python collects records into batches per partition, in the accumulator. Its sender thread takes each batch, assigns producer id, epoch
+and sequence number, and sends it; a retry has the same numbers. Here a complete batch of ours is put into the accumulator, and is stamped
+once the sender assigns the numbers. `incompatibilities` checks that these private parts are as expected. If not, no producer opens.
+
+Known defects of kafka-python 3.0.12, and the workarounds here (others are in `kafka_python_client`):
 
 - It commits a transaction although a batch failed. So the commit begins once every answer has come, and none is an error.
 - `commit_transaction` and `abort_transaction` wait forever. Here they have deadlines.
 - It buffers without a limit. `InFlight` bounds the bytes in flight.
-- Until the markers of a transaction are written, a broker answers CONCURRENT_TRANSACTIONS to the next one, for a few milliseconds. The client
-  then sleeps for `retry_backoff_ms`, which is 100 by default and shorter here.
-- `close` raises and leaves the sender running while batches are in flight.
-- A request for a coordinator that refuses connections is lost: the sender then spins until the batch expires (`_retrying`).
 """
 
+import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from threading import Event, current_thread
 from typing import Any
 
 import kafka
 import numpy as np
-from kafka import KafkaProducer
-from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import (
+    BrokerResponseError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownError,
+)
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.producer.record_accumulator import RecordAccumulator
+from kafka.producer.sender import Sender
+from kafka.producer.transaction_manager import EndTxnHandler, TransactionManager
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.batch_sender import KNOWN_VERSION, BatchSender, incompatibilities
-from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translate
 from cdfd.sinks.kafka.client.in_flight import InFlight
-from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
-from cdfd.sinks.kafka.records.batches import Oversized, Partitions
+from cdfd.sinks.kafka.client.kafka_python_client import connect
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, known_id
+from cdfd.sinks.kafka.records.batches import Oversized, Partitions, RecordBatch, record_batches
 
 log = logging.getLogger("cdfd.kafka")
 
-IDLE_MS = 60_000
-"""Time without a request after which a connection is closed. A daemon has two or more for each table, and most tables are idle."""
-_RETRY_BACKOFF_MS = 3
-_RECONNECT_MS = 50
+KNOWN_VERSION = "3.0."
+_RECORD_FORMAT = 2
+# Requests for the end of a transaction that the coordinator fails to answer, a few milliseconds apart.
+_ENDINGS = 100
+# Bytes of batches after which to wake the sender.
+_WAKE_BYTES = 1 << 20
+
+METADATA_SECONDS = 10.0
+"""Age of metadata after which it is asked for again, to find topics that are created again. By itself the client does so after minutes."""
+_ANSWER_SECONDS = 1.0
 _LOOK_MS = 100
 """Time after which a thread that waits for metadata looks whether a batch has failed."""
-_REQUEST_BYTES = 8 << 20
+
+_ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
+_MANAGER_PARTS = (
+    "_enqueue_request",
+    "begin_abort",
+    "begin_commit",
+    "last_error",
+    "maybe_add_partition_to_transaction",
+)
+_HANDLER_PARTS = ("handle_response", "is_retry", "reenqueue")
+_METADATA_PARTS = ("request_update", "topic_id")
+_SENDER_PARTS = ("force_close", "join", "wakeup")
 
 
-class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
-    """A producer that only `close` ends.
+def incompatibilities(client: KafkaProducer) -> list[str]:
+    """The private parts of kafka-python that differ from the expectations of `KafkaPythonProducer`."""
+    accumulator, sender = getattr(client, "_accumulator", None), getattr(client, "_sender", None)
+    manager = getattr(client, "_transaction_manager", None)
+    methods = {name for name in dir(MemoryRecordsBuilder) if not name.startswith("_")}
+    checks = {
+        f"version {kafka.__version__}": kafka.__version__.startswith(KNOWN_VERSION),
+        "accumulator": isinstance(accumulator, RecordAccumulator) and _has(accumulator, _ACCUMULATOR_PARTS),
+        "record format": getattr(accumulator, "config", {}).get("message_version") == _RECORD_FORMAT,
+        "metadata": _has(getattr(client, "_metadata", None), _METADATA_PARTS),
+        "sender": isinstance(sender, Sender) and _has(sender, _SENDER_PARTS),
+        "transaction manager": isinstance(manager, TransactionManager) and _has(manager, _MANAGER_PARTS),
+        "end of a transaction": _has(EndTxnHandler, _HANDLER_PARTS),
+        "batch": list(inspect.signature(ProducerBatch).parameters) == ["tp", "records", "now"],
+        "records of a batch": methods <= set(dir(_FinishedRecords)),
+    }
+    return [part for part, fits in checks.items() if not fits]
 
-    kafka-python's own closes itself once more in its destructor and at the end of the process. If the broker hangs, that waits for a second,
-    and prints a traceback.
-    """
 
-    def __del__(self) -> None:
-        return
-
-    def _cleanup_factory(self) -> Callable[[], None]:
-        return lambda: None
+def _has(thing: object, names: tuple[str, ...]) -> bool:
+    return all(hasattr(thing, name) for name in names)
 
 
 class KafkaPythonProducer(Producer):
@@ -71,14 +111,20 @@ class KafkaPythonProducer(Producer):
     def __init__(self, settings: ProducerSettings) -> None:
         super().__init__(settings)
         self._in_flight = InFlight(settings.in_flight, settings.timeout)
-        self._client = _connect(settings)
+        self._client = connect(settings)
         if differences := incompatibilities(self._client):
             self._client.close(settings.closing_timeout)
             raise SinkError(
                 f"cdfd cannot use kafka-python {kafka.__version__}: it differs inside ({', '.join(differences)})",
                 hint=f"Install kafka-python {KNOWN_VERSION}*: cdfd hands whole batches to its private parts",
             )
-        self._transport = BatchSender(self._client, settings.batching, self._in_flight)
+        self._accumulator = self._client._accumulator
+        self._manager = self._client._transaction_manager
+        self._sender = self._client._sender
+        self._metadata = self._client._metadata
+        self._asked = time.monotonic()
+        self._unannounced = 0
+        _ask_again(self._manager)
 
     def _init_transactions(self) -> None:
         self._client.init_transactions()
@@ -90,7 +136,25 @@ class KafkaPythonProducer(Producer):
         unknown = set(used) - self._partitions_of(topic)
         if unknown:
             raise SinkError(f"topic {topic} has no partition {min(unknown)}")
-        return self._transport.send(topic, partitions, records, timestamp, more=more)
+        oversized = []
+        for partition, item in record_batches(records, partitions, timestamp, self._settings.batching):
+            if isinstance(item, Oversized):
+                oversized.append(item)
+                continue
+            size = len(item.data)
+            # Waking the sender switches threads, so it is not done for each batch. But it must send before more bytes may be in flight.
+            if self._unannounced >= _WAKE_BYTES or not self._in_flight.has_room(size):
+                self._wake()
+            self._in_flight.add(size)
+            try:
+                self._append(TopicPartition(topic, partition), item)
+            except Exception:
+                self._in_flight.settle(size, None)
+                raise
+            self._unannounced += size
+        if not more:
+            self._wake()
+        return oversized
 
     def _partitions_of(self, topic: str) -> set[int]:
         """Wait for the topic's metadata, but not once a batch has failed: after some failures, the client does not request any."""
@@ -112,19 +176,75 @@ class KafkaPythonProducer(Producer):
         finally:
             self._client.config["max_block_ms"] = longest
 
+    def _append(self, partition: TopicPartition, batch: RecordBatch) -> None:
+        """Does what `RecordAccumulator.append` does for a new batch."""
+        if self._transactional:
+            self._manager.maybe_add_partition_to_transaction(partition)
+        finished = _FinishedBatch(partition, _FinishedRecords(batch))
+        finished.produce_future.add_both(partial(self._settle, partition, batch))
+        self._accumulator._appends_in_progress.increment()
+        try:
+            with self._accumulator._tp_lock(partition):
+                if self._accumulator._closed:
+                    raise IllegalStateError("the producer is closed")
+                self._accumulator._batches[partition].append(finished)
+                self._accumulator._incomplete.add(finished)
+        finally:
+            self._accumulator._appends_in_progress.decrement()
+
+    def _settle(self, partition: TopicPartition, batch: RecordBatch, answer: Any) -> None:
+        """Callback of the sender thread for an acknowledged or failed batch. `answer`: an error, or a tuple with the records' errors."""
+        error = answer if isinstance(answer, Exception) else _error_of(answer[2], batch.count)
+        doing = f"deliver to partition {partition.partition} of topic {partition.topic}"
+        self._in_flight.settle(len(batch.data), None if error is None else translate(error, doing))
+        if isinstance(error, InvalidProducerEpochError) and self._transactional:
+            # The client would now request a new epoch, and brokers before 2.7 grant it. That would fence the producer that fenced this one.
+            self._sender.force_close()
+
+    def _wake(self) -> None:
+        """Tell the sender to look for work."""
+        self._unannounced = 0
+        self._sender.wakeup()
+
     def topic_id(self, topic: str) -> str | None:
-        """See the port."""
-        return self._transport.topic_id(topic)
+        """The id of a topic that records were sent to; see the port. Waits for newer metadata if it has not asked for some seconds."""
+        if time.monotonic() - self._asked > METADATA_SECONDS:
+            self._asked = time.monotonic()
+            answered = Event()
+            self._metadata.request_update().add_both(lambda _: answered.set())
+            self._sender.wakeup()
+            answered.wait(_ANSWER_SECONDS)
+        return known_id(self._metadata.topic_id(topic))
 
     def _flush(self) -> None:
-        self._transport.flush()
+        self._wake()
+        self._in_flight.wait_for_all()
 
     def _commit(self) -> None:
-        self._transport.commit(self._settings.timeout)
+        # The sender begins the commit when it gets the last answer.
+        ending: list[Any] = []
+        self._wake()
+        self._in_flight.wait_for_all(lambda: ending.append(self._begin_commit()))
+        (begun,) = ending
+        if isinstance(begun, Exception):
+            raise begun
+        _wait(begun, self._settings.timeout)
+
+    def _begin_commit(self) -> Any:
+        """Begin the commit, in the sender's thread or in that of the caller. The result to wait for, or an error."""
+        try:
+            return self._manager.begin_commit()
+        except KafkaError as error:
+            return error
+        finally:
+            if current_thread() is not self._sender:
+                self._wake()
 
     def _abort(self, timeout: float) -> None:
         if self._transactional and not self._is_forgotten:
-            self._transport.abort(timeout)
+            begun = self._manager.begin_abort()
+            self._wake()
+            _wait(begun, timeout)
         if not self._in_flight.settled(timeout):
             self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")
 
@@ -132,65 +252,126 @@ class KafkaPythonProducer(Producer):
         self._in_flight.forget_failures()
 
     def _disconnect(self, timeout: float) -> None:
-        self._transport.stop(timeout)
+        # The sender does not wait for responses: batches in flight fail.
+        self._sender.force_close()
+        self._sender.join(timeout)
         try:
             self._client.close(timeout)
         except KafkaError as error:
             log.warning("the Kafka client did not end within %g seconds: %s", timeout, error)
 
     def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
-        return translate(self._transport.cause(error), doing)
+        return translate(self._cause(error), doing)
 
     def _reason(self, error: Exception) -> str:
-        return str(self._transport.cause(error))
+        return str(self._cause(error))
+
+    def _cause(self, error: Exception) -> Exception:
+        """The original error. Every call after a fatal error fails with a text about it."""
+        last: Exception | None = self._manager.last_error
+        return error if last is None or isinstance(error, BrokerResponseError) else last
 
 
-def _connect(settings: ProducerSettings) -> KafkaProducer:
-    """A client that has met a broker."""
-    with network(settings.connection) as connection:
-        made = connection.pop("kafka_client")
-        options = connection | _options(settings)
-        return _Client(**options, kafka_client=lambda **given: _retrying(made(**given)))
+def _ask_again(manager: TransactionManager) -> None:
+    """Let the manager repeat the end of a transaction that the coordinator answers with UNKNOWN_SERVER_ERROR.
 
-
-def _retrying(client: Any) -> Any:
-    """A network client that says of an unreachable node that it is not ready.
-
-    The sender loses the request that it was about to send where `await_ready` raises. Where it returns False, the sender looks the
-    coordinator up again and retries the request.
+    The coordinator gives this answer if the request comes at the moment at which another producer fences this one. A new producer would
+    fence that one in turn. The next answer says whether this producer is fenced.
     """
-    connect = client.await_ready
+    enqueue = manager._enqueue_request
 
-    def await_ready(node: Any, **waiting: Any) -> bool:
-        try:
-            return bool(connect(node, **waiting))
-        except KafkaConnectionError:
-            client.poll(timeout_ms=_RECONNECT_MS)
-            return False
+    def enqueue_asking(handler: Any) -> None:
+        if isinstance(handler, EndTxnHandler) and not handler.is_retry:
+            handler.handle_response = partial(_on_answer, handler, handler.handle_response, iter(range(_ENDINGS - 1)))
+        enqueue(handler)
 
-    client.await_ready = await_ready
-    return client
+    manager._enqueue_request = enqueue_asking
 
 
-def _options(settings: ProducerSettings) -> dict[str, Any]:
-    timeout_ms = int(settings.timeout * 1000)
-    options = {
-        "acks": "all",
-        "enable_idempotence": True,
-        "allow_auto_create_topics": False,
-        "linger_ms": 0,
-        "max_request_size": max(_REQUEST_BYTES, settings.batching.limit),
-        "bootstrap_timeout_ms": timeout_ms,
-        "max_block_ms": timeout_ms,
-        "delivery_timeout_ms": timeout_ms,
-        "request_timeout_ms": timeout_ms // 3,
-        "retry_backoff_ms": _RETRY_BACKOFF_MS,
-        "connections_max_idle_ms": IDLE_MS,
-        "metrics_enabled": False,
-    }
-    if settings.transactional_id is not None:
-        options |= {
-            "transactional_id": settings.transactional_id,
-            "transaction_timeout_ms": int(settings.transaction_timeout * 1000),
-        }
-    return options
+def _on_answer(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:
+    """Callback of the sender thread for the answer to the end of a transaction."""
+    if response.error_code == UnknownError.errno and next(attempts, None) is not None:
+        handler.reenqueue()
+    else:
+        handle(response)
+
+
+def _wait(ending: Any, timeout: float) -> None:
+    """Wait for the end of a transaction. The public methods would wait forever."""
+    if not ending.wait(timeout_ms=timeout * 1000):
+        raise KafkaTimeoutError(f"no answer within {timeout:g} seconds")
+
+
+def _error_of(errors_by_record: Any, count: int) -> Exception | None:
+    """The error of a batch. The broker may report an error for some of its records, which makes the others fail too."""
+    if errors_by_record is None:
+        return None
+    errors: list[Exception] = [errors_by_record(number) for number in range(count)]
+    return next((error for error in errors if isinstance(error, BrokerResponseError)), errors[0])
+
+
+class _FinishedBatch(ProducerBatch):  # type: ignore[misc]  # kafka-python has no types
+    """A complete batch."""
+
+    @property
+    def record_count(self) -> int:
+        """Always 1, so that the sender does not split the batch.
+
+        If the broker finds a batch too large, the sender splits it into batches of its own, whose results would be unknown here. Sequence
+        numbers come from `_FinishedRecords`.
+        """
+        return 1
+
+
+class _FinishedRecords:
+    """The records of a complete batch, with the interface of `MemoryRecordsBuilder` that the accumulator and the sender use."""
+
+    producer_id = producer_epoch = base_sequence = -1
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self._batch = batch
+        self._closed = False
+
+    def append(self, *_: Any) -> None:
+        """Refuses the record, as a full batch does."""
+
+    def skip(self, offsets_to_skip: int) -> None:
+        """Only kafka-python's own tests call this."""
+        raise IllegalStateError("a finished batch cannot be changed")
+
+    def set_producer_state(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
+    ) -> None:
+        """Called once, before the batch is first sent. A retry must send the same bytes, so that the broker detects the duplicate."""
+        if self._closed:
+            raise IllegalStateError("the batch was sent before")
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
+        self._batch.stamp(producer_id, producer_epoch, base_sequence, transactional=is_transactional)
+
+    def close(self) -> None:
+        """Called before each attempt to send, and when the batch fails."""
+        self._closed = True
+
+    def is_full(self) -> bool:
+        """Always true, so that the sender sends the batch at once."""
+        return True
+
+    def next_offset(self) -> int:
+        """The number of sequence numbers that the batch uses."""
+        return self._batch.count
+
+    def size_in_bytes(self) -> int:
+        """The size of the batch on the wire."""
+        return len(self._batch.data)
+
+    def compression_rate(self) -> float:
+        """Used for metrics, which are off."""
+        return 1.0
+
+    def buffer(self) -> bytearray:
+        """The batch on the wire."""
+        return self._batch.data
+
+    def records(self) -> MemoryRecords:
+        """The records, for iteration."""
+        return MemoryRecords(self._batch.data)

@@ -1,0 +1,87 @@
+"""A client of kafka-python: connected, with the settings of a producer, and with workarounds that no producer has to know.
+
+- `close` raises and leaves the sender running while batches are in flight. Only the producer's own `close` ends the client.
+- A request for a coordinator that refuses connections is lost: the sender then spins until the batch expires (`_retrying`).
+- Until the markers of a transaction are written, a broker answers CONCURRENT_TRANSACTIONS to the next one, for a few milliseconds. The client
+  then sleeps for `retry_backoff_ms`, which is 100 by default and shorter here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaConnectionError
+
+from cdfd.sinks.kafka.client.connection import network
+from cdfd.sinks.kafka.client.producer import ProducerSettings
+
+IDLE_MS = 60_000
+"""Time without a request after which a connection is closed. A daemon has two or more for each table, and most tables are idle."""
+_RETRY_BACKOFF_MS = 3
+_RECONNECT_MS = 50
+_REQUEST_BYTES = 8 << 20
+
+
+class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
+    """A producer that only `close` ends.
+
+    kafka-python's own closes itself once more in its destructor and at the end of the process. If the broker hangs, that waits for a second,
+    and prints a traceback.
+    """
+
+    def __del__(self) -> None:
+        return
+
+    def _cleanup_factory(self) -> Callable[[], None]:
+        return lambda: None
+
+
+def connect(settings: ProducerSettings) -> KafkaProducer:
+    """A client that has met a broker."""
+    with network(settings.connection) as connection:
+        made = connection.pop("kafka_client")
+        options = connection | _options(settings)
+        return _Client(**options, kafka_client=lambda **given: _retrying(made(**given)))
+
+
+def _retrying(client: Any) -> Any:
+    """A network client that says of an unreachable node that it is not ready.
+
+    The sender loses the request that it was about to send where `await_ready` raises. Where it returns False, the sender looks the
+    coordinator up again and retries the request.
+    """
+    connect = client.await_ready
+
+    def await_ready(node: Any, **waiting: Any) -> bool:
+        try:
+            return bool(connect(node, **waiting))
+        except KafkaConnectionError:
+            client.poll(timeout_ms=_RECONNECT_MS)
+            return False
+
+    client.await_ready = await_ready
+    return client
+
+
+def _options(settings: ProducerSettings) -> dict[str, Any]:
+    timeout_ms = int(settings.timeout * 1000)
+    options = {
+        "acks": "all",
+        "enable_idempotence": True,
+        "allow_auto_create_topics": False,
+        "linger_ms": 0,
+        "max_request_size": max(_REQUEST_BYTES, settings.batching.limit),
+        "bootstrap_timeout_ms": timeout_ms,
+        "max_block_ms": timeout_ms,
+        "delivery_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms // 3,
+        "retry_backoff_ms": _RETRY_BACKOFF_MS,
+        "connections_max_idle_ms": IDLE_MS,
+        "metrics_enabled": False,
+    }
+    if settings.transactional_id is not None:
+        options |= {
+            "transactional_id": settings.transactional_id,
+            "transaction_timeout_ms": int(settings.transaction_timeout * 1000),
+        }
+    return options
