@@ -1,18 +1,14 @@
 """One monitor for several, and the monitors of a table as configured."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.telemetry.lineage import lineage
-from cdfd.deliver.monitor import Monitor, ResnapshotProgress
-from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError
-from cdfd.model.control import Pause
-from cdfd.model.position import Position
-from cdfd.model.version import Version
+from cdfd.deliver.monitor import Monitor
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.configured import connector
 
@@ -23,95 +19,26 @@ class Monitors(Monitor):
     def __init__(self, *monitors: Monitor) -> None:
         self._monitors = monitors
 
-    def started(self, position: Position) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.started(position)
-
-    def found_version(self, newest: int) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.found_version(newest)
-
-    def at_tip(self, listed: int = -1) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.at_tip(listed)
-
-    def retained(self, retention: Retention) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.retained(retention)
-
-    def undelivered_since(self, ms: int) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.undelivered_since(ms)
-
-    def oldest_pending(self, version: Version) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.oldest_pending(version)
-
-    def waiting(self, waits: bool) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.waiting(waits)
-
-    def stage(self, name: str, seconds: float) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.stage(name, seconds)
-
-    def committed(
-        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
-    ) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.committed(following, versions, rows, bytes_read)
-
-    def aborted(self) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.aborted()
-
-    def recorded(self, version: int) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.recorded(version)
-
-    def error(self, error: CdfdError) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.error(error)
-
-    def failed(self, error: CdfdError, retry_in: float | None) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.failed(error, retry_in)
-
     def tolerates(self) -> bool:
         """See `Monitor`."""
         return any(each.tolerates() for each in self._monitors)
 
-    def paused(self, pause: Pause | None) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.paused(pause)
-
-    def resnapshot(self, progress: ResnapshotProgress | None) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.resnapshot(progress)
-
-    def stopped(self) -> None:
-        """See `Monitor`."""
-        for each in self._monitors:
-            each.stopped()
-
     def urgency(self) -> float | None:
         """See `Monitor`."""
         return next((urgency for each in self._monitors if (urgency := each.urgency()) is not None), None)
+
+
+def _pass_on(event: str) -> Callable[..., None]:
+    def pass_on(self: Monitors, *values: Any, **named: Any) -> None:
+        for each in self._monitors:
+            getattr(each, event)(*values, **named)
+
+    return pass_on
+
+
+for _event in vars(Monitor).keys() - vars(Monitors).keys():
+    if not _event.startswith("_"):
+        setattr(Monitors, _event, _pass_on(_event))
 
 
 @asynccontextmanager
