@@ -144,15 +144,12 @@ class KafkaSignals:
         return first if known is None else None
 
     def _poll(self) -> Sequence[Signal]:
-        consumer = self._open_consumer()
+        consumer = self._consumer
+        if consumer is None:
+            raise SinkError("the topic of signals is closed")
         with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
             found = consumer.poll(timeout_ms=200).get(self._partition, ())
         return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in found]
-
-    def _open_consumer(self) -> KafkaConsumer:
-        if self._consumer is None:
-            raise SinkError("the topic of signals is closed")
-        return self._consumer
 
     def _close(self) -> None:
         if self._consumer is not None:

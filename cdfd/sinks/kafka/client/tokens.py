@@ -83,17 +83,14 @@ class Tokens:
         asked = time.monotonic()
         with self._lock:
             now, token = time.time(), self._token
-            if token is not None and (self._is_young(token, now) or self._waits_for_retry(token, now)):
-                return token
+            if token is not None and self._cached:
+                is_young = now < token.since + (token.expires - token.since) * _RENEWED_AFTER
+                waits = now < token.expires and time.monotonic() < self._failed_at + _RETRY_SECONDS
+                if is_young or waits:
+                    return token
             if self._failure is not None and self._failed_at >= asked - _FAILURE_SECONDS:
                 raise self._failure
             return self._renew(token, now)
-
-    def _is_young(self, token: Token, now: float) -> bool:
-        return self._cached and now < token.since + (token.expires - token.since) * _RENEWED_AFTER
-
-    def _waits_for_retry(self, token: Token, now: float) -> bool:
-        return self._cached and now < token.expires and time.monotonic() < self._failed_at + _RETRY_SECONDS
 
     def _renew(self, token: Token | None, now: float) -> Token:
         try:

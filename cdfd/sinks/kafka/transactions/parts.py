@@ -77,7 +77,11 @@ async def deliver(
         except FencedError as error:
             took = time.monotonic() - began
             if took >= place.transaction_timeout:
-                raise _too_long(place, position, took) from error
+                raise SinkError(
+                    f"a part ({place.delivery_name}) was not delivered within {took:.0f} s, and Kafka aborted its transaction",
+                    version=position.version,
+                    hint=f"Raise sink.transaction_timeout, which is {place.transaction_timeout:g} s",
+                ) from error
             found = await _wait_for_other_attempt(place, job)
             if found is not None:
                 return found
@@ -114,11 +118,3 @@ async def _wait_for_other_attempt(place: Destination, job: str) -> Counts | None
             return found
         await asyncio.sleep(_POLL_SECONDS)
     return None
-
-
-def _too_long(place: Destination, position: Position, took: float) -> SinkError:
-    return SinkError(
-        f"a part ({place.delivery_name}) was not delivered within {took:.0f} s, and Kafka aborted its transaction",
-        version=position.version,
-        hint=f"Raise sink.transaction_timeout, which is {place.transaction_timeout:g} s",
-    )

@@ -24,7 +24,7 @@ from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer,
 from cdfd.sinks.kafka.progress.positions import last_progress, progress_end, start_transactions
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
-from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
+from cdfd.sinks.kafka.progress.topics import tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
@@ -272,16 +272,23 @@ def _open(destination: Destination, make_producer: MakeProducer, takeover: _Take
     with TopicAdmin(destination.connection, timeout=min(destination.timeout, CONNECT_SECONDS)) as admin:
         existing = admin.find([destination.topic])
         found = admin.ensure(destination.needed())
-        facts = _facts(destination, found[destination.topic])
-        codec = found[destination.topic].config.get("compression.type", "producer")
+        topic = found[destination.topic]
+        limit = topic.max_message_bytes or Batching().limit
+        with_tombstones = destination.keyed and tombstones(destination.tombstones, topic)
+        facts = TopicFacts(topic.partitions, with_tombstones, limit, topic.id)
+        codec = topic.config.get("compression.type", "producer")
         settings = destination.producer_settings(Batching.for_topic(destination.compression, facts.limit, codec))
         producer = make_producer(settings)
         try:
             takeover.begin()
             start_transactions(producer, admin)
             progress = last_progress(destination, admin) if destination.exactly_once else None
-            if progress is not None and (not existing or _is_another(facts, destination.topic, progress)):
-                _warn_of_lost_topic(destination, progress.position)
+            if progress is not None:
+                # Whether the topic is not the one of this name that has the rows before the position.
+                known = progress.topic
+                same_name = known.get("name") == destination.topic and facts.id is not None
+                if not existing or (same_name and known.get("id") != facts.id):
+                    _warn_of_lost_topic(destination, progress.position)
         except BaseException:
             producer.close()
             raise
@@ -294,12 +301,6 @@ def _close_unused(opening: Future[_Opened]) -> None:
         opening.result().producer.close()
 
 
-def _is_another(facts: TopicFacts, name: str, progress: Progress) -> bool:
-    """Whether the topic is not the one of this name that has the rows before the position."""
-    known = progress.topic
-    return known.get("name") == name and facts.id is not None and known.get("id") != facts.id
-
-
 def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
     """Warn that the topic was deleted, by whomever, although the position says that rows were delivered."""
     log.warning(
@@ -309,11 +310,4 @@ def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
         position.version,
         destination.table,
         extra={"table": destination.table, "version": position.version},
-    )
-
-
-def _facts(destination: Destination, found: ExistingTopic) -> TopicFacts:
-    limit = found.max_message_bytes or Batching().limit
-    return TopicFacts(
-        found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit, found.id
     )
