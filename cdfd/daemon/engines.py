@@ -5,7 +5,7 @@ The daemon's own loops hand large versions to an `Engine`; with `engine.kind: sp
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +55,7 @@ class Embedded:
 
     def jobs(self, admission: Admission) -> AbstractAsyncContextManager[Engine]:
         """The engine of large versions, released at the end. Raises what `check` does."""
-        return _embedded_engine(admission)
+        return nullcontext(EmbeddedEngine(admission))
 
     def loops(self, path: Path, clock: Clock) -> AbstractAsyncContextManager[OpenLoop] | None:
         """Opens the loops of tables, and releases them at the end; None for the daemon's own. `path` is the configuration file."""
@@ -108,11 +108,6 @@ def require_spark() -> None:
     """`ConfigError` where PySpark is not installed."""
     if find_spec("pyspark") is None:
         raise ConfigError("Spark is wanted, and PySpark is not installed", hint="pip install 'cdfd[spark]'")
-
-
-@asynccontextmanager
-async def _embedded_engine(admission: Admission) -> AsyncIterator[Engine]:
-    yield EmbeddedEngine(admission)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from cdfd.config.settings import Settings
 from cdfd.errors import MissingFileError
 from cdfd.log.table import Table
 from cdfd.scan.execute import Execution
-from cdfd.scan.scans import OnMissingFile, raise_missing
+from cdfd.scan.scans import raise_missing
 from cdfd.scan.updates.refined import refined_versions
 from cdfd.scan.updates.spill import spill_space
 
@@ -51,16 +51,12 @@ def execution(config: Settings, opened: Table, table: settings.Table, workers: i
         rows,
         workers=workers,
         batch_rows=BATCH_ROWS,
-        on_missing=_on_missing(table),
+        on_missing=_skip if table.on_missing_file == "skip" else raise_missing,
         whole=table.columns is None,
         space=spill_space(config.spill.path, config.spill.max_bytes),
         refined=refined_versions(table.uri, config.address(table.name)),
         keeps_moves=config.sink is not None and config.sink.has_topics and not rows.shape.excluded,
     )
-
-
-def _on_missing(table: settings.Table) -> OnMissingFile:
-    return _skip if table.on_missing_file == "skip" else raise_missing
 
 
 def _skip(error: MissingFileError) -> None:

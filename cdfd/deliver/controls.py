@@ -89,7 +89,10 @@ class Controls:
         paused = False
         while not self.stop.is_set():
             while not self.stop.is_set() and (request := self.mailbox.first) is not None:
-                await self._carry_out(request)
+                try:
+                    await self._accomplish(request)
+                except Refused as error:
+                    self.mailbox.refuse(error)
             pause = self.control.paused
             self.monitor.paused(pause)
             if pause is None or self.stop.is_set():
@@ -101,12 +104,6 @@ class Controls:
             with suppress(CdfdError):  # the log matters once the table is resumed
                 self.monitor.found_version(await self.table.log.latest_version())
             await self.clock.wait(self.interrupt, LOOK_SECONDS)
-
-    async def _carry_out(self, request: Request) -> None:
-        try:
-            await self._accomplish(request)
-        except Refused as error:
-            self.mailbox.refuse(error)
 
     async def _accomplish(self, request: Request) -> None:
         if self._sink is None:
@@ -191,7 +188,10 @@ class Controls:
     async def _move(self, request: Request) -> None:
         known, version = await self._position(), request.version
         try:
-            following = await self._following(version)
+            newest = (await self.table.log.header()).version
+            if version > newest:
+                raise LogError(f"there is no version {version}; the newest is {newest}")
+            following = await position_after(self.table, version, known)
             await self.store(replace(self.control, snapshot=None).remember(request.id), following)
         except FencedError:
             raise
@@ -203,13 +203,6 @@ class Controls:
             self.recorder.delivered(version, following.table_id, following.digest)
         message = f"{request.table} is moved from version {known.version} to version {version + 1}"
         self.mailbox.accomplish("MOVED", message, version=version + 1, before=known.version)
-
-    async def _following(self, version: int) -> Position:
-        """The position after a version, from which the loop can continue."""
-        header = await self.table.log.header()
-        if version > header.version:
-            raise LogError(f"there is no version {version}; the newest is {header.version}")
-        return await position_after(self.table, version, await self._position())
 
     async def _position(self) -> Position:
         position = await self.sink.last_position()

@@ -152,24 +152,24 @@ class Feed:
         self.mailbox.open()
         stopping = asyncio.create_task(self._controls.watch_stop())
         try:
-            await self._run_recorded()
+            if self.recorder is None:
+                await self._run()
+            else:
+                # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
+                await beside(self.recorder.run(), self._run())
+                await self.recorder.finish()
         finally:
             stopping.cancel()
             await asyncio.wait((stopping,))
-
-    async def _run_recorded(self) -> None:
-        if self.recorder is None:
-            await self._run()
-            return
-        # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
-        await beside(self.recorder.run(), self._run())
-        await self.recorder.finish()
 
     async def _run(self) -> None:
         known = await self.sink.last_position()
         if known is not None:
             if self._controls.control.paused is not None:
-                await self._report_paused(known)
+                # Clean-up does not wait for a table that is paused from the start: its retention is reported, too.
+                with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
+                    self._note_retention(await self.table.log.header())
+                await self._begin_at(known)
             await self._controls.obey()  # a table that fails further on can be paused, too
         begun = await self._start()
         if begun is None:
@@ -215,12 +215,6 @@ class Feed:
         except CdfdError:
             return  # the stream reads the same log and raises the better error
         self.monitor.undelivered_since(since_ms)
-
-    async def _report_paused(self, position: Position) -> None:
-        """Report the position of a table that is paused from the start, and its retention: clean-up does not wait for it."""
-        with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
-            self._note_retention(await self.table.log.header())
-        await self._begin_at(position)
 
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""
@@ -323,7 +317,7 @@ class Feed:
             while (burst := await self._next(ready, position, again)) is not None:
                 while burst:
                     clear = len(burst) if again is None else await again.clear(burst, position)
-                    if self._interrupted or not clear:
+                    if self._controls.is_set() or not clear:
                         return
                     self._note_schema(burst[0])
                     self._note_retention(stream.header)
@@ -347,11 +341,6 @@ class Feed:
         await found.begin(position, stream, self.tailer)
         return found if found.active else None
 
-    @property
-    def _interrupted(self) -> bool:
-        """Whether the loop has to end: to stop, or to carry out requests."""
-        return self._controls.is_set()
-
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
         """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
         self._log("snapshot of version %d started", position.version, position)
@@ -366,7 +355,7 @@ class Feed:
         extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
         logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
         following = self._note_delivery([version])
-        return None if self._interrupted else following
+        return None if self._controls.is_set() else following
 
     async def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
@@ -407,7 +396,7 @@ class Feed:
         following = asyncio.ensure_future(anext(ready))
         idle, interrupt = map(asyncio.ensure_future, (self.tailer.idle.wait(), self.mailbox.interrupt.wait()))
         try:
-            while again is not None and again.active and not self._interrupted:
+            while again is not None and again.active and not self._controls.is_set():
                 if not await again.step(position) or following.done():
                     break
             await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)

@@ -133,7 +133,8 @@ class LargeVersions:
         else:
             raise self._other_cut(known)
         begins = "is delivered" if known is None else "goes on"
-        log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
+        extra = {"table": self.table, "version": position.version, "part": position.part}
+        log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=extra)
         assignment = replace(assignment, job=job)
         delivered: list[Delivered] = []
         for stage in stages(splits):
@@ -185,6 +186,3 @@ class LargeVersions:
             for future in (working, stopped):
                 future.cancel()
             await asyncio.gather(working, stopped, return_exceptions=True)
-
-    def _about(self, position: Position) -> dict[str, object]:
-        return {"table": self.table, "version": position.version, "part": position.part}

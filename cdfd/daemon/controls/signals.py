@@ -163,16 +163,14 @@ class SignalReader:
         except Refused as error:
             self._controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
             return
-        requests = [each if each.table is None else self._with_sink(each, each.table) for each in requests]
-        ours = [each for each in requests if not self._shares_tables or self._is_ours(each)]
+        # A request for a table by its name alone is one for the sink that has the topic.
+        requests = [
+            each if each.table is None or "@" in each.table else replace(each, table=self._address(each.table))
+            for each in requests
+        ]
+        known = (None, *self._controller.tables)
+        ours = [each for each in requests if not self._shares_tables or each.table in known]
         await asyncio.gather(*map(self._controller.submit, ours))
-
-    def _with_sink(self, request: Request, table: str) -> Request:
-        """A request for a table by its name alone is one for the sink that has the topic."""
-        return request if "@" in table else replace(request, table=self._address(table))
-
-    def _is_ours(self, request: Request) -> bool:
-        return request.table is None or request.table in self._controller.tables
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.tasks import background
 
@@ -115,17 +114,17 @@ class History:
     def sample(self) -> None:
         """Take a sample of every table. Takes about 30 microseconds for each."""
         monitors = self._status.tables()
-        samples = [self._sample(monitor) for monitor in monitors]
+        samples = []
+        for monitor in monitors:
+            reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.name, 0)
+            slowest = monitor.activity.take_slowest()
+            samples.append(Sample(reading.lag_seconds, reading.lag_versions, rows / SECONDS, slowest))
         rings = {monitor.name: self.table(monitor.name) for monitor in monitors}
         for ring, sample in zip(rings.values(), samples, strict=True):
             ring.add(sample)
         self._tables = rings  # without tables that are gone
         self._rows = {monitor.name: monitor.rows for monitor in monitors}
         self._all.add(_together(samples))
-
-    def _sample(self, monitor: TableMonitor) -> Sample:
-        reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.name, 0)
-        return Sample(reading.lag_seconds, reading.lag_versions, rows / SECONDS, monitor.activity.take_slowest())
 
     def table(self, name: str) -> Ring:
         """The samples of a table."""

@@ -41,10 +41,7 @@ class ServerTls:
         """Log a warning if the certificate has expired, or soon will."""
         warn_of_expiry("http.tls", self._settings.certificate, self._settings.key)
 
-    def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._fresh()
-
-    def _fresh(self) -> ssl.SSLContext:
+    def _choose(self, connection: Any, _name: str | None, _default: ssl.SSLContext) -> None:
         states = states_of(self._paths)
         if states != self._states:
             self._states = states
@@ -55,7 +52,7 @@ class ServerTls:
             else:
                 logger.info("the files of http.tls have changed and are read again")
                 self.warn_of_expiry()
-        return self._current
+        connection.context = self._current
 
 
 def _context(settings: HttpTls) -> ssl.SSLContext:

@@ -305,7 +305,10 @@ class Threads(ThreadPoolExecutor):
             if self._free:
                 self._free.popitem()[0].inbox.put(work)
             elif len(self._members) < self._most:
-                self._start(_Member(work))
+                member = _Member(work)
+                member.thread = Thread(target=self._run, args=(member,), name="cdfd-call", daemon=True)
+                self._members.add(member)
+                member.thread.start()
             else:
                 self._waiting.append(work)
         return done
@@ -327,11 +330,6 @@ class Threads(ThreadPoolExecutor):
             for member in members:
                 if member.thread is not None:
                     member.thread.join()
-
-    def _start(self, member: _Member) -> None:
-        member.thread = Thread(target=self._run, args=(member,), name="cdfd-call", daemon=True)
-        self._members.add(member)
-        member.thread.start()
 
     def _run(self, member: _Member) -> None:
         while (item := self._next(member)) is not None:

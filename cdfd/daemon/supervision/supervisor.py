@@ -163,8 +163,11 @@ class Supervisor:
                 if self._stop.is_set():
                     for table in self._tables.values():
                         table.stop.set()
-                self._raise_ended()
-                loops = self._loops()
+                ours = [table.task for table in self._tables.values() if table.task is not None]
+                for loop in ours:
+                    if loop.done() and not loop.cancelled():
+                        loop.result()  # raises the error of a loop that ended with one
+                loops = {loop for loop in (*ours, *self._leaving) if not loop.done()}
                 if not loops and self._stop.is_set():
                     return
                 self._changed.clear()
@@ -190,17 +193,6 @@ class Supervisor:
     def _start(self, name: str, table: _Supervised) -> None:
         table.task = asyncio.create_task(self._keep_running(name, table), name=name)
         self._changed.set()
-
-    def _loops(self) -> set[asyncio.Task[None]]:
-        """The loops that have not ended."""
-        tasks = {table.task for table in self._tables.values() if table.task is not None} | self._leaving
-        return {task for task in tasks if not task.done()}
-
-    def _raise_ended(self) -> None:
-        """Raise the error of a loop that ended with one."""
-        for table in self._tables.values():
-            if table.task is not None and table.task.done() and not table.task.cancelled():
-                table.task.result()
 
     async def _keep_running(self, name: str, table: _Supervised) -> None:
         backoff, reopened = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS), -math.inf
@@ -287,10 +279,7 @@ class Supervisor:
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
         level = logging.WARNING if table.monitor.tolerates() else logging.ERROR
         logger.log(level, "%s; retrying in %.1f s", error, delay, extra=extra)
-        await self._wait(table, delay)
-
-    async def _wait(self, table: _Supervised, delay: float) -> None:
-        """Wait until a loop has to stop, or is woken. A request that waits already has not helped, and does not end the wait."""
+        # A request wakes the loop. One that waits already has not helped, and does not end the wait.
         others = () if table.wake.is_set() else (table.wake.wait(),)
         async with first_done(self._clock.wait(table.stop, delay), *others):
             pass
