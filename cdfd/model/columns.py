@@ -91,7 +91,7 @@ def types_as_written(column: pa.Array) -> pa.DictionaryArray:
         DataError: a value is not a change type.
     """
     codes = _codes(column)
-    early = _most(codes) >= len(CHANGE_TYPES)
+    early = len(codes) and to_numpy(codes).max() >= len(CHANGE_TYPES)
     return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES, safe=False)
 
 
@@ -128,10 +128,6 @@ def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Arr
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
     return codes
-
-
-def _most(codes: pa.Int8Array) -> int:
-    return int(to_numpy(codes).max()) if len(codes) else 0
 
 
 _NUMBERS: Final = np.arange(_FEW, dtype=np.int64)

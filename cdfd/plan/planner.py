@@ -14,11 +14,11 @@ Source: specification, "Change Data Files" and "Add CDC File", and the behaviour
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
+from cdfd.delta.actions import Add, PartitionValues, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.header import Header
@@ -97,7 +97,9 @@ def plan(
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _order(_from_files(commit, header, previous or header, before))
     _check_columns(header.schema, scans)
-    cross_partition = _cross_partition(scans) if origin == "cdc" else ()
+    cross_partition: Sequence[FileScan] = ()
+    if origin == "cdc" and any(scan.partition_values != scans[0].partition_values for scan in scans):
+        cross_partition = tuple(scan for scan in scans if scan.image_phase == "early")
     return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
 
 
@@ -112,11 +114,6 @@ def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     # The post-image of an update, or the row that replaces a deleted one, may be in an earlier file than the row before the change.
     phases: tuple[ImagePhase, ...] = ("early", "late")
     return tuple(replace(scan, image_phase=phase) for phase in phases for scan in scans)
-
-
-def _cross_partition(scans: Sequence[FileScan]) -> Sequence[FileScan]:
-    several = any(scan.partition_values != scans[0].partition_values for scan in scans)
-    return tuple(scan for scan in scans if scan.image_phase == "early") if several else ()
 
 
 def _many_inserts(commit: Commit) -> LiveScans | None:
@@ -153,7 +150,7 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
         remove = removed.pop(add.path, None)
         if remove is None:
             yield insert_scan(add)
-        elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
+        elif remove.key != add.key:
             yield from _difference(add, remove)
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
     meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
@@ -180,10 +177,6 @@ def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
         yield replace(file, change_type="insert", only=old, without=new)
 
 
-def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
-    return None if vector is None else vector.unique_id
-
-
 def _complete(remove: Remove, header: Header) -> bool:
     return remove.partition_values is not None and (
         bool(remove.partition_values) or not header.metadata.partition_columns
@@ -193,22 +186,27 @@ def _complete(remove: Remove, header: Header) -> bool:
 def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -> PartitionValues:
     if _complete(remove, header) or not header.metadata.partition_columns:
         return remove.partition_values or {}
-    known = None if before is None else before.find(remove.key)
-    if known is None:
+    live = None if before is None else before.find(remove.key)
+    if live is None:
         raise LogError(
             "a remove without partition values, of a file that is not in the table's state",
             path=remove.path,
             hint="The partition of the deleted rows is unknown: start again from a snapshot",
         )
-    return known.partition_values
+    return live.partition_values
 
 
 def _changed_nothing(commit: Commit) -> bool:
     """Whether this is a MERGE whose metrics count no row inserted, updated or deleted. A missing count is not zero."""
     if commit.info is None or commit.info.operation != "MERGE":
         return False
-    counts = [_count(commit.info.operation_metrics, names) for names in _MERGE_COUNTS]
-    return all(count == 0 for count in counts)
+    metrics = commit.info.operation_metrics
+    for names in _MERGE_COUNTS:
+        count = next((metrics[name] for name in names if name in metrics), "")
+        # The specification allows any text. No count has more digits than a long.
+        if not re.fullmatch("[0-9]{1,19}", count) or int(count):
+            return False
+    return True
 
 
 _MERGE_COUNTS = (
@@ -216,12 +214,6 @@ _MERGE_COUNTS = (
     ("numTargetRowsUpdated", "num_target_rows_updated"),
     ("numTargetRowsDeleted", "num_target_rows_deleted"),
 )
-
-
-def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
-    text = next((metrics[name] for name in names if name in metrics), "")
-    # The specification allows any text. No count has more digits than a long.
-    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
 _ORDER = {None: 0, "delete": 1, "insert": 2}

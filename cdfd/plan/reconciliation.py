@@ -53,11 +53,12 @@ class SchemaReconciler:
         if schema == self.target:
             return schema
         matching = _FieldMatching(schema.mapping, self.target.mapping)
-        matched = matching.matched(schema.struct, self.target.struct)
-        kept = tuple(matching.field(source, column, column.name) for source, column in matched if source is not None)
+        pairs = matching.match(schema.struct, self.target.struct)
+        kept = tuple(matching.field(source, column, column.name) for source, column in pairs if source is not None)
         stored = set(schema.partition_columns)
-        partitions = tuple(column.name for source, column in matched if source is not None and source.name in stored)
-        return TableSchema(StructType(kept), partitions, matching.mode)
+        partitions = tuple(column.name for source, column in pairs if source is not None and source.name in stored)
+        by_id = schema.mapping is ColumnMappingMode.ID
+        return TableSchema(StructType(kept), partitions, ColumnMappingMode.ID if by_id else ColumnMappingMode.NAME)
 
     def reconcile(self, batch: ChangeBatch) -> pa.RecordBatch:
         """A batch that was read in the schema from `select`, with all columns of the target."""
@@ -79,12 +80,7 @@ class _FieldMatching:
     old: ColumnMappingMode
     new: ColumnMappingMode
 
-    @property
-    def mode(self) -> ColumnMappingMode:
-        """How the fields from `field` are found in the earlier version's files."""
-        return ColumnMappingMode.ID if self.old is ColumnMappingMode.ID else ColumnMappingMode.NAME
-
-    def matched(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
+    def match(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
         """Each field of the later struct, with its counterpart in the earlier one, if any."""
         # A table whose mapping is switched off rewrites its files, so only names are left to match by.
         map_in_order = self.new is not ColumnMappingMode.NONE
@@ -104,7 +100,7 @@ class _FieldMatching:
                         self._null_field(child)
                         if source is None
                         else self.field(source, child, f"{column}.{child.name}")
-                        for source, child in self.matched(old, new)
+                        for source, child in self.match(old, new)
                     )
                 )
             case ArrayType(), ArrayType():

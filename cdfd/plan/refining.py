@@ -57,7 +57,10 @@ def refine(
     if plan.origin == "cdc" and key and all(header.schema.find((name,)) is not None for name in key):
         keyed = replace(plan, key=key)
         return keyed if begun or plan.size > BUCKET_BYTES else with_images_paired(keyed)
-    if begun or rows.refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
+    # Deletes come first, so the ends say whether there are both.
+    scans = plan.scans
+    replaces = scans and not isinstance(scans, LiveScans) and scans[0].change_type != scans[-1].change_type
+    if begun or rows.refine == "off" or plan.origin != "files" or not replaces:
         return plan
     try:
         return _refine(plan, commit, header, previous, rows.refine, key)
@@ -70,11 +73,6 @@ def with_images_paired(plan: ChangePlan) -> ChangePlan:
     sources = tuple(replace(scan, image_phase=None) for scan in plan.scans if scan.image_phase != "late")
     refinement = Refinement(sources, plan.key, images=True)
     return replace(plan, scans=_buckets(sources, phases=False), cross_partition=(), refinement=refinement)
-
-
-def _replaces_rows(scans: Sequence[FileScan]) -> bool:
-    # Deletes come first, so the ends say whether there are both.
-    return bool(scans) and not isinstance(scans, LiveScans) and scans[0].change_type != scans[-1].change_type
 
 
 def _refine(

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.delta.actions import Add, DeletionVectorDescriptor, Remove
+from cdfd.delta.actions import Add, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
 from cdfd.model.file_scan import FileScan
@@ -70,8 +70,8 @@ class NumberedFiles:
         place = bisect_left(_Paths(self._paths), action.path.encode("utf-8", "surrogatepass"))
         if place == len(self._paths) or self._paths[place].as_py() != action.path:
             return None
-        known = self.scans[place].without
-        return place if _unique_id(known) == _unique_id(action.deletion_vector) else None
+        vector = self.scans[place].without
+        return place if action.key == (action.path, None if vector is None else vector.unique_id) else None
 
 
 class _Paths(Sequence[bytes]):
@@ -161,10 +161,6 @@ class PendingFiles:
             if count and size > self._chunk_bytes:
                 return numbers[:count]
         return numbers
-
-
-def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
-    return None if vector is None else vector.unique_id
 
 
 def _combine(column: pa.ChunkedArray) -> pa.Array:

@@ -19,14 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import DataType, Primitive, StructType, by_name
 from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.literals import (
     LONG,
     WHOLE,
     Nearest,
-    Value,
-    arrow_of,
     common_decimal,
     is_comparable,
     is_float,
@@ -227,7 +226,7 @@ class _Compiler:
             if is_float(kind) or is_float(other_kind):
                 # Whole numbers above 2^53 are rounded, as in Spark.
                 return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(other, _DOUBLE, safe=False))
-            common = common_decimal(arrow_of(kind), arrow_of(other_kind))
+            common = common_decimal(arrow_type(kind), arrow_type(other_kind))
             # Arrow casts whole numbers to decimals only if all their digits fit.
             sides = (_cast(_plain(*side)[0], common) for side in (left, right))
             return _call(_COMPARE[operator], *sides)
@@ -246,7 +245,9 @@ class _Compiler:
         if is_float(kind):
             return _any(*(self._with_literal(*typed, "=", item) for item in items))
         plain, arrow = _plain(*typed)
-        listed = array_of(_scalars(values, kind), arrow)
+        # Those of the values that the column can have.
+        places = (nearest(value, kind) if isinstance(value, Number) else Nearest(value, True) for value in values)
+        listed = array_of([place.floor for place in places if place.floor is not None and place.exact], arrow)
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = _TRUE if len(values) < len(items) else _call(pc.is_null, typed[0])
         return _any(lambda rows: pc.is_in(plain(rows), listed), _all(unknown, _UNKNOWN))
@@ -265,13 +266,7 @@ class _Compiler:
 def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
     """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
     whole = isinstance(kind, Primitive) and kind.name in WHOLE
-    return (_cast(column, LONG), LONG) if whole else (column, arrow_of(kind))
-
-
-def _scalars(values: list[Value], kind: DataType) -> list[pa.Scalar[Any]]:
-    """Those of the values that a column can have."""
-    places = (nearest(value, kind) if isinstance(value, Number) else Nearest(value, True) for value in values)
-    return [place.floor for place in places if place.floor is not None and place.exact]
+    return (_cast(column, LONG), LONG) if whole else (column, arrow_type(kind))
 
 
 def _with_number(column: Evaluate, kind: DataType, operator: Operator, number: Number) -> Evaluate:

@@ -143,8 +143,3 @@ def _refusal(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigEr
     example = _EXAMPLES.get(name, "a number")
     what = f"this is not a value of type {kind!s:.80}"
     return predicate.error(what, literal.at, f"Write {example} to compare with a column of that type")
-
-
-def arrow_of(kind: DataType) -> Any:
-    """The Arrow type of a column's values."""
-    return arrow_type(kind)
