@@ -12,6 +12,11 @@ LONGEST_LINE = 2000
 """Longest line for people, in characters."""
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, which escapes in JSON and YAML can create. It has no UTF-8 then."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def shortened(text: str, longest: int) -> str:
     """Text of at most `longest` characters. The middle of a longer text is replaced by the number of missing characters."""
     if len(text) <= longest:

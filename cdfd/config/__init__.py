@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cdfd.config.parser import folder_of, load, parse, storage
     from cdfd.config.problems import ConfigProblems
-    from cdfd.config.settings import (
-        S3,
-        CatchUp,
-        Engine,
-        Http,
-        Poll,
-        Progress,
-        Settings,
-        SinkSettings,
-        SparkEngine,
-        Storage,
-        Table,
-    )
+    from cdfd.config.sections import CatchUp, Engine, Http, Poll, Progress, SparkEngine
+    from cdfd.config.settings import Settings, SinkSettings, Table
+    from cdfd.config.stores import S3, Storage
     from cdfd.config.values import Ledger, Listen, Secret, Start
 
 __all__ = [
@@ -52,6 +42,8 @@ __all__ = [
 _MODULES = {
     "parser": ("folder_of", "load", "parse", "storage"),
     "problems": ("ConfigProblems",),
+    "sections": ("CatchUp", "Engine", "Http", "Poll", "Progress", "SparkEngine"),
+    "stores": ("S3", "Storage"),
     "values": ("Ledger", "Listen", "Secret", "Start"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

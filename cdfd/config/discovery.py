@@ -76,7 +76,7 @@ class FolderPattern:
         return "/".join([self.root.rstrip("/"), *names])
 
 
-def _pattern(text: str) -> str:
+def _check_pattern(text: str) -> str:
     FolderPattern.parse(text)
     return text
 
@@ -123,7 +123,7 @@ class Override(create_model("OptionalTableOptions", __base__=Section, **_OPTIONA
 class TablePattern(Section):
     """The tables below a pattern of folders, and their names."""
 
-    discover: Annotated[TableUri, AfterValidator(_pattern)]
+    discover: Annotated[TableUri, AfterValidator(_check_pattern)]
     """Pattern of folders, such as `s3://lake/sales/*`. `*`, `?` and `[…]` match within one level. Or the tables of a schema of a catalog:
     `uc://catalog.schema.*`, `glue://database.*`.
     """
@@ -198,7 +198,7 @@ class Discovery(TableOptions, TablePattern):
         # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
         return hash((self.discover, self.name, self.topic))
 
-    def found(self, steps: Sequence[str]) -> Found:
+    def table_at(self, steps: Sequence[str]) -> Found:
         """The settings of a table that was found.
 
         Args:
@@ -208,7 +208,11 @@ class Discovery(TableOptions, TablePattern):
             ConfigError: its names or its settings are invalid.
         """
         uri = self.pattern.uri(steps)
-        given = self._overrides_of(steps)
+        overrides: dict[str, Any] = {}
+        for override in self.overrides:
+            if _matches_any(override.tables, steps):
+                overrides |= {name: getattr(override, name) for name in override.model_fields_set}
+        given = {name: value for name, value in overrides.items() if name != "tables" and value is not None}
         name = given.pop("name", None) or self._fill(self.name, steps)
         topic = given.pop("topic", None) or (self._fill(self.topic, steps) if self.topic else name)
         common = {field: getattr(self, field) for field in Table.model_fields if field not in _OWN}
@@ -222,18 +226,11 @@ class Discovery(TableOptions, TablePattern):
             raise ConfigError(_describe(error, name, topic), table=uri, hint=_OVERRIDE) from None
         return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
-    def _overrides_of(self, steps: Sequence[str]) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
-        for override in self.overrides:
-            if _matches_any(override.tables, steps):
-                settings |= {name: getattr(override, name) for name in override.model_fields_set}
-        return {name: value for name, value in settings.items() if name != "tables" and value is not None}
-
     def _fill(self, template: str, steps: Sequence[str]) -> str:
         root = values.last_segment(self.pattern.root)
         parent = steps[-2] if len(steps) > 1 else root
         filling: Mapping[str, str] = {"table": steps[-1], "path": ".".join(steps), "parent": parent}
-        return _PLACEHOLDER.sub(lambda found: filling[found[1]], template)
+        return _PLACEHOLDER.sub(lambda match: filling[match[1]], template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +275,12 @@ _OVERRIDE = "Set another name and topic in `overrides` of the entry, or leave th
 
 
 def _matches_any(patterns: Sequence[str], steps: Sequence[str]) -> bool:
-    return any(_matches(pattern.split("/"), steps) for pattern in patterns)
-
-
-def _matches(pattern: Sequence[str], steps: Sequence[str]) -> bool:
-    compared = steps[-1:] if len(pattern) == 1 else steps
-    return len(pattern) == len(compared) and all(map(fnmatchcase, compared, pattern))
+    for pattern in patterns:
+        levels = pattern.split("/")
+        compared = steps[-1:] if len(levels) == 1 else steps
+        if len(levels) == len(compared) and all(map(fnmatchcase, compared, levels)):
+            return True
+    return False
 
 
 def _describe(error: ValidationError, name: str, topic: str) -> str:

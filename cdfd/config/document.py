@@ -16,6 +16,7 @@ from typing import TypeAlias
 import yaml
 
 from cdfd.config.problems import ConfigProblems, Path, Problem, quoted
+from cdfd.escaping import is_unicode
 
 Content: TypeAlias = "str | tuple[Node, ...] | dict[str, Node] | None"
 
@@ -126,7 +127,11 @@ class _Composer:
 
     def _node(self, event: yaml.Event) -> Node:
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
+            node = self._anchors.get(event.anchor or "")
+            if node is None:
+                raise self._stop("an alias refers to nothing before it", event)
+            self._check_size(node.weight, node.height, event)
+            return replace(node, line=_line(event))
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         self._check_size(1, 0, event)
         if event.tag is not None and event.tag not in _CORE_TAGS:
@@ -141,18 +146,11 @@ class _Composer:
             self._anchors[event.anchor] = node
         return node
 
-    def _alias(self, event: yaml.AliasEvent) -> Node:
-        node = self._anchors.get(event.anchor or "")
-        if node is None:
-            raise self._stop("an alias refers to nothing before it", event)
-        self._check_size(node.weight, node.height, event)
-        return replace(node, line=_line(event))
-
     def _scalar(self, event: yaml.ScalarEvent) -> str | None:
         # The first of `implicit` says that the scalar is plain and has no tag.
         if event.implicit[0] and event.value in _NULLS:
             return None
-        if not _is_unicode(event.value):
+        if not is_unicode(event.value):
             raise self._stop("the text is not valid Unicode", event)
         return str(event.value).translate(self._unshield)
 
@@ -186,7 +184,7 @@ class _Composer:
         if not isinstance(event, yaml.ScalarEvent):
             raise self._stop("expected a name as the key of a mapping, found an alias, a list or a mapping", event)
         key = str(event.value).translate(self._unshield)
-        if not _is_unicode(key):
+        if not is_unicode(key):
             raise self._stop(f"the key {quoted(key)} is not valid Unicode", event)
         return key
 
@@ -217,8 +215,3 @@ def _parent(content: tuple[Node, ...] | dict[str, Node], start: yaml.Event) -> N
     children = Node(content, 0).children
     weight = 1 + sum(child.weight for child in children)
     return Node(content, _line(start), weight, 1 + max((child.height for child in children), default=0))
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether the text has no lone surrogates, which escapes in YAML can create."""
-    return not any("\ud800" <= mark <= "\udfff" for mark in text)

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from cdfd.config.document import read
 from cdfd.config.environment import Resolved, add_aws, resolve
 from cdfd.config.problems import ConfigProblems, Problem
-from cdfd.config.settings import FOLDER, Section, Settings, Storage
+from cdfd.config.settings import FOLDER, Section, Settings
+from cdfd.config.stores import Storage
 from cdfd.config.validation_errors import file_settings, validation_problems
 from cdfd.errors import ConfigError
 

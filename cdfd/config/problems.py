@@ -1,7 +1,7 @@
 """The problems of a configuration: all of them at once, each with its path."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdfd.errors import ConfigError
@@ -62,6 +62,12 @@ class Conflicts(ValueError):
     def __init__(self, *conflicts: tuple[Path, str]) -> None:
         super().__init__("; ".join(what for _, what in conflicts))
         self.conflicts = conflicts
+
+
+def refuse(conflicts: Iterable[tuple[Path, str]]) -> None:
+    """Raise `Conflicts` if there are any."""
+    if conflicts := tuple(conflicts):
+        raise Conflicts(*conflicts)
 
 
 def dotted(path: Path) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -39,22 +39,18 @@ from cdfd.config.fields import (
     either,
     registry_name,
 )
-from cdfd.config.http import Http, HttpAuthentication, HttpTls
-from cdfd.config.own_topics import HEARTBEATS, OwnTopics
-from cdfd.config.problems import Conflicts, Path, quoted
+from cdfd.config.own_topics import OwnTopics
+from cdfd.config.problems import Conflicts, Path, quoted, refuse
 from cdfd.config.sections import (
-    S3,
-    Catalogs,
     CatchUp,
     Controls,
     Engine,
     Heartbeat,
+    Http,
     Poll,
     Progress,
-    SparkEngine,
     Spill,
     Standby,
-    Storage,
     Telemetry,
 )
 from cdfd.config.sinks import (
@@ -65,36 +61,22 @@ from cdfd.config.sinks import (
     parse_sink,
     problems_of_sink,
     sink_address,
+    with_defaults_of_sink,
 )
+from cdfd.config.stores import Catalogs, Storage
 from cdfd.config.table import RateLimits, Table
 from cdfd.errors import ConfigError
-from cdfd.runtime.registry import SINKS
 
 __all__ = [
     "FOLDER",
-    "S3",
-    "CatchUp",
-    "Controls",
     "Count",
-    "Discovery",
-    "Engine",
     "Flag",
     "Folder",
-    "Heartbeat",
-    "Http",
-    "HttpAuthentication",
-    "HttpTls",
     "LocalPath",
-    "Poll",
-    "Progress",
-    "RateLimits",
     "SecretText",
     "Section",
     "Settings",
     "SinkSettings",
-    "SparkEngine",
-    "Spill",
-    "Storage",
     "Table",
     "Text",
     "Uri",
@@ -103,6 +85,8 @@ __all__ = [
     "either",
     "registry_name",
 ]
+
+T = TypeVar("T")
 
 
 def _entry(entry: Any, info: ValidationInfo) -> Any:
@@ -182,29 +166,13 @@ class Settings(Section):
             else:
                 by_sink[name]._sink_name = name
                 by_sink[name]._ledger_name = self.sinks[name].pipeline or f"{self.pipeline}@{name}"
-        conflicts += _meetings(by_sink)
-        if conflicts:
-            raise Conflicts(*dict.fromkeys(conflicts))
+        refuse(dict.fromkeys([*conflicts, *_meetings(by_sink)]))
         return by_sink
 
     @model_validator(mode="before")
     @classmethod
     def _take_defaults_from_sink(cls, data: Any) -> Any:
-        """Topics get the sink's prefix; only a sink whose positions can be lost has a ledger by default."""
-        sink = data.get("sink") if isinstance(data, dict) else None
-        if not isinstance(sink, dict):
-            return data
-        filled = dict(data)
-        topics, tables = sink.get("topics"), data.get("tables")
-        prefix = topics.get("prefix") if isinstance(topics, dict) else None
-        if isinstance(prefix, str) and isinstance(tables, list):
-            filled["tables"] = [_with_topic(table, prefix) for table in tables]
-        progress = {} if data.get("progress") is None else data["progress"]
-        kind = sink.get("kind")
-        has_ledger = kind not in SINKS or SINKS.load(str(kind)).ledger_by_default
-        if isinstance(progress, dict) and progress.get("ledger") is None and not has_ledger:
-            filled["progress"] = progress | {"ledger": "none"}
-        return filled
+        return with_defaults_of_sink(data) if isinstance(data, dict) else data
 
     @field_validator("tables")
     @classmethod
@@ -223,9 +191,13 @@ class Settings(Section):
                         )
                     )
                 first.setdefault(value, index)
-        conflicts += [((index, "name"), what) for index, what in _taken_names(tables)]
-        if conflicts:
-            raise Conflicts(*conflicts)
+        conflicts += [
+            ((index, "name"), f"a part or backfill of the table {quoted(other.name)} has such a name; give it another")
+            for index, table in tables
+            for _, other in tables
+            if is_taken(table.name, other.name)
+        ]
+        refuse(conflicts)
         return entries
 
     @field_validator("progress")
@@ -235,15 +207,14 @@ class Settings(Section):
         if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
-            _check_apart(("ledger",), progress.ledger.uri, _tables_in(info.data.get("tables", ())))
+            table_folders.check_apart(("ledger",), progress.ledger.uri, _tables_in(info.data.get("tables", ())))
         return progress
 
     @field_validator("sinks")
     @classmethod
     def _check_names_of_sinks(cls, sinks: Mapping[str, SinkSettings]) -> Mapping[str, SinkSettings]:
         what = "expected a name of at most 63 letters, digits, hyphens and underscores as the key"
-        if conflicts := [((name,), what) for name in sinks if not SINK_NAME.fullmatch(name)]:
-            raise Conflicts(*conflicts)
+        refuse(((name,), what) for name in sinks if not SINK_NAME.fullmatch(name))
         return sinks
 
     @field_validator("sink")
@@ -261,7 +232,7 @@ class Settings(Section):
         tables = _tables_in(info.data.get("tables", ()))
         for table in tables:
             for key, place in sink.places(table.topic).items():
-                _check_apart((key,), place, tables)
+                table_folders.check_apart((key,), place, tables)
         for index, table in enumerate(info.data.get("tables", ())):
             refusal = sink.refusal_of_headers(keyed=bool(table.key)) if table.headers else None
             if refusal is not None:
@@ -284,58 +255,33 @@ class Settings(Section):
                     conflicts.append(
                         (("tables", index, "sinks"), f"there is no sink {quoted(name)}; there are: {known}")
                     )
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
 
     @model_validator(mode="after")
     def _check_refusals(self) -> Settings:
         tables = [(index, entry) for index, entry in enumerate(self.tables) if isinstance(entry, Table)]
-        conflicts: list[tuple[Path, str]] = [
-            (("tables", index, key), text) for index, table in tables for key, text in self.sink.refusals(table)
-        ]
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse((("tables", index, key), text) for index, table in tables for key, text in self.sink.refusals(table))
         return self
 
-    @field_validator("heartbeat")
+    @field_validator("heartbeat", "controls")
     @classmethod
-    def _check_heartbeat(cls, heartbeat: Heartbeat, info: ValidationInfo) -> Heartbeat:
-        sink = info.data.get("sink")
-        if heartbeat.interval is not None and sink not in (None, SEVERAL) and not sink.has_topics:
-            raise Conflicts((("interval",), "needs a Kafka sink"))
-        return heartbeat
-
-    @field_validator("controls")
-    @classmethod
-    def _check_controls(cls, controls: Controls, info: ValidationInfo) -> Controls:
+    def _check_needs_of_topics(cls, section: T, info: ValidationInfo) -> T:
         sink = info.data.get("sink")
         if sink not in (None, SEVERAL) and not sink.has_topics:
-            wanted = [name for name in ("signals", "notifications") if getattr(controls, name)]
-            if wanted:
-                raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
-        return controls
+            keys = ("interval", "signals", "notifications")
+            refuse(((key,), "needs a Kafka sink") for key in keys if getattr(section, key, None))
+        return section
 
     @model_validator(mode="after")
     def _check_topics(self) -> Settings:
-        if self.sinks:
-            return self
-        if conflicts := list(self.own_topics.conflicts(self.tables)):
-            raise Conflicts(*conflicts)
+        if not self.sinks:
+            refuse(self.own_topics.conflicts(self.tables))
         return self
 
     @property
     def own_topics(self) -> OwnTopics:
         """The topics of the daemon itself."""
-        sink, heartbeat = self.sink, self.heartbeat
-        return OwnTopics(
-            exist=sink.has_topics,
-            heartbeats=heartbeat.topic or f"{HEARTBEATS}.{self.pipeline}",
-            has_heartbeats=heartbeat.interval is not None,
-            notifications=f"{sink.topic_prefix or self.pipeline}.notifications",
-            has_notifications=self.controls.notifications,
-            side=sink.side_topics(self.pipeline),
-            dead_letter_suffix=sink.dead_letter_suffix,
-        )
+        return OwnTopics.of(self.pipeline, self.sink, self.heartbeat, self.controls)
 
     @property
     def by_sink(self) -> Mapping[str, Settings]:
@@ -427,31 +373,9 @@ def _tables_in(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Table))
 
 
-def _taken_names(tables: Sequence[tuple[int, Table]]) -> Iterator[tuple[int, str]]:
-    """Tables with a name that another one's parts and backfills have in Kafka."""
-    for index, table in tables:
-        for _, other in tables:
-            if is_taken(table.name, other.name):
-                yield index, f"a part or backfill of the table {quoted(other.name)} has such a name; give it another"
-
-
 def is_taken(name: str, other: str) -> bool:
     """Whether a part or a backfill of the table `other` may have a table's name in Kafka."""
     return name.startswith((f"{other}.part.", f"{other}.backfill"))
-
-
-def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
-    what = table_folders.inside_table(place, [table.uri for table in tables])
-    if what is not None:
-        raise Conflicts((key, what))
-
-
-def _with_topic(table: Any, prefix: str) -> Any:
-    if isinstance(table, dict) and "discover" in table and table.get("topic") is None:
-        return table | {"topic": f"{prefix}{table.get('name') or '{path}'}"}
-    if not isinstance(table, dict) or not isinstance(table.get("uri"), str) or table.get("topic") is not None:
-        return table
-    return table | {"topic": prefix + values.last_segment(table["uri"])}
 
 
 def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:

@@ -119,7 +119,10 @@ def _of_mapping(entry: object) -> Mask:
         raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
     value, length, key = entry.get("value"), entry.get("length"), entry.get("hmac_key")
     if "hmac_key_file" in entry:
-        key = _key_in(str(entry["hmac_key_file"]))
+        try:
+            key = read_secret(str(entry["hmac_key_file"]))
+        except ValueError as error:
+            raise ConfigError(f"the key {str(entry['hmac_key_file'])!r:.200}: {error}") from None
     key = key.reveal() if isinstance(key, Secret) else key
     key = key.encode() if isinstance(key, str) else key
     right: list[bool] = [
@@ -137,10 +140,3 @@ def _method(name: str) -> Method:
     if name not in METHODS:
         raise ConfigError(f"there is no mask {name!r:.100}", hint=_MASK_HINT)
     return name
-
-
-def _key_in(path: str) -> bytes:
-    try:
-        return read_secret(path).encode()
-    except ValueError as error:
-        raise ConfigError(f"the key {path!r:.200}: {error}") from None

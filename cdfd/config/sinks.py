@@ -130,6 +130,33 @@ def parse_sink(entry: Any, info: ValidationInfo) -> Any:
     return SINKS.load(kind).model_validate(entry, context=info.context)
 
 
+def with_defaults_of_sink(data: dict[str, Any]) -> dict[str, Any]:
+    """The file with defaults that depend on its sink: topics get its prefix; only a sink whose positions can be lost has a ledger."""
+    sink = data.get("sink")
+    if not isinstance(sink, dict):
+        return data
+    filled = dict(data)
+    topics, tables = sink.get("topics"), data.get("tables")
+    prefix = topics.get("prefix") if isinstance(topics, dict) else None
+    if isinstance(prefix, str) and isinstance(tables, list):
+        filled["tables"] = [_with_topic(table, prefix) for table in tables]
+    progress = {} if data.get("progress") is None else data["progress"]
+    kind = sink.get("kind")
+    has_ledger = kind not in SINKS or SINKS.load(str(kind)).ledger_by_default
+    if isinstance(progress, dict) and progress.get("ledger") is None and not has_ledger:
+        filled["progress"] = progress | {"ledger": "none"}
+    return filled
+
+
+def _with_topic(table: Any, prefix: str) -> Any:
+    if not isinstance(table, dict) or table.get("topic") is not None:
+        return table
+    if "discover" in table:
+        return table | {"topic": f"{prefix}{table.get('name') or '{path}'}"}
+    uri = table.get("uri")
+    return table | {"topic": prefix + values.last_segment(uri)} if isinstance(uri, str) else table
+
+
 SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 

@@ -17,7 +17,7 @@ from pydantic import (
 
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, TableUri, Text, Uri
-from cdfd.config.problems import Conflicts, Path
+from cdfd.config.problems import Conflicts, Path, refuse
 from cdfd.config.values import Secret, Start
 from cdfd.errors import ConfigError
 from cdfd.plan.shape.chosen import Chosen
@@ -250,8 +250,7 @@ class Table(TableOptions, TableNames):
         conflicts += self._shape_conflicts()
         if self.refine == "key" and not self.key:
             conflicts.append((("refine",), "key needs a key: name the columns that identify a row"))
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
         return self
 
     def _shape_conflicts(self) -> Iterator[tuple[Path, str]]:

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
-from cdfd.config.problems import quoted
+from cdfd.config.problems import Conflicts, Path, quoted
+from cdfd.config.table import Table
 
 _OF_TABLES = frozenset({"_delta_log", "_change_data"})
 
@@ -23,6 +24,13 @@ def inside_table(place: str, tables: Sequence[str]) -> str | None:
                 what = "is in the folder of" if below else "is the folder of"
                 return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
     return None
+
+
+def check_apart(key: Path, place: str, tables: Iterable[Table]) -> None:
+    """Check that a location is in no table's folder; see `inside_table`. Raises `Conflicts` that name the key."""
+    what = inside_table(place, [table.uri for table in tables])
+    if what is not None:
+        raise Conflicts((key, what))
 
 
 def _below(inner: str, outer: str) -> str | None:

@@ -122,13 +122,11 @@ class _Place:
             return ", found a list" if isinstance(value, list) else ", found a mapping"
         if source is None or source.shown is None:
             return ""
-        hidden = self._is_sensitive() or re.search(r"://[^/]*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
+        is_sensitive = any(_is_secret(section, name) for section in self._sections for name in section.model_fields)
+        hidden = is_sensitive or re.search(r"://[^/]*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
         if hidden and not re.fullmatch(r"\$\{\w+\}", source.shown):
             return ""
         return f", found {quoted(source.shown)}"
-
-    def _is_sensitive(self) -> bool:
-        return any(_is_secret(section, name) for section in self._sections for name in section.model_fields)
 
     def _as_written(self, path: Path) -> Path:
         sources = self._resolved.sources

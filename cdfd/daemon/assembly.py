@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
+from cdfd.config.table import RateLimits
 from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.sources import Sources
@@ -235,7 +236,7 @@ def add_reset_hint(sink: Connector) -> Iterator[None]:
 _RESET = "`cdfd progress reset`"
 
 
-def rate_limits(section: settings.RateLimits, clock: Clock) -> tuple[RateLimit, ...]:
+def rate_limits(section: RateLimits, clock: Clock) -> tuple[RateLimit, ...]:
     """The configured limit; none if there is none."""
     rows, size = section.rows_per_second, section.bytes_per_second
     return () if rows is None and size is None else (RateLimit(rows, size, clock),)

@@ -38,6 +38,7 @@ from cdfd.delta.types.datatypes import DataType, Decimal, Primitive, StructField
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_merge import TYPE_CHANGES
 from cdfd.errors import LogError
+from cdfd.escaping import is_unicode
 from cdfd.runtime.arrays import array_of, scalar_of
 
 MOST_ROWS = 1 << 40
@@ -236,7 +237,7 @@ def whole(entry: object) -> int | None:
 def typed_scalar(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
     """A JSON value as one of the column's type, None if it is not."""
     if kind == Primitive("string"):
-        return scalar_of(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None
+        return scalar_of(entry, pa.string()) if isinstance(entry, str) and is_unicode(entry) else None
     if not isinstance(kind, StructType) and isinstance(entry, str | bool | float | decimal.Decimal):
         try:
             parsed = values.parse(str(entry), kind)
@@ -244,10 +245,6 @@ def typed_scalar(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
             return None
         return parsed if parsed.is_valid and parsed.equals(parsed) else None  # NaN, equal to nothing, bounds nothing
     return None
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any] | None) -> Bounds:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from cdfd.config.http import Http, HttpAuthentication
+from cdfd.config.sections import Http, HttpAuthentication
 from cdfd.config.values import Secret
 
 PROBES = frozenset({"/healthz", "/readyz"})

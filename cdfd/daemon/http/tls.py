@@ -5,8 +5,8 @@ import ssl
 from typing import Any
 
 from cdfd.config.certificates import warn_of_expiry
-from cdfd.config.http import HttpTls
 from cdfd.config.mounted import states_of
+from cdfd.config.sections import HttpTls
 from cdfd.errors import ConfigError
 
 logger = logging.getLogger("cdfd.http")

@@ -219,7 +219,7 @@ def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], r
         root = real(discovery.pattern.root)
         for steps in folders.tables:
             try:
-                candidate = discovery.found(steps)
+                candidate = discovery.table_at(steps)
             except ConfigError as error:
                 refused.append(error)
                 continue

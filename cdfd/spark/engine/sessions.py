@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from cdfd.config.settings import SparkEngine
+from cdfd.config.sections import SparkEngine
 from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.runtime import logs
 from cdfd.spark.versions import check_versions

@@ -78,22 +78,22 @@ def test_a_wrong_entry_is_refused_with_its_place(entry: str, problem: str) -> No
 
 def test_names_and_topics_follow_templates() -> None:
     entry = "{discover: '/lake/*/*', topic: 'cdc.{parent}.{table}'}"
-    found = discovered(entry).found(("eu", "orders")).table
+    found = discovered(entry).table_at(("eu", "orders")).table
     assert (found.uri, found.name, found.topic) == ("/lake/eu/orders", "eu.orders", "cdc.eu.orders")
-    flat = discovered("{discover: '/lake/sales/*', name: '{parent}-{table}'}").found(("orders",)).table
+    flat = discovered("{discover: '/lake/sales/*', name: '{parent}-{table}'}").table_at(("orders",)).table
     assert (flat.name, flat.topic) == ("sales-orders", "sales-orders")
 
 
 def test_topics_begin_with_the_prefix_of_the_sink() -> None:
     sink = "{kind: kafka, bootstrap_servers: 'h:1', topics: {prefix: shop.}}"
-    assert discovered("{discover: '/lake/*'}", sink).found(("orders",)).table.topic == "shop.orders"
-    assert discovered("{discover: '/lake/*', topic: 'x.{table}'}", sink).found(("orders",)).table.topic == "x.orders"
+    assert discovered("{discover: '/lake/*'}", sink).table_at(("orders",)).table.topic == "shop.orders"
+    assert discovered("{discover: '/lake/*', topic: 'x.{table}'}", sink).table_at(("orders",)).table.topic == "x.orders"
 
 
 def test_settings_are_those_of_the_entry_and_of_the_last_override_that_matches() -> None:
     entry = """{discover: '/lake/*/*', key: [id], start: latest, columns: [id, v], overrides: [
         {tables: ['*'], start: earliest}, {tables: [orders], key: [v], name: o, topic: t}, {tables: [eu/orders], columns: [v]}]}"""
-    orders = discovered(entry).found(("eu", "orders"))
+    orders = discovered(entry).table_at(("eu", "orders"))
     assert (orders.table.name, orders.table.topic, orders.table.key, orders.table.columns) == (
         "o",
         "t",
@@ -101,7 +101,7 @@ def test_settings_are_those_of_the_entry_and_of_the_last_override_that_matches()
         (Chosen("v"),),
     )
     assert str(orders.table.start) == "earliest"
-    assert discovered(entry).found(("us", "items")).table.key == ("id",)
+    assert discovered(entry).table_at(("us", "items")).table.key == ("id",)
 
 
 OPTIONS = {
@@ -133,12 +133,12 @@ def test_found_tables_take_every_option_of_a_table(option: str) -> None:
     found = discovered(f"{{{entry}}}", sink)
     for folder, text in (("a", of_all), ("b", of_one)):
         listed = settings(f"  - {{uri: /lake/{folder}, {option}: {text}}}", sink=sink).tables[0]
-        assert getattr(found.found((folder,)).table, option) == getattr(listed, option)
+        assert getattr(found.table_at((folder,)).table, option) == getattr(listed, option)
 
 
 @pytest.mark.parametrize("properties", [{"cdfd.key": "id"}, {}])
 def test_refine_by_a_key_that_a_property_names(properties: dict[str, str]) -> None:
-    found = discovered("{discover: '/lake/*', refine: key}").found(("a",))
+    found = discovered("{discover: '/lake/*', refine: key}").table_at(("a",))
     if properties:
         assert (found.with_key(properties).refine, found.with_key(properties).key) == ("key", ("id",))
         return
@@ -157,18 +157,18 @@ def test_key_of_an_entry_of_another_kind_is_unknown() -> None:
     [({}, ()), ({"cdfd.key": "id"}, ("id",)), ({"cdfd.key": " id , line,"}, ("id", "line")), ({"other": "x"}, ())],
 )
 def test_the_key_comes_from_the_property_of_the_table(given: dict[str, str], key: tuple[str, ...]) -> None:
-    assert discovered("{discover: '/lake/*'}").found(("orders",)).with_key(given).key == key
+    assert discovered("{discover: '/lake/*'}").table_at(("orders",)).with_key(given).key == key
 
 
 def test_a_key_in_the_configuration_wins_over_the_property() -> None:
     given = {"cdfd.key": "other"}
-    assert discovered("{discover: '/lake/*', key: [id]}").found(("a",)).with_key(given).key == ("id",)
-    assert discovered("{discover: '/lake/*', key: []}").found(("a",)).with_key(given).key == ()
-    assert discovered("{discover: '/lake/*', key_property: pk}").found(("a",)).with_key({"pk": "x"}).key == ("x",)
+    assert discovered("{discover: '/lake/*', key: [id]}").table_at(("a",)).with_key(given).key == ("id",)
+    assert discovered("{discover: '/lake/*', key: []}").table_at(("a",)).with_key(given).key == ()
+    assert discovered("{discover: '/lake/*', key_property: pk}").table_at(("a",)).with_key({"pk": "x"}).key == ("x",)
 
 
 def test_a_property_that_does_not_fit_is_an_error_of_that_table() -> None:
-    found = discovered("{discover: '/lake/*', columns: [v]}").found(("orders",))
+    found = discovered("{discover: '/lake/*', columns: [v]}").table_at(("orders",))
     with pytest.raises(ConfigError, match=r'cdfd\.key is "id": names columns that `columns` leaves out') as raised:
         found.with_key({"cdfd.key": "id"})
     assert raised.value.table == "/lake/orders"

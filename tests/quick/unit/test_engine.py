@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cdfd.config.settings import Settings, SparkEngine
+from cdfd.config.sections import SparkEngine
+from cdfd.config.settings import Settings
 from cdfd.deliver.assignment import Assignment
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_string import parse

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from cdfd.config import Listen
-from cdfd.config.http import Http, HttpAuthentication
+from cdfd.config.sections import Http, HttpAuthentication
 from cdfd.config.values import Secret
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.controls import ControlRoutes

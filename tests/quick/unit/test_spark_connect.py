@@ -17,7 +17,7 @@ START = """
 import sys
 
 sys.modules["grpc"] = None  # as where it is not installed
-from cdfd.config.settings import SparkEngine
+from cdfd.config.sections import SparkEngine
 from cdfd.errors import ConfigError
 from cdfd.spark.engine.sessions import Sessions
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdfd.config.settings import SparkEngine as Settings
+from cdfd.config.sections import SparkEngine as Settings
 from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Part
 from cdfd.sinks.jobs import Delivered
