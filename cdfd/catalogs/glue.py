@@ -32,7 +32,11 @@ MAX_TABLES = 100_000
 
 
 class GlueCatalog:
-    """The data catalog of one AWS account and region."""
+    """The data catalog of one AWS account and region. It accesses nothing before the first request.
+
+    Raises:
+        ConfigError: an option is unknown or invalid.
+    """
 
     depth = 2
     vends = False
@@ -162,12 +166,3 @@ def _table_of(table: Any, name: str) -> CatalogTable:
     created = table.get("CreateTime")
     # A table that is created again has another time. There is no id.
     return CatalogTable(f"{table.get('CatalogId', '')}:{name}:{created}", location)
-
-
-def open_glue(options: Mapping[str, object]) -> GlueCatalog:
-    """The catalog with these options. It accesses nothing yet.
-
-    Raises:
-        ConfigError: an option is unknown or invalid.
-    """
-    return GlueCatalog(options)

@@ -29,7 +29,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ResolvedTable:
     """A table that was resolved: the catalog's answer, its store, and its log, if the catalog decides that."""
 
     table: CatalogTable
@@ -52,26 +52,26 @@ class TableResolver:
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
         self.catalog = connection.catalog
-        self.opened: Opened | None = None
+        self.opened: ResolvedTable | None = None
         self._uri = uri
         self._name = name
         self._vendor = connection.vendor
         self._sent_at = self._loaded_at = -math.inf
         self._lock = asyncio.Lock()
 
-    async def resolved(self) -> Opened:
+    async def resolve(self) -> ResolvedTable:
         """The table, whose name was looked up at any time."""
-        return self.opened or await self.loaded(0.0)
+        return self.opened or await self.look_up(0.0)
 
-    def resolved_now(self) -> Opened:
+    def resolve_now(self) -> ResolvedTable:
         """The same in a thread without an event loop, such as one of an executor, which reads no log."""
         return self.opened or blocking(self._load(math.inf))
 
-    async def loaded(self, age: float) -> Opened:
+    async def look_up(self, age: float) -> ResolvedTable:
         """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
         return await request_loop().run(self._load(time.monotonic() - age if age else math.inf))
 
-    async def _load(self, since: float) -> Opened:
+    async def _load(self, since: float) -> ResolvedTable:
         """An answer that came after `since`, or to a request that was sent after this call. Callers share it. It runs in the request loop."""
         called = time.monotonic()
         async with self._lock:
@@ -86,7 +86,7 @@ class TableResolver:
             self._sent_at, self._loaded_at = sent, time.monotonic()
             return self.opened
 
-    async def _ask(self) -> Opened:
+    async def _ask(self) -> ResolvedTable:
         before = self.opened
         if before is None and self.catalog.vends:
             self._vendor.request_early(self._name)
@@ -118,7 +118,7 @@ class TableResolver:
             log: RatifiedLog | None = (before.log or RatifiedLog(before.table.table_id, None, {})).after(table)
         else:
             log = RatifiedLog.of(table) if table.managed else None
-        return Opened(table, store, log)
+        return ResolvedTable(table, store, log)
 
     async def _open_store(self, table: CatalogTable) -> Storage:
         location = table.location

@@ -14,16 +14,17 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 
 from cdfd.catalogs.base import RatifiedCommit
 from cdfd.catalogs.ratified import RatifiedLog
-from cdfd.catalogs.resolver import Connection, Opened, TableResolver, blocking
+from cdfd.catalogs.resolver import Connection, ResolvedTable, TableResolver, blocking
 from cdfd.delta import paths
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
-from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles, check_path, check_range, fetch_each
+from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles, check_path, check_range, fetch_each, read_whole
 from cdfd.storage.location import open_table
 
 T = TypeVar("T")
@@ -48,20 +49,15 @@ class CatalogStorage:
     """
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
-        self._uri = uri
+        self.uri = uri
         self._resolver = TableResolver(uri, name, connection)
         self._vended = connection.catalog.vends
         self._stats: OrderedDict[int, Stat] = OrderedDict()
 
     @property
-    def uri(self) -> str:
-        """The table's name, such as `uc://main.sales.orders`."""
-        return self._uri
-
-    @property
     def location(self) -> str:
         """Where the table is; see `NamedTable`."""
-        return self._resolver.resolved_now().store.uri
+        return self._resolver.resolve_now().store.uri
 
     @property
     def ratified(self) -> bool:
@@ -105,7 +101,7 @@ class CatalogStorage:
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Several objects; see the port."""
-        opened = await self._resolver.resolved()
+        opened = await self._resolver.resolve()
         return await (opened.store.fetch_many(paths, length) if opened.log is None else fetch_each(self, paths, length))
 
     async def stat(self, path: str) -> Stat:
@@ -116,7 +112,7 @@ class CatalogStorage:
             return known
         if version is not None and not self.ratified:
             # The last entry is looked at again while none comes. Then the name is looked up again, too.
-            await self._resolver.loaded(RECHECK_SECONDS)
+            await self._resolver.look_up(RECHECK_SECONDS)
 
         async def stat(store: Storage, at: str) -> Stat:
             return await store.stat(at)
@@ -139,15 +135,15 @@ class CatalogStorage:
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """The names of folders; see `FolderListing`. UnsupportedError if the table's store cannot list them."""
-        store = (await self._resolver.resolved()).store
+        store = (await self._resolver.resolve()).store
         if not isinstance(store, FolderListing):
-            raise UnsupportedError("this store cannot list folders", table=self._uri)
+            raise UnsupportedError("this store cannot list folders", table=self.uri)
         return await store.folders(folder)
 
-    async def _for_listing(self, prefix: str, start_after: str) -> Opened:
+    async def _for_listing(self, prefix: str, start_after: str) -> ResolvedTable:
         """The catalog's answer for a listing. While the catalog is down, the last one has the versions that were ratified before."""
         try:
-            return await self._resolver.loaded(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+            return await self._resolver.look_up(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
         except StorageError as error:
             known = self._resolver.opened
             latest = None if known is None or known.log is None else known.log.latest
@@ -185,30 +181,30 @@ class CatalogStorage:
         """Random access to an object; see the port."""
         check_path(path)
         if _version_of(path) is None:
-            return self._resolver.resolved_now().store.open_input_file(path, size)
+            return self._resolver.resolve_now().store.open_input_file(path, size)
 
-        async def located(store: Storage, at: str) -> Callable[[], pa.NativeFile]:
+        async def find(store: Storage, at: str) -> Callable[[], pa.NativeFile]:
             await store.stat(at)
-            return lambda: store.open_input_file(at)
+            return partial(store.open_input_file, at)
 
         def inline(content: bytes, _: Stat) -> Callable[[], pa.NativeFile]:
-            return lambda: pa.BufferReader(content)
+            return partial(pa.BufferReader, content)
 
-        return blocking(self._with_entry(path, located, inline))()
+        return blocking(self._with_entry(path, find, inline))()
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects; see `WholeFiles`."""
-        store = self._resolver.resolved_now().store
+        store = self._resolver.resolve_now().store
         if isinstance(store, WholeFiles):
             return store.read_whole(paths, sizes)
-        return [_whole(store, path, size) for path, size in zip(paths, sizes, strict=True)]
+        return [read_whole(store, path, size) for path, size in zip(paths, sizes, strict=True)]
 
     async def _writable(self) -> Storage:
-        opened = await self._resolver.resolved()
+        opened = await self._resolver.resolve()
         if opened.log is not None or self._vended:
             raise UnsupportedError(
                 "cdfd does not write into a table of a catalog",
-                table=self._uri,
+                table=self.uri,
                 hint="Keep positions in a ledger of their own: set `progress.ledger` to a folder or a bucket prefix",
             )
         return opened.store
@@ -222,18 +218,18 @@ class CatalogStorage:
         inline: Callable[[bytes, Stat], T],
     ) -> T:
         """The result of `read` for the file that has the content of `path`, or of `inline` for a content that the catalog has."""
-        opened, version = await self._resolver.resolved(), _version_of(path)
+        opened, version = await self._resolver.resolve(), _version_of(path)
         if version is None or opened.log is None:
             return await read(opened.store, path)
         if not opened.log.includes(version):
-            opened = await self._resolver.loaded(0.0)
+            opened = await self._resolver.look_up(0.0)
             if not _log(opened).includes(version):
                 raise NotFoundError("the catalog has not ratified this version", path=path)
         try:
             return await self._read(opened, version, path, read, inline)
         except NotFoundError:
             # It was published, and the staged commit removed, or log clean-up removed it.
-            opened = await self._resolver.loaded(0.0)
+            opened = await self._resolver.look_up(0.0)
         try:
             return await self._read(opened, version, path, read, inline)
         except NotFoundError:
@@ -242,7 +238,7 @@ class CatalogStorage:
 
     async def _read(
         self,
-        opened: Opened,
+        opened: ResolvedTable,
         version: int,
         path: str,
         read: Callable[[Storage, str], Awaitable[T]],
@@ -256,7 +252,7 @@ class CatalogStorage:
                 return await read(opened.store, _place(commit, path))
         return await read(opened.store, path)
 
-    async def _check_cleaned_up(self, opened: Opened, version: int) -> None:
+    async def _check_cleaned_up(self, opened: ResolvedTable, version: int) -> None:
         """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
         async with aclosing(opened.store.list(LOG, _path(version))) as files:
             async for file in files:
@@ -264,7 +260,7 @@ class CatalogStorage:
                 # Commits are published in order, and only published ones have checkpoints.
                 if name is not None and name.kind != "last_checkpoint" and name.version > version:
                     return
-        raise _truncation_error(version, _log(opened).latest).within(table=self._uri)
+        raise _truncation_error(version, _log(opened).latest).within(table=self.uri)
 
     async def _ratified_names(
         self, log: RatifiedLog, listing: AsyncGenerator[Stat, None], start_after: str
@@ -278,7 +274,7 @@ class CatalogStorage:
             version = int(path.removeprefix(LOG).removesuffix(".json"))
             commit = log.commits.get(version)
             if last is not None and version > last + 1 and commit is not None:
-                raise _truncation_error(last + 1, log.latest).within(table=self._uri)
+                raise _truncation_error(last + 1, log.latest).within(table=self.uri)
             last = version
             if (known := self._stats.get(version)) is not None:
                 return known
@@ -302,7 +298,7 @@ class CatalogStorage:
             yield commit_at(path, None)
         newest = log.latest
         if newest is not None and newest >= 0 and last != newest and _path(newest) > start_after:
-            raise _truncation_error(newest if last is None else last + 1, newest).within(table=self._uri)
+            raise _truncation_error(newest if last is None else last + 1, newest).within(table=self.uri)
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
         """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
@@ -317,7 +313,7 @@ class CatalogStorage:
         return known
 
 
-def _log(opened: Opened) -> RatifiedLog:
+def _log(opened: ResolvedTable) -> RatifiedLog:
     assert opened.log is not None
     return opened.log
 
@@ -345,11 +341,3 @@ def _truncation_error(version: int, newest: int | None) -> StorageError:
         hint="Its list of commits is not complete, or a staged commit was removed before it was published",
         retriable=True,
     )
-
-
-def _whole(store: Storage, path: str, size: int) -> bytes:
-    with store.open_input_file(path, size) as file:
-        data: bytes = file.read(size + 1)
-    if len(data) > size:
-        raise StorageError(f"the object has more than {size} bytes, which it should have", path=path)
-    return data

@@ -47,7 +47,7 @@ class Vendor:
         Raises:
             StorageError: the catalog has none for the table's location, or cannot answer and the last one has ended.
         """
-        live = self._covering(location, self._is_fresh)
+        live = self._covering(location)
         if live is not None:
             return live
         store = _store(location)
@@ -56,15 +56,15 @@ class Vendor:
                 await self._ask(name, table_id, location)
             else:
                 async with self._first.setdefault(store, asyncio.Lock()):
-                    if self._covering(location, self._is_fresh) is None:
+                    if self._covering(location) is None:
                         await self._ask(name, table_id, location)
         except StorageError as error:
             # It is renewed early, so that a catalog may be down for a while.
-            live = self._covering(location, self._is_usable) if error.retriable else None
+            live = self._covering(location, MIN_LIFE_SECONDS) if error.retriable else None
             if live is None:
                 raise
             return live
-        live = self._covering(location, self._is_usable)
+        live = self._covering(location, MIN_LIFE_SECONDS)
         if live is None:
             raise StorageError(
                 "the catalog's credentials are for other locations, or have ended already",
@@ -104,16 +104,14 @@ class Vendor:
         for prefix in ended:
             del self._live[prefix]
 
-    def _covering(self, location: str, usable: Callable[[Credential, float], bool]) -> Credential | None:
-        """The usable credential with the longest prefix of a location."""
-        prefixes = [prefix for prefix, live in self._live.items() if holds(prefix, location) and usable(*live)]
+    def _covering(self, location: str, most: float = MARGIN_SECONDS) -> Credential | None:
+        """The credential with the longest prefix of a location, of those that last for their margin, or for `most` seconds."""
+        prefixes = [
+            prefix
+            for prefix, (credential, margin) in self._live.items()
+            if holds(prefix, location) and self._lasts(credential, min(margin, most))
+        ]
         return self._live[max(prefixes, key=len)][0] if prefixes else None
-
-    def _is_fresh(self, credential: Credential, margin: float) -> bool:
-        return self._lasts(credential, margin)
-
-    def _is_usable(self, credential: Credential, margin: float) -> bool:
-        return self._lasts(credential, min(margin, MIN_LIFE_SECONDS))
 
     def _lasts(self, credential: Credential, seconds: float) -> bool:
         return credential.ends_ms is None or credential.ends_ms / 1000 - self._now() > seconds

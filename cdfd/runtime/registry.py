@@ -139,7 +139,7 @@ CATALOGS = Registry(
     "cdfd.catalogs",
     {
         "uc": "cdfd.catalogs.uc.catalog:open_unity",
-        "glue": "cdfd.catalogs.glue:open_glue",
+        "glue": "cdfd.catalogs.glue:GlueCatalog",
     },
 )
 """Functions that open a `cdfd.catalogs.base.Catalog` with options, by the scheme of its tables' names. `STORES` has the same schemes."""

@@ -188,6 +188,19 @@ def root_of(storage: Storage) -> str:
     return location
 
 
+def read_whole(storage: Storage, path: str, size: int) -> bytes:
+    """All bytes of an object. Blocking.
+
+    Raises:
+        StorageError: it cannot be read, or has more than `size` bytes.
+    """
+    with storage.open_input_file(path, size) as file:
+        data: bytes = file.read(size + 1)
+    if len(data) > size:
+        raise StorageError(f"the object has more than {size} bytes, which it should have", path=path)
+    return data
+
+
 async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
     """`fetch_many` with one `fetch` per object."""
     objects = []

@@ -9,8 +9,9 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+from cdfd.errors import CdfdError
 
 _PREFIX, _SUFFIX = ".cdfd-", ".tmp"
 
@@ -138,13 +139,7 @@ def sync_folder(folder: int) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """An `OSError` for users: the system's message, a hint, and whether the error is transient."""
-
-    reason: str
-    hint: str | None
-    retriable: bool
+E = TypeVar("E", bound=CdfdError)
 
 
 # Transient errors: something is full, busy, or cannot be reached. They need no change of configuration, permissions or files.
@@ -179,13 +174,11 @@ _HINTS = {
 }
 
 
-def explain(error: OSError) -> Explanation:
-    """The explanation of an `OSError`."""
-    code = error.errno
-    reason = error.strerror or str(error)
-    if code is None:
-        return Explanation(reason, None, retriable=False)
-    return Explanation(reason, _HINTS.get(code), retriable=code in _TRANSIENT)
+def explain(error: OSError, doing: str, path: str, kind: type[E]) -> E:
+    """An `OSError` for users, as an error of cdfd: the system's message, a hint, and whether the error is transient."""
+    hint = None if error.errno is None else _HINTS.get(error.errno)
+    what = f"cannot {doing}: {error.strerror or error}"
+    return kind(what, path=path, hint=hint, retriable=error.errno in _TRANSIENT)
 
 
 def is_transient(error: BaseException) -> bool:

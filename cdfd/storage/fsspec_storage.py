@@ -50,7 +50,7 @@ class FsspecStorage:
     def __init__(self, system: Any, root: str, uri: str, renewed: Callable[[], Any] | None = None) -> None:
         self._current = renewed or (lambda: system)
         self._root = root.rstrip("/")
-        self._uri = uri.rstrip("/")
+        self.uri = uri.rstrip("/")
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
         self._exclusive = bool(protocols & EXCLUSIVE_PROTOCOLS)
         self._local = bool(protocols & {"file", "local"})
@@ -61,11 +61,6 @@ class FsspecStorage:
     @property
     def _system(self) -> Any:
         return self._current()
-
-    @property
-    def uri(self) -> str:
-        """The URI for messages."""
-        return self._uri
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of an object; see the port."""
@@ -140,9 +135,9 @@ class FsspecStorage:
         """Random access: small objects are read whole, others by the file system's own file; see the port."""
         check_path(path)
         with _translate_errors("read", path):
-            known = self._stat(path).size
-            if self._memory or known <= WHOLE_OBJECT_BYTES:
-                return pa.BufferReader(self._bytes(path, 0, known))
+            size = self._stat(path).size
+            if self._memory or size <= WHOLE_OBJECT_BYTES:
+                return pa.BufferReader(self._bytes(path, 0, size))
             return pa.PythonFile(RenewedFile(self._current, self._key(path)), "r")
 
     # --- in threads ---
@@ -151,11 +146,11 @@ class FsspecStorage:
         if not checked:
             check_path(path)
 
-        def translated() -> T:
+        def translate() -> T:
             with _translate_errors(doing, path), _memory if self._memory else contextlib.nullcontext():
                 return work()
 
-        return await asyncio.to_thread(translated)
+        return await asyncio.to_thread(translate)
 
     def _part(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         stat = self._stat(path)

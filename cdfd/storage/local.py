@@ -65,28 +65,20 @@ class LocalStorage:
         within: str | None = None,
         mode: int = 0o666,
     ) -> None:
-        self._uri = os.fspath(root)
-        if "\0" in self._uri:
-            raise PathError("the storage root contains a NUL character", path=self._uri.replace("\0", "\\0"))
+        self.uri = os.fspath(root)
+        """The root as it was given."""
+        if "\0" in self.uri:
+            raise PathError("the storage root contains a NUL character", path=self.uri.replace("\0", "\\0"))
         try:
-            os.fsencode(self._uri)
+            os.fsencode(self.uri)
         except UnicodeEncodeError:
-            raise PathError("the storage root is not a path of this system", path=ascii(self._uri)[1:-1]) from None
-        self._root = os.path.abspath(self._uri)
-        self._confined = ConfinedRoot(self._root, allowed, within)
+            raise PathError("the storage root is not a path of this system", path=ascii(self.uri)[1:-1]) from None
+        self.root = os.path.abspath(self.uri)
+        """The root as an absolute path."""
+        self._confined = ConfinedRoot(self.root, allowed, within)
         self._sync = sync
         self._page = page
         self._mode = mode
-
-    @property
-    def uri(self) -> str:
-        """The root as it was given."""
-        return self._uri
-
-    @property
-    def root(self) -> str:
-        """The root as an absolute path, for watching it."""
-        return self._root
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file; see the port."""
@@ -106,20 +98,34 @@ class LocalStorage:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
-        names = await asyncio.to_thread(self._matching_names, folder, prefix, start_after)
+        beginning = prefix[len(folder) :]
+
+        def matches(entry: os.DirEntry[str]) -> bool:
+            return (
+                entry.name.startswith(beginning)
+                and folder + entry.name > start_after
+                and not entry.is_dir(follow_symlinks=False)
+                and not is_temporary(entry.name)
+                and is_utf8(entry.name)
+            )
+
+        names = await asyncio.to_thread(self._names, folder, matches)
         for at in range(0, len(names), self._page):
-            for found in await asyncio.to_thread(self._stat_page, folder, names[at : at + self._page]):
-                yield found
+            for each in await asyncio.to_thread(self._stat_page, folder, names[at : at + self._page]):
+                yield each
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders, of links to folders, and of links that cannot be followed; see `FolderListing`."""
         check_prefix(folder)
-        return await asyncio.to_thread(self._folders, f"{folder}/" if folder else "")
+        return await asyncio.to_thread(
+            self._names, f"{folder}/" if folder else "", lambda entry: is_folder(entry) and is_utf8(entry.name)
+        )
 
     async def links(self, folder: str = "") -> Collection[str]:
         """Names of symbolic links; see `LinkedFiles`."""
         check_prefix(folder)
-        return await asyncio.to_thread(self._links, f"{folder}/" if folder else "")
+        folder = f"{folder}/" if folder else ""
+        return set(await asyncio.to_thread(self._names, folder, lambda entry: entry.is_symlink()))
 
     async def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
         """Device and inode of each file; see `LinkedFiles`."""
@@ -226,44 +232,18 @@ class LocalStorage:
                 return contents[:number]
         return contents
 
-    def _matching_names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
-        beginning = prefix[len(folder) :]
+    def _names(self, folder: str, accepts: Callable[[os.DirEntry[str]], bool]) -> Sequence[str]:
+        """The names of entries of a folder, in the order of code points, which is that of UTF-8 bytes. None if it does not exist."""
         with _translate_errors("list", folder):
             try:
                 with self._confined.folder(folder) as below:
-                    names = [
-                        entry.name
-                        for entry in entries(below)
-                        if entry.name.startswith(beginning)
-                        and folder + entry.name > start_after
-                        and not entry.is_dir(follow_symlinks=False)
-                        and not is_temporary(entry.name)
-                        and is_utf8(entry.name)
-                    ]
-            except (FileNotFoundError, NotADirectoryError):
-                return ()
-        # The order of code points is the order of UTF-8 bytes.
-        return sorted(names)
-
-    def _folders(self, folder: str) -> Sequence[str]:
-        with _translate_errors("list", folder):
-            try:
-                with self._confined.folder(folder) as below:
-                    return sorted(entry.name for entry in entries(below) if is_folder(entry) and is_utf8(entry.name))
-            except (FileNotFoundError, NotADirectoryError):
-                return ()
-
-    def _links(self, folder: str) -> Collection[str]:
-        with _translate_errors("list", folder):
-            try:
-                with self._confined.folder(folder) as below:
-                    return {entry.name for entry in entries(below) if entry.is_symlink()}
+                    return sorted(entry.name for entry in entries(below) if accepts(entry))
             except (FileNotFoundError, NotADirectoryError):
                 return ()
 
     def _file_id(self, path: str) -> tuple[int, int] | None:
         with suppress(NotFoundError), _translate_errors("stat", path):
-            file = os.stat(os.path.join(self._root, path))
+            file = os.stat(os.path.join(self.root, path))
             return file.st_dev, file.st_ino
         return None
 
@@ -306,7 +286,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _storage_error("delete", path, error) from error
+            raise explain(error, "delete", path, StorageError) from error
 
     def _write(self, write: Callable[..., None], path: str, data: bytes | memoryview) -> None:
         check_path(path)
@@ -324,7 +304,7 @@ class LocalStorage:
         except FileExistsError as error:
             raise ExistsError("there is an object with that name already", path=path) from error
         except OSError as error:
-            raise _storage_error("write", path, error) from error
+            raise explain(error, "write", path, StorageError) from error
 
 
 @contextmanager
@@ -334,11 +314,4 @@ def _translate_errors(doing: str, path: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError("there is no object with that name", path=path) from error
     except OSError as error:
-        raise _storage_error(doing, path, error) from error
-
-
-def _storage_error(doing: str, path: str, error: OSError) -> StorageError:
-    explained = explain(error)
-    return StorageError(
-        f"cannot {doing}: {explained.reason}", path=path, hint=explained.hint, retriable=explained.retriable
-    )
+        raise explain(error, doing, path, StorageError) from error

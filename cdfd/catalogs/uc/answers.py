@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit
-
-FEATURES = ("catalogManaged", "catalogOwned", "catalogOwned-preview")
-"""Names of the table feature, the first ones of its preview."""
+from cdfd.delta.protocol import CATALOG_MANAGED
 
 _KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token", "azure.sas-token", "gcs.oauth-token")
 _MAX_TEXT = 4096
@@ -28,9 +26,7 @@ def table_of(answer: Any) -> CatalogTable:
     latest = _whole(answer.get("latest-table-version"), "latest-table-version")
     commits = _commits(answer.get("commits"), "-")
     managed = latest is not None or bool(commits) or _is_managed(metadata.get("properties"))
-    return CatalogTable(
-        _text(metadata, "table-uuid"), _location(metadata, "location"), managed, latest, _ascending(commits)
-    )
+    return CatalogTable(_text(metadata, "table-uuid"), _location(metadata, "location"), managed, latest, commits)
 
 
 def older_table_of(answer: Any) -> tuple[CatalogTable, str]:
@@ -48,7 +44,7 @@ def older_commits_of(answer: Any) -> tuple[tuple[RatifiedCommit, ...], int]:
     latest = _whole(answer.get("latest_table_version"), "latest_table_version")
     if latest is None:
         raise ValueError("it has no latest_table_version")
-    return _ascending(commits), latest
+    return commits, latest
 
 
 def credentials_of(answer: Any) -> Sequence[Credential]:
@@ -106,12 +102,12 @@ def _credential(credential: Any) -> Credential:
     )
 
 
-def _commits(commits: Any, dash: str) -> list[RatifiedCommit]:
+def _commits(commits: Any, dash: str) -> tuple[RatifiedCommit, ...]:
     if commits is None:
-        return []
+        return ()
     if not isinstance(commits, list) or len(commits) > _MAX_COMMITS:
         raise ValueError("its commits are no list")
-    return [_commit(each, dash) for each in commits]
+    return tuple(sorted((_commit(each, dash) for each in commits), key=lambda commit: commit.version))
 
 
 def _commit(commit: Any, dash: str) -> RatifiedCommit:
@@ -125,13 +121,9 @@ def _commit(commit: Any, dash: str) -> RatifiedCommit:
     return RatifiedCommit(version, _text(commit, f"file{dash}name"), None, size or 0, modified or 0)
 
 
-def _ascending(commits: list[RatifiedCommit]) -> tuple[RatifiedCommit, ...]:
-    return tuple(sorted(commits, key=lambda commit: commit.version))
-
-
 def _is_managed(properties: Any) -> bool:
     texts = properties if isinstance(properties, dict) else {}
-    return any(texts.get(f"delta.feature.{feature}") is not None for feature in FEATURES)
+    return any(texts.get(f"delta.feature.{feature}") is not None for feature in CATALOG_MANAGED)
 
 
 def _mapping(answer: Any, name: str) -> Mapping[str, Any]:

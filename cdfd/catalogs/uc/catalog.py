@@ -123,11 +123,11 @@ class UnityCatalog:
             except Refusal as error:
                 self._resolved.pop(name, None)
                 raise self._explain(error, name, "load") from None
-            found, latest = self._parse_answer(answers.older_commits_of, answer, name)
-            commits |= {commit.version: commit for commit in found}
-            if not found or found[-1].version >= latest or found[-1].version < start:
+            page, latest = self._parse_answer(answers.older_commits_of, answer, name)
+            commits |= {commit.version: commit for commit in page}
+            if not page or page[-1].version >= latest or page[-1].version < start:
                 break
-            start = found[-1].version + 1
+            start = page[-1].version + 1
         ascending = tuple(commits[version] for version in sorted(commits) if version <= latest)
         return replace(table, latest=latest, commits=ascending)
 
@@ -147,7 +147,7 @@ class UnityCatalog:
         table = (self._resolved.get(name) or (0, None))[1] or await self._older_table(name)
         body = {"table_id": table_id or table.table_id, "operation": "READ"}
         answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
-        return self._parse_answer(lambda found: answers.older_credentials_of(found, table.location), answer, name)
+        return self._parse_answer(lambda json: answers.older_credentials_of(json, table.location), answer, name)
 
     # --- requests ---
 
@@ -188,20 +188,15 @@ class UnityCatalog:
                 f"the catalog {self._options.host} has no table {name}: {error.answer}", hint=_UNKNOWN
             )
         if status == 403:
-            error.error.hint = _grants(name, doing)
+            catalog, schema = name.split(".")[0], ".".join(name.split(".")[:2])
+            grants = f"USE CATALOG on {catalog}, USE SCHEMA on {schema} and SELECT on {name}"
+            if doing == "credentials":
+                grants = f"SELECT on {name}, and on Databricks EXTERNAL USE SCHEMA on {schema},"
+            error.error.hint = f"Grant {grants} to cdfd's principal"
         return error.error
 
 
 _UNKNOWN = "Check the name, and that you may see the table: it needs USE CATALOG, USE SCHEMA and SELECT"
-
-
-def _grants(name: str, doing: str) -> str:
-    """The grants that reading a table needs."""
-    parts = name.split(".")
-    catalog, schema = parts[0], ".".join(parts[:2])
-    if doing == "credentials":
-        return f"Grant SELECT on {name}, and on Databricks EXTERNAL USE SCHEMA on {schema}, to cdfd's principal"
-    return f"Grant USE CATALOG on {catalog}, USE SCHEMA on {schema} and SELECT on {name} to cdfd's principal"
 
 
 def _path(name: str) -> str:

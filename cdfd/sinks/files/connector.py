@@ -66,8 +66,7 @@ class FilesConnector(Connector):
         try:
             return await asyncio.to_thread(read_position, folder)
         except OSError as error:
-            explained = explain(error)
-            raise SinkError(f"cannot read the folder: {explained.reason}", path=folder, hint=explained.hint) from error
+            raise explain(error, "read the folder", folder, SinkError) from error
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Only forward; see the port. An error names the folder."""

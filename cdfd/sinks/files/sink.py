@@ -232,9 +232,6 @@ def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        explained = explain(error)
-        raise SinkError(
-            f"cannot {doing}: {explained.reason}", path=path, hint=explained.hint, retriable=explained.retriable
-        ) from error
+        raise explain(error, doing, path, SinkError) from error
     except pa.ArrowException as error:
         raise SinkError(f"cannot {doing} the rows: {error}", path=path) from error

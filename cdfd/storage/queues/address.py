@@ -75,15 +75,12 @@ class QueueAddress:
             ConfigError: one is missing.
         """
         package = _EXTRAS.get(self.kind)
-        if package is not None and not _is_installed(package):
+        try:
+            installed = package is None or find_spec(package) is not None
+        except ModuleNotFoundError:  # nor is the package that it is in
+            installed = False
+        if package is not None and not installed:
             raise ConfigError(
                 f"{self.kind}:// queues need {package.replace('.', '-')}, which is not installed",
                 hint=f"Run pip install 'cdfd[{self.kind}]'",
             )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # nor is the package that it is in
-        return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
@@ -72,7 +73,9 @@ def parse_azure_event(body: str) -> list[ObjectCreated] | None:
     A storage queue has events in Base64, in the schema of Event Grid or of CloudEvents 1.0 ("Azure Blob Storage as an Event Grid source").
     The account is not part of the result: an event of another account's container of the same name only wakes a reader in vain.
     """
-    document = _document(_from_base64(body))
+    with suppress(ValueError):  # JSON never is Base64: it begins with a bracket
+        body = b64decode(body, validate=True).decode()
+    document = _document(body)
     events = document if isinstance(document, list) else [document]
     if not events:
         return None
@@ -103,14 +106,6 @@ def _from_event_grid(event: Mapping[str, Any]) -> Iterator[ObjectCreated]:
     container, separator, key = path.removeprefix("/").partition("/")
     if separator:
         yield ObjectCreated(unquote(container), unquote(key))
-
-
-def _from_base64(body: str) -> str:
-    """The text of a message in Base64; any other text unchanged. JSON never is Base64: it begins with a bracket."""
-    try:
-        return b64decode(body, validate=True).decode()
-    except ValueError:
-        return body
 
 
 def _document(body: str) -> Any:

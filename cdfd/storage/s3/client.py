@@ -253,18 +253,16 @@ class S3Client:
 
     async def native(self) -> NativeReader | None:
         """The native client; None if the settings need botocore, or botocore finds no credentials."""
-        if self._native is None:
-            self._native = asyncio.get_running_loop().create_task(self._opened_native())
         try:
+            if self._native is None:
+                reader = reader_for(self._botocore_session(), self.options, self._client)
+                self._native = asyncio.get_running_loop().create_task(reader)
             async with asyncio.timeout(self.options.deadline):
                 return await asyncio.shield(self._native)
         except FAILURES:
             # The same is about to happen to botocore, whose errors are translated. Its configuration may be another one next time.
             self._native = self._session = None
             return None
-
-    async def _opened_native(self) -> NativeReader | None:
-        return await reader_for(self._opened_session(), self.options, self._client)
 
     async def _client(self) -> Any:
         if self._opening is None:
@@ -276,7 +274,7 @@ class S3Client:
             raise
 
     async def _open_client(self) -> Any:
-        options, session = self.options, self._opened_session()
+        options, session = self.options, self._botocore_session()
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
             session.create_client(
@@ -295,7 +293,7 @@ class S3Client:
         self._open.append(stack)
         return client
 
-    def _opened_session(self) -> AioSession:
+    def _botocore_session(self) -> AioSession:
         if self._session is None:
             self._session = AioSession(profile=self.options.profile)
             # The model of S3's API is a large file. All clients share one that was read.

@@ -74,11 +74,6 @@ class Request:
     key: str
     path: str
 
-    @property
-    def place(self) -> str:
-        """The object as IAM policies name it."""
-        return f"arn:aws:s3:::{self.bucket}/{self.key}"
-
 
 def translate(error: Exception, request: Request) -> StorageError:
     """The error as one of cdfd's. It contains nothing from the request's headers."""
@@ -98,13 +93,8 @@ def code_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
-def status_of(error: ClientError) -> int:
-    """The HTTP status; 0 if there is none."""
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
 def _from_response(error: ClientError, request: Request) -> StorageError:
-    code, status = code_of(error), status_of(error)
+    code, status = code_of(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
         return no_such_object(request)
     if code in EXISTS and request.doing == "write":
@@ -143,7 +133,7 @@ def _advice(error: ClientError, code: str, status: int, request: Request) -> tup
 def _denied_hint(request: Request) -> str:
     if request.doing == "list":
         return f"Allow s3:ListBucket on arn:aws:s3:::{request.bucket}"
-    needed = f"Allow {_ACTIONS[request.doing]} on {request.place}"
+    needed = f"Allow {_ACTIONS[request.doing]} on arn:aws:s3:::{request.bucket}/{request.key}"
     if request.doing in ("read", "stat"):
         return f"{needed}, and s3:ListBucket on arn:aws:s3:::{request.bucket}: without it, S3 denies access to objects that do not exist"
     return needed

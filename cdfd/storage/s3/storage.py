@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, StorageError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each, read_whole
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.native import LISTING_PAGE, Listed
@@ -41,14 +41,11 @@ class S3Storage:
     def __init__(self, bucket: str, prefix: str, client: S3Client, *, page: int = LISTING_PAGE) -> None:
         self._bucket = bucket
         self._root = prefix.strip("/")
+        self.uri = f"s3://{bucket}/{self._root}".rstrip("/")
+        """`s3://bucket/prefix`."""
         self._client = client
         self._page = page
         self._prefetcher = Prefetcher(client)
-
-    @property
-    def uri(self) -> str:
-        """`s3://bucket/prefix`."""
-        return f"s3://{self._bucket}/{self._root}".rstrip("/")
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of an object in one GET; see the port."""
@@ -187,14 +184,7 @@ class S3Storage:
         """All bytes of objects, with parallel GETs; see `WholeFiles`."""
         for path, size in zip(paths, sizes, strict=True):
             self._prefetch(path, size)
-        return [self._whole(path, size) for path, size in zip(paths, sizes, strict=True)]
-
-    def _whole(self, path: str, size: int) -> bytes:
-        with self.open_input_file(path, size) as file:
-            data: bytes = file.read(size + 1)
-        if len(data) > size:
-            raise StorageError(f"the object has more than {size} bytes, which it should have", path=path)
-        return data
+        return [read_whole(self, path, size) for path, size in zip(paths, sizes, strict=True)]
 
     async def _read(self, path: str, start: int, length: int | None) -> GetResult:
         check_path(path)

@@ -426,7 +426,7 @@ async def test_links_and_the_files_that_several_names_have(tmp_path: Path) -> No
 
     assert await store.links() == {entry.name for entry in root.iterdir() if entry.is_symlink()}
     assert await store.links("own") == {"second"}
-    assert await store.links("gone") == ()
+    assert await store.links("gone") == set()
     same = ["own/data", *INSIDE, "hard", str(root / "own/data")]
     assert len(set(await store.file_ids(same))) == 1
     other = ["out", str(tmp_path / "elsewhere/data")]
@@ -474,20 +474,20 @@ def test_file_without_permission_names_the_user(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_system_says_is_explained(number: int, retriable: bool, hint: str) -> None:
-    told = explain(OSError(number, os.strerror(number)))
-    assert (told.reason, told.retriable) == (os.strerror(number), retriable)
+    told = explain(OSError(number, os.strerror(number)), "read", "x", StorageError)
+    assert (told.what, told.retriable) == (f"cannot read: {os.strerror(number)}", retriable)
     assert told.hint is not None
     assert hint in told.hint
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET, errno.EBUSY, errno.EAGAIN])
 def test_what_cannot_be_reached_or_is_busy_is_retried(number: int) -> None:
-    assert explain(OSError(number, os.strerror(number))).retriable
+    assert explain(OSError(number, os.strerror(number)), "read", "x", StorageError).retriable
 
 
 def test_an_error_without_a_number_is_explained() -> None:
-    told = explain(OSError("odd"))
-    assert (told.reason, told.hint, told.retriable) == ("odd", None, False)
+    told = explain(OSError("odd"), "read", "x", StorageError)
+    assert (told.what, told.hint, told.retriable) == ("cannot read: odd", None, False)
 
 
 async def test_a_link_is_deleted_not_what_it_leads_to(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from cdfd.catalogs.base import Catalog, CatalogTable, RatifiedCommit
-from cdfd.catalogs.glue import open_glue
+from cdfd.catalogs.glue import GlueCatalog
 from cdfd.catalogs.uc.catalog import open_unity
 from cdfd.errors import ConfigError, NotATableError
 from cdfd.storage.s3.loop import request_loop
@@ -108,7 +108,7 @@ def glue(moto: Server) -> Iterator[Subject]:
 
     own = {"access_key_id": KEY_ID, "secret_access_key": SECRET}
     try:
-        catalog = open_glue({"endpoint_url": moto.url, "region": "us-east-1", **own})
+        catalog = GlueCatalog({"endpoint_url": moto.url, "region": "us-east-1", **own})
         yield Subject(catalog, database, add, drop, manages=False)
     finally:
         client.close()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.catalogs.glue import open_glue
+from cdfd.catalogs.glue import GlueCatalog
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotATableError, StorageError, UnsupportedError
 from cdfd.log.table import Table
@@ -257,5 +257,5 @@ def test_table_of_glue(moto_server: Server, bucket: str, tmp_path: Path, locatio
         cdfd.changes(f"glue://{database}.csv", storage_options=given)
     with pytest.raises(NotATableError, match="Glue has no table or database"):
         cdfd.changes(f"glue://{database}.nothing", storage_options=given)
-    catalog = open_glue(given)
+    catalog = GlueCatalog(given)
     assert request_loop().submit(catalog.tables(database)).result(60) == ["orders"]
