@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
+.PHONY: help demo demo-kafka demo-s3 quick test pytest integration overnight programs flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
   oracle-preview connect producer s3-server numpy lint lock helm docs page changelog site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
@@ -68,7 +68,9 @@ lint: $(MARK)  ## ruff, mypy, import walls, words; rustfmt and clippy where carg
 quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundred simulated lives (3 minutes)
 	$(PYTEST) tests/quick
 
-test: lint prepared-test  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (16 minutes)
+# With `--jobs`, the tests run beside lint: otherwise mypy would keep one core busy and leave the other one idle.
+test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (16 minutes)
+pytest: prepared-test
 	$(PYTEST) tests/quick tests/standard
 
 integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm
