@@ -69,12 +69,16 @@ quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundre
 	$(PYTEST) tests/quick
 
 # With `--jobs`, the tests run beside lint: otherwise mypy would keep one core busy and leave the other one idle.
-test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (16 minutes)
+test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (10 minutes)
 pytest: prepared-test
 	$(PYTEST) tests/quick tests/standard
 
-integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm
-	$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(ONLY)),tests/integration)
+integration: prepared-integration  ## Tests against everything else, or ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm|cli|upgrade|simulation|sweeps
+	$(if $(filter-out sweeps,$(or $(ONLY),all)),$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(filter-out sweeps,$(ONLY))),tests/integration))
+	$(if $(filter sweeps,$(or $(ONLY),sweeps)),CDFD_TEST_CASES=all $(PYTEST) $(SWEEPS))
+
+# Modules of which `make test` runs a sample of the cases, and `make integration` all.
+SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' 'tests.support.sampling import' tests/quick tests/standard)
 
 # The long forms, each a target of its own.
 OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy fuzz fuzz-native simulate soak mutants
@@ -118,7 +122,7 @@ chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tabl
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/overnight/chaos/test_kafka.py tests/overnight/chaos/test_cluster.py \
 		tests/overnight/chaos/test_standby.py tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
 		tests/standard/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
-		tests/standard/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
+		tests/integration/cli/test_mirror.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
 
 upgrade: $(MARK)  ## CDFD_UPGRADES pipelines (8) of each kind, from a daemon of CDFD_UPGRADE_FROM (the golden copies') to this one (needs Java)
 	CDFD_UPGRADES=$${CDFD_UPGRADES:-8} $(BIN)/python -m pytest -s tests/overnight/upgrade

@@ -18,6 +18,7 @@ from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import compress
 from cdfd.sinks.kafka.records.murmur2 import partitions
+from tests.support.sampling import stride
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=70), st.integers(0, 300).map(lambda size: b"x" * size))
 
@@ -46,7 +47,7 @@ def shown(item: object) -> object:
     return (bytes(item.data), item.count) if isinstance(item, RecordBatch) else item
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 // stride(4), deadline=None)
 @given(
     st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 3)), min_size=1, max_size=60),
     st.booleans(),

@@ -25,6 +25,7 @@ from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.values.lengths import Decoded
 from cdfd.trevni.values.plain_decoding import PlainDecoder
 from cdfd.trevni.values.value_types import ARROW, ValueType
+from tests.support.sampling import stride
 from tests.support.trevni import rows
 
 FORMS = list(product(ValueType, [False, True]))
@@ -156,13 +157,13 @@ def damaged(blocks: list[bytes], data: st.DataObject) -> None:
     blocks[number] = bytes(block)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 // stride(4), deadline=None)
 @given(columns(), st.integers(1, 4))
 def test_both_write_the_same_bytes(of_rows: Rows, pieces: int) -> None:
     assert written(of_rows, pieces) == written_plainly(of_rows, pieces) == written_plainly(of_rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 // stride(4), deadline=None)
 @given(columns(), st.data())
 def test_both_decode_blocks_alike_damaged_or_not(of_rows: Rows, data: st.DataObject) -> None:
     reader = Reader(Source.of(written(of_rows)))
@@ -174,7 +175,7 @@ def test_both_decode_blocks_alike_damaged_or_not(of_rows: Rows, data: st.DataObj
     alike(of_rows[0], blocks, found.rows.tolist(), data.draw(st.booleans()))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 // stride(4), deadline=None)
 @given(
     st.sampled_from(FORMS),
     st.none() | st.just("parent"),
@@ -188,7 +189,7 @@ def test_both_decode_any_bytes_alike(
     alike(column(*form, parent), blocks, [count] * len(blocks), runs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 // stride(4), deadline=None)
 @given(st.sampled_from(Codec), st.sampled_from(Checksum), st.integers(0, 300), st.data())
 def test_both_decompress_alike_damaged_or_not(
     codec: Codec, checksum: Checksum, count: int, data: st.DataObject

@@ -29,6 +29,7 @@ from cdfd.storage.local import LocalStorage
 from tests.support.lake import SCHEMA, run
 from tests.support.manual_time import ManualClock
 from tests.support.privileges import unprivileged
+from tests.support.sampling import stride
 
 
 def create(place: Path) -> None:
@@ -298,7 +299,7 @@ TARGETS = ("a", "b/x", "..", ".", "../outside/secret", "../outside", "/", "b", "
     ),
     st.sampled_from(("*", "*/*")),
 )
-@examples(max_examples=150)
+@examples(max_examples=150 // stride(4))
 def test_no_layout_of_links_publishes_a_table_from_outside(layout: dict[str, str], pattern: str) -> None:
     """Tables are inside the lake, once each; and each folder that is a table is delivered."""
     with TemporaryDirectory() as folder:

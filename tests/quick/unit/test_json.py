@@ -16,6 +16,7 @@ from cdfd.encode.json import JsonEncoder, lines, rows
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.runtime import native
 from tests.support.row_json import json_text, parsed, row_texts
+from tests.support.sampling import stride
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -129,7 +130,7 @@ def arrays(draw: st.DrawFn) -> pa.Array:
     return array.slice(start, draw(st.integers(0, len(array) - start)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 // stride(4), deadline=None)
 @given(st.lists(arrays(), min_size=1, max_size=3), st.booleans())
 def test_the_kernel_and_arrow_give_the_same_bytes(columns: list[pa.Array], longs_as_strings: bool) -> None:
     if not native.built:
@@ -143,7 +144,7 @@ def test_the_kernel_and_arrow_give_the_same_bytes(columns: list[pa.Array], longs
     assert found.to_pylist() == expected.to_pylist()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 // stride(4), deadline=None)
 @given(st.lists(arrays(), min_size=1, max_size=3), st.lists(TEXT, min_size=3, max_size=3))
 def test_every_row_is_what_the_oracle_says(columns: list[pa.Array], names: list[str]) -> None:
     count = min(len(column) for column in columns)

@@ -19,6 +19,7 @@ from pyarrow import types
 from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.json_schema import JsonSchemaFormat
 from cdfd.encode.kinds import Modes
+from tests.support.sampling import stride
 from tests.support.schemas import BatchEncoder, payload_of
 from tests.support.typed_values import arrays
 
@@ -131,7 +132,7 @@ def is_text(kind: pa.DataType, modes: Modes) -> bool:
     return modes.binary != "bytes" if types.is_binary(kind) else types.is_string(kind)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 // stride(4), deadline=None)
 @given(COLUMNS, st.sampled_from(MODES))
 def test_kafka_connect_has_every_value(columns: list[pa.Array], modes: Modes) -> None:
     batch = batch_of(columns)
@@ -146,7 +147,7 @@ def test_kafka_connect_has_every_value(columns: list[pa.Array], modes: Modes) ->
     assert {each["schema"]["name"] for each in documents} <= {"shop.orders.Value"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 // stride(4), deadline=None)
 @given(COLUMNS, st.sampled_from(MODES))
 def test_json_schema_has_every_value(columns: list[pa.Array], modes: Modes) -> None:
     batch = batch_of(columns)

@@ -19,6 +19,7 @@ from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_n
 from cdfd.storage.local import LocalStorage
 from tests.support.full_disk import largest_file
 from tests.support.privileges import unprivileged
+from tests.support.sampling import stride
 
 
 async def paths(store: LocalStorage, prefix: str) -> list[str]:
@@ -352,7 +353,7 @@ def result(store: LocalStorage, path: str) -> bytes | CdfdError:
         return error
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=150 // stride(4))
 @given(tree=TREES, way=WAYS.filter(lambda way: way.split("/")[-1] not in ("..", ".")))
 def test_any_tree_of_links(tree: list[tuple[str, list[str], str]], way: str) -> None:
     """A read returns the file that the system finds at the path, if that is in the root. Files outside are neither read nor changed."""

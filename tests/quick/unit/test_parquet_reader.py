@@ -20,6 +20,7 @@ from cdfd.errors import CdfdError
 from cdfd.runtime import native
 from cdfd.scan.parquet import reader
 from tests.support import parquet_bytes
+from tests.support.sampling import stride
 
 pytestmark = pytest.mark.skipif(
     not native.built, reason="pyarrow alone reads other types, and other rows of damaged files"
@@ -115,7 +116,7 @@ def test_structs_that_are_never_null_within_one_that_is() -> None:
     same(read(stored(table), 10), table.to_batches(), table.schema)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300 // stride(4), suppress_health_check=[HealthCheck.too_slow])
 @given(
     table=tables(),
     codec=st.sampled_from(["none", "snappy", "zstd", "gzip", "lz4", "brotli"]),

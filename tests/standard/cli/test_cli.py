@@ -24,6 +24,7 @@ from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from tests.support.lake import entry_path, rows, run, table
+from tests.support.sampling import sample
 
 
 def config(folder: Path, uri: str, sections: dict[str, object] | None = None, **more: object) -> Path:
@@ -219,12 +220,25 @@ class TestRun:
 class TestOptionsOfAllCommands:
     @pytest.mark.parametrize(
         "args",
-        [
-            ("--log-format", "json", "--log-level", "error", "check"),
-            ("check", "--log-format", "json", "--log-level=error"),
-            ("--log-level", "debug", "--log-format", "text", "check", "--log-format", "json", "--log-level", "error"),
-            ("progress", "--log-format", "json", "show", "--log-level", "error"),
-        ],
+        sample(
+            [
+                ("--log-format", "json", "--log-level", "error", "check"),
+                ("check", "--log-format", "json", "--log-level=error"),
+                (
+                    "--log-level",
+                    "debug",
+                    "--log-format",
+                    "text",
+                    "check",
+                    "--log-format",
+                    "json",
+                    "--log-level",
+                    "error",
+                ),
+                ("progress", "--log-format", "json", "show", "--log-level", "error"),
+            ],
+            2,
+        ),
     )
     def test_before_and_after_the_command(self, args: tuple[str, ...], orders: str, tmp_path: Path) -> None:
         ended = cdfd(*args, "-c", config(tmp_path, orders))
@@ -237,13 +251,13 @@ class TestOptionsOfAllCommands:
         unknown = one_line(cdfd("check", "-c", path, "--log-level", "loud"), 2)
         assert "unknown log level 'loud'" in unknown
 
-    @pytest.mark.parametrize("command", [["run"], ["tail"], ["progress", "show"]])
+    @pytest.mark.parametrize("command", sample([["run"], ["tail"], ["progress", "show"]], 1))
     def test_help_tells_of_them_once(self, command: list[str]) -> None:
         told = cdfd(*command, "--help").out
         assert [told.count(f" {name} ") for name in ("--debug", "--log-format", "--log-level")] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("folder", ["", "elsewhere"])
+@pytest.mark.parametrize("folder", sample(["elsewhere", ""], 1))
 def test_relative_paths_mean_the_same_from_every_working_directory(
     writer: TableWriter, tmp_path: Path, folder: str
 ) -> None:
@@ -451,7 +465,7 @@ class TestAround:
         assert (ended.code, ended.out, ended.err) == (2, "", cdfd("--help").out)
         assert ended.err.startswith("Usage: cdfd [OPTIONS] COMMAND")
 
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    @pytest.mark.parametrize("shell", sample(["bash", "zsh", "fish"], 1))
     def test_completion(self, shell: str) -> None:
         # Else Typer takes the shell that the tests run in, where there is one.
         named = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
@@ -514,15 +528,18 @@ class TestAround:
 
     @pytest.mark.parametrize(
         "arguments",
-        [
-            ["nope"],
-            ["tail"],
-            ["run"],
-            ["tail", "x", "--nope"],
-            ["tail", "x", "--format", "xml"],
-            ["inspect", "x", "--version"],
-            ["tail", "x", "--from"],
-        ],
+        sample(
+            [
+                ["nope"],
+                ["tail"],
+                ["run"],
+                ["tail", "x", "--nope"],
+                ["tail", "x", "--format", "xml"],
+                ["inspect", "x", "--version"],
+                ["tail", "x", "--from"],
+            ],
+            3,
+        ),
     )
     def test_wrong_usage(self, arguments: list[str]) -> None:
         ended = cdfd(*arguments)

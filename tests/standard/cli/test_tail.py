@@ -14,6 +14,7 @@ from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from tests.support.lake import rows, run, table
+from tests.support.sampling import sample
 
 
 class TestTail:
@@ -32,23 +33,26 @@ class TestTail:
 
     @pytest.mark.parametrize(
         ("options", "expected"),
-        [
-            (["--from", "2", "--until", "3"], ALL[1:3]),
-            (["--from", "2000-01-01", "--until", "2"], ALL[:2]),
-            (["--from", "6", "--until", "now"], []),
-            (["--from", "latest", "--until", "now"], []),
-            (["--until", "now"], ALL),
-            (["--until", "3"], ALL[:3]),
-            (["--from", "-1", "--until", "now"], ALL[5:]),
-            (["--from=-3", "--until=-2"], ALL[2:5]),
-            (["--from", "1 hour ago", "--until", "now"], ALL),
-            (["--until", "1 hour ago"], []),
-            (["--from", "4", "--until", "4", "--changes", "files"], [(4, "delete", 1), (4, "insert", 1)]),
-            (["--from", "2", "--until", "3", "--snapshot"], [(2, "insert", 1), (2, "insert", 2), (3, "insert", 3)]),
-            (["--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
-            (["--from", "latest", "--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
-            (["--until", "2", "--snapshot"], [(2, "insert", 1), (2, "insert", 2)]),
-        ],
+        sample(
+            [
+                (["--from", "2", "--until", "3"], ALL[1:3]),
+                (["--from", "2000-01-01", "--until", "2"], ALL[:2]),
+                (["--from", "6", "--until", "now"], []),
+                (["--from", "latest", "--until", "now"], []),
+                (["--until", "now"], ALL),
+                (["--until", "3"], ALL[:3]),
+                (["--from", "-1", "--until", "now"], ALL[5:]),
+                (["--from=-3", "--until=-2"], ALL[2:5]),
+                (["--from", "1 hour ago", "--until", "now"], ALL),
+                (["--until", "1 hour ago"], []),
+                (["--from", "4", "--until", "4", "--changes", "files"], [(4, "delete", 1), (4, "insert", 1)]),
+                (["--from", "2", "--until", "3", "--snapshot"], [(2, "insert", 1), (2, "insert", 2), (3, "insert", 3)]),
+                (["--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
+                (["--from", "latest", "--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
+                (["--until", "2", "--snapshot"], [(2, "insert", 1), (2, "insert", 2)]),
+            ],
+            5,
+        ),
     )
     def test_ranges(self, orders: str, options: list[str], expected: list[tuple[int, str, int]]) -> None:
         ended = cdfd("tail", orders, *options)
@@ -188,21 +192,24 @@ class TestTail:
 
     @pytest.mark.parametrize(
         ("options", "code", "told"),
-        [
-            (["--from", "soon"], 2, "'soon' is neither a version, nor a timestamp"),
-            (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
-            (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
-            (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
-            (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is in the future; the newest is 5, of 20"),
-            (["--append"], 2, "--append and --overwrite need -o, and exclude each other"),
-            (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
-            (["--columns", "id,nope"], 2, "there is no column 'nope'"),
-            (["--columns", ""], 2, "there is no column ''"),
-            (["--from", "9"], 1, "there is no version 9 yet; the newest is 5, of 20"),
-            (["--from", "4", "--until", "2"], 2, "the range from version 4 to 2 goes backwards"),
-            (["-o", "/nowhere/at/all"], 1, "cannot write: No such file or directory (file /nowhere/at/all)"),
-            (["--from", "0", "-o", "/dev/full"], 1, "cannot write: No space left on device (file /dev/full)"),
-        ],
+        sample(
+            [
+                (["--from", "soon"], 2, "'soon' is neither a version, nor a timestamp"),
+                (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
+                (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
+                (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
+                (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is in the future; the newest is 5, of 20"),
+                (["--append"], 2, "--append and --overwrite need -o, and exclude each other"),
+                (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
+                (["--columns", "id,nope"], 2, "there is no column 'nope'"),
+                (["--columns", ""], 2, "there is no column ''"),
+                (["--from", "9"], 1, "there is no version 9 yet; the newest is 5, of 20"),
+                (["--from", "4", "--until", "2"], 2, "the range from version 4 to 2 goes backwards"),
+                (["-o", "/nowhere/at/all"], 1, "cannot write: No such file or directory (file /nowhere/at/all)"),
+                (["--from", "0", "-o", "/dev/full"], 1, "cannot write: No space left on device (file /dev/full)"),
+            ],
+            4,
+        ),
     )
     def test_what_cannot_be(self, orders: str, options: list[str], code: int, told: str) -> None:
         until = [] if "--until" in options else ["--until", "now"]

@@ -19,8 +19,9 @@ from tests.support.kafka.shared import SharedBroker
 from tests.support.lake import rows
 from tests.support.s3.proxy import Asked, Fault, Proxy
 from tests.support.s3.server import KEY_ID, SECRET, Server
+from tests.support.sampling import ALL, sample
 
-DAEMONS = 3
+DAEMONS = 3 if ALL else 1
 """Number of daemons that are killed while a writer commits."""
 DEADLINE = 2.0
 
@@ -184,7 +185,7 @@ def test_a_token_of_the_configuration_that_expires(pipeline: Pipeline, proxy: Pr
     assert pipeline.finish() == 3
 
 
-@pytest.mark.parametrize("start", ["earliest", "snapshot"])
+@pytest.mark.parametrize("start", sample(["earliest", "snapshot"], 1))
 def test_a_version_that_is_listed_and_not_there_yet(pipeline: Pipeline, proxy: Proxy, start: str) -> None:
     """It is waited for: neither skipped nor taken for a gap, although there is one after it."""
     pipeline.configure({"start": start})

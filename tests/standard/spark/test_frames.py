@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -13,12 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 import cdfd.spark
-from cdfd.errors import ConfigError, MissingFileError, PathError, UnsupportedError
-from cdfd.model.columns import CHANGE_ORDINAL
+from cdfd.errors import MissingFileError, PathError
 from cdfd.spark.frames import groups
 from cdfd.spark.frames.paths import has_own_keys
 from tests.support.spark.workload import settings
-from tests.support.spark.workload_answers import Bag, bag
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -32,132 +29,7 @@ def test_settings_of_spark_say_where_its_keys_of_a_bucket_are(spark: SparkSessio
         assert has_own_keys(spark, "s3://other/orders")
 
 
-@pytest.fixture(scope="module")
-def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table that Spark's reader cannot read by itself: partitions of several types, deletion vectors, INT96, mapped, renamed, dropped,
-    added and widened columns, columns within structs, a path that is no URI, files that come back."""
-    table = f"{tmp_path_factory.mktemp('lake')}/or ders%20ü+[a]{{b}}"
-    name = f"delta.`{table}`"
-    properties = (
-        "delta.enableChangeDataFeed = true, delta.enableDeletionVectors = true, delta.columnMapping.mode = 'name',"
-        " delta.enableTypeWidening = true"
-    )
-    spark.sql(
-        f"CREATE TABLE {name} (id INT, `a.b` STRING, at TIMESTAMP, local TIMESTAMP_NTZ, raw BINARY, gone STRING,"
-        " place STRUCT<lat: FLOAT, names: ARRAY<STRUCT<n: STRING>>>, sizes MAP<STRING, STRUCT<w: SHORT>>,"
-        " day DATE, hour TIMESTAMP, price DECIMAL(9, 2))"
-        f" USING delta PARTITIONED BY (day, hour, price) TBLPROPERTIES ({properties})"
-    )
-    row = (
-        "SELECT CAST(id AS INT), CONCAT('ä', id), TIMESTAMP'1890-01-01 10:00:00' + id * INTERVAL 1 SECOND,"
-        " TIMESTAMP_NTZ'1500-02-03 04:05:06',"
-        " IF(id % 2 = 0, NULL, CAST('x' AS BINARY)), 'g', NAMED_STRUCT('lat', 0.5F, 'names', ARRAY(NAMED_STRUCT('n', 'x'), NULL)),"
-        " MAP('k', NAMED_STRUCT('w', CAST(id AS SHORT))), DATE'1200-03-01' + CAST(id % 2 AS INT),"
-        " IF(id % 4 = 0, NULL, TIMESTAMP'2026-03-29 01:30:00.123456'), -12.50 FROM RANGE({}, {}, 1, 1)"
-    )
-    with settings(spark, {"spark.sql.parquet.outputTimestampType": "INT96"}):
-        spark.sql(f"INSERT INTO {name} {row.format(0, 12)}")
-    spark.sql(f"INSERT INTO {name} {row.format(12, 20)}")
-    spark.sql(f"UPDATE {name} SET raw = NULL WHERE id % 5 = 0")
-    spark.sql(f"DELETE FROM {name} WHERE id IN (1, 6, 13)")
-    spark.sql(f"ALTER TABLE {name} RENAME COLUMN `a.b` TO text")
-    spark.sql(f"ALTER TABLE {name} DROP COLUMN gone")
-    spark.sql(f"ALTER TABLE {name} ALTER COLUMN id TYPE BIGINT")
-    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (note STRING, place.more STRUCT<x: INT>, sizes.value.h DOUBLE)")
-    spark.sql(f"DELETE FROM {name} WHERE id < 10")
-    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 2")
-    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 8")
-    return table
-
-
-@pytest.fixture(params=["literals", "joined"])
-def scans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in which a scan gets what is constant in a file."""
-    monkeypatch.setattr(groups, "MOST_SCANS", 1000 if request.param == "literals" else 0)
-
-
-def of_spark(frame: DataFrame) -> Bag:
-    return bag(frame.toArrow().to_batches())
-
-
-def by_format(spark: SparkSession, table: str, **options: object) -> Bag:
-    reader = spark.read.format("cdfd").options(**{name: str(value) for name, value in options.items()})
-    return of_spark(reader.load(table).drop(CHANGE_ORDINAL))
-
-
-@pytest.mark.usefixtures("scans")
-class TestRows:
-    def test_those_of_all_other_readers(self, spark: SparkSession, orders: str) -> None:
-        for start, end in ((0, 3), (4, 11), (0, 11), (2, 2)):
-            found = of_spark(cdfd.spark.changes(spark, orders, start, end, reader="spark"))
-            assert found == by_format(spark, orders, startingVersion=start, endingVersion=end)
-            assert found == bag(cdfd.changes(orders, start, end), [CHANGE_ORDINAL])
-            assert found.total() > 0
-
-    def test_those_of_delta_spark(self, spark: SparkSession, orders: str) -> None:
-        """Where it answers: between two changes of the schema."""
-        feed = spark.read.format("delta").option("readChangeFeed", "true")
-        wanted = of_spark(feed.option("startingVersion", 8).option("endingVersion", 9).load(orders))
-        assert of_spark(cdfd.spark.changes(spark, orders, 8, 9, reader="spark")) == wanted
-
-    def test_of_files_with_ordinals(self, spark: SparkSession, orders: str) -> None:
-        """Deletion vectors of one side, of both, and their differences; the same file in several versions."""
-        found = cdfd.spark.changes(spark, orders, 0, options={"changes": "files"}, ordinals=True, reader="spark")
-        assert of_spark(found) == bag(cdfd.changes(orders, 0, changes="files"))
-        assert {row[0] for row in found.select("_change_type").collect()} == {"insert", "delete"}
-
-    def test_a_snapshot(self, spark: SparkSession, orders: str) -> None:
-        for version in (3, 8, 11):
-            found = cdfd.spark.snapshot(spark, orders, version, ordinals=True, reader="spark")
-            assert of_spark(found) == bag(cdfd.snapshot(orders, version))
-
-    @pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu"])
-    def test_in_another_time_zone(self, spark: SparkSession, orders: str, zone: str) -> None:
-        """Of the session: partition values and commit times are instants."""
-        wanted = bag(cdfd.changes(orders), [CHANGE_ORDINAL])
-        with settings(spark, {"spark.sql.session.timeZone": zone}):
-            frame = cdfd.spark.changes(spark, orders, 0, reader="spark")
-            assert bag([utc(batch) for batch in frame.toArrow().to_batches()]) == wanted
-
-    def test_since_a_time_of_the_session(self, spark: SparkSession, orders: str) -> None:
-        at = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}[9]
-        local = at.astimezone(ZoneInfo("Asia/Kathmandu")).replace(tzinfo=None).isoformat(" ")
-        with settings(spark, {"spark.sql.session.timeZone": "Asia/Kathmandu"}):
-            bounds = {"startingTimestamp": local, "endingTimestamp": local}
-            frame = cdfd.spark.changes(spark, orders, options=bounds)
-            assert {row[0] for row in frame.select("_commit_version").collect()} == {9}
-
-    def test_columns_by_other_names(self, spark: SparkSession, orders: str) -> None:
-        options = {"columns": "text as name, day, id"}
-        found = cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
-        assert found.columns == ["name", "day", "id", "_change_type", "_commit_version", "_commit_timestamp"]
-        assert of_spark(found) == by_format(spark, orders, startingVersion=0, **options)
-
-    def test_no_column_of_a_file(self, spark: SparkSession, orders: str) -> None:
-        """Rows have to be counted all the same."""
-        for columns in ("_commit_version", "day, _change_type"):
-            found = cdfd.spark.changes(spark, orders, 0, options={"columns": columns}, reader="spark")
-            assert of_spark(found) == by_format(spark, orders, startingVersion=0, columns=columns)
-
-
-def utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    fields = [
-        field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) and field.type.tz else field
-        for field in batch.schema
-    ]
-    return batch.cast(pa.schema(fields))
-
-
 class TestQueries:
-    def test_read_what_they_need(self, spark: SparkSession, orders: str, capsys: pytest.CaptureFixture[str]) -> None:
-        frame = cdfd.spark.changes(spark, orders, 0, 11)
-        frame.where("id = 14 AND _change_type = 'insert'").select("id").explain()
-        plan = capsys.readouterr().out
-        assert "EqualTo" in plan
-        assert "raw" not in plan
-        assert "update_preimage" not in plan
-        assert frame.where("id = 14").count() < frame.count() == cdfd.changes(orders, 0, 11).read_all().num_rows
-
     def test_know_the_size(self, spark: SparkSession, tmp_path: Path) -> None:
         """Spark broadcasts what is small."""
         plan = cdfd.spark.changes(spark, numbers(spark, tmp_path))._jdf.queryExecution().optimizedPlan()
@@ -184,36 +56,11 @@ def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
 class TestReader:
     """Which reader reads."""
 
-    def test_few_files(self, spark: SparkSession, orders: str) -> None:
-        assert is_by_spark(cdfd.spark.changes(spark, orders, 0))
-
     def test_many_small_files(self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         table = numbers(spark, tmp_path)
         assert is_by_spark(cdfd.spark.changes(spark, table))
         monkeypatch.setattr(groups, "FEW_FILES", 1)
         assert not is_by_spark(cdfd.spark.changes(spark, table))
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"changes": "files", "refine": "key", "key": "id"},
-            {"netChanges": True, "key": "id"},
-            {"where": "id > 12"},
-            {"mask.text": "nullify"},
-            {"dropUnchanged": True},
-            {"ignoreMissingFiles": True},
-        ],
-    )
-    def test_rows_that_are_not_those_of_files(
-        self, spark: SparkSession, orders: str, options: dict[str, object]
-    ) -> None:
-        frame = cdfd.spark.changes(spark, orders, 0, options=options)
-        assert not is_by_spark(frame)
-        assert of_spark(frame) == by_format(
-            spark, orders, **{name: str(value).lower() for name, value in options.items()}
-        )
-        with pytest.raises(UnsupportedError, match="Spark's reader cannot read the rows"):
-            cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
 
     def test_columns_by_id(self, spark: SparkSession, tmp_path: Path) -> None:
         """Spark finds columns by id only if the session says so."""
@@ -241,10 +88,6 @@ class TestReader:
         frame = cdfd.spark.changes(spark, folder)
         assert not is_by_spark(frame)
         assert frame.count() == 2
-
-    def test_unknown(self, spark: SparkSession, orders: str) -> None:
-        with pytest.raises(ConfigError, match="reader"):
-            cdfd.spark.changes(spark, orders, reader="flink")  # type: ignore[arg-type]
 
 
 class TestFiles:

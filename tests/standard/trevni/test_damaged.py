@@ -20,6 +20,7 @@ from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
+from tests.support.sampling import sample, stride
 from tests.support.trevni import rows
 
 
@@ -43,7 +44,7 @@ def read_rows(data: bytes) -> pa.Table:
     return found
 
 
-@pytest.mark.parametrize("codec", ["null", "snappy", "deflate", "bzip2"])
+@pytest.mark.parametrize("codec", sample(["null", "snappy", "deflate", "bzip2"], 1))
 def test_a_file_that_ends_at_any_byte(codec: str) -> None:
     data = small(codec)
     read(data)
@@ -59,7 +60,7 @@ def test_any_flipped_bit(codec: str, checksum: str) -> None:
     expected = read(data)
     starts = trevni.read_metadata(pa.BufferReader(data)).starts
     unnoticed = 0
-    for bit in range(8 * len(data)):
+    for bit in range(0, 8 * len(data), stride(7)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << (bit % 8)
         try:
@@ -301,7 +302,7 @@ def _with_codec(file: bytes, codec: str) -> bytes:
     return found[:at] + (at + 8).to_bytes(8, "little") + found[at + 8 :]
 
 
-@pytest.mark.parametrize("kind", ["run of lengths", "columns", "blocks", "text", "deflate", "snappy"])
+@pytest.mark.parametrize("kind", sample(["run of lengths", "columns", "blocks", "text", "deflate", "snappy"], 2))
 def test_bombs(kind: str) -> None:
     data, what = bomb(kind)
     error, grown = peak(data)

@@ -39,6 +39,7 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 from tests.support.in_commit_timestamps import check_entries, enable
+from tests.support.sampling import stride
 
 APP = app_id("shop", "orders")
 NO_LAYOUT = Layout()
@@ -934,7 +935,7 @@ class TestCompaction:
     async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
         await self.deliver_all(LocalStorage(tmp_path / "0"), Layout(checkpoint_interval=0), 8)
         layout = Layout(checkpoint_interval=9, compaction=self.COMPACTION)
-        for number in count():
+        for number in count(step=stride(7)):
             folder = shutil.copytree(tmp_path / "0", tmp_path / f"step {number}")
             step = AtStep(number, error, lambda method, path: path.startswith("part-") or "_delta_log/" in path)
             try:

@@ -26,6 +26,7 @@ from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout as layout
 from tests.support.checkpoint_layout import v2_name
 from tests.support.lake import SCHEMA, rows
+from tests.support.sampling import sample
 
 Fields = dict[str, Any]
 Spoil = Callable[[Path], None]
@@ -187,7 +188,7 @@ BESIDE: Mapping[str, Spoil] = {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("name", sample(BESIDE, 4))
 def test_a_file_beside_the_log_that_is_wrong(name: str, table: Path, expected: Read) -> None:
     BESIDE[name](table)
     assert read(table) == expected
@@ -290,7 +291,7 @@ LIES: Mapping[str, Callable[[str, Fields], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", sample(LIES, 5))
 def test_an_action_that_says_what_is_wrong(name: str, table: Path, expected: Read) -> None:
     said(table, LIES[name])
     assert read(table) == expected

@@ -34,6 +34,7 @@ from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, s
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage
+from tests.support.sampling import stride
 
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
 HINT = "_delta_log/_last_checkpoint"
@@ -715,7 +716,7 @@ class TestFailures:
             run(self._after_the_death(lake, acknowledged))
             if ended:
                 break
-            died += 1
+            died += stride(7)
         assert died > least
 
     async def _after_the_death(self, lake: Lake, acknowledged: int) -> None:
@@ -756,7 +757,7 @@ class TestFailures:
 
         step = 0
         while run(scenario(step)):
-            step += 1
+            step += stride(7)
         assert step > 40
 
     def test_readers_after_a_death(self, tmp_path: Path) -> None:
@@ -774,7 +775,7 @@ class TestFailures:
             assert found in (max(28, acknowledged), 29)
             if ended:
                 break
-            died += 1
+            died += stride(7)
         assert died > 20
 
     async def test_a_full_disk(self, tmp_path: Path, full_disk: list[bool]) -> None:

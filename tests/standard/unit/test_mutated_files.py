@@ -17,6 +17,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import SCHEMA, rows
+from tests.support.sampling import sample
 
 Fields = dict[str, Any]
 
@@ -129,7 +130,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize(
-    "name", ["storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"]
+    "name", sample(["storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"], 2)
 )
 @pytest.mark.parametrize("kind", ["u", "i", "p"])
 async def test_deletion_vectors(name: str, kind: str, tmp_path: Path) -> None:

@@ -6,20 +6,23 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+import cdfd
 from cdfd.config import load
 from cdfd.model.position import Position
 from cdfd.sinks.configured import connector
 from cdfd.sinks.kafka.progress.records import Progress, key_of
 from tests.support.kafka.daemon_process import Daemon, until
-from tests.support.upgrade.copies import lines
+from tests.support.upgrade.copies import GOLDEN, lines
 from tests.support.upgrade.documents import written_progress
 from tests.support.upgrade.tables import copy_tables
+
+Change = tuple[int, int, str, int, str]
 
 PIPELINE, TABLE = "golden", "orders"
 LAST = 19
@@ -64,6 +67,22 @@ def deliver(config: Path, last: int) -> None:
         daemon.wait_for("at version")
         until(delivered)
         daemon.stop()
+
+
+def changes(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
+    return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]) for row in rows]
+
+
+def wanted(lake: Path, start: int = 0) -> list[Change]:
+    return changes(cdfd.changes(lake / "feed", start, key="id").read_all().to_pylist())
+
+
+def resumed(name: str, folder: Path) -> Path:
+    """Let the current daemon resume a golden pipeline. Returns the place of its sink."""
+    shutil.copytree(GOLDEN / "pipelines" / name, folder, dirs_exist_ok=True)
+    # A table without a position would begin with the newest version.
+    deliver(configure(folder, {**SINKS[name], "path": str(folder / "out")}, start="earliest"), NEWEST)
+    return folder / "out" / TABLE
 
 
 def write_pipeline(name: str, folder: Path, golden: Path) -> None:

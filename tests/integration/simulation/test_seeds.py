@@ -96,7 +96,7 @@ def _run_for_minutes(run: Callable[[int], Outcome]) -> subprocess.CompletedProce
     """It returns once no process is left that could write to its standard error."""
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"from tests.standard.simulation.test_seeds import {run.__name__}\n"
+        f"from tests.integration.simulation.test_seeds import {run.__name__}\n"
         "from tests.support.simulation.seeds import many\n"
         f"sys.exit(many(range(400_000), 2, {run.__name__}))\n"
     )

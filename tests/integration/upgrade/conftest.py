@@ -1,0 +1,3 @@
+"""Fixtures of this room, in every tier."""
+
+from tests.support.upgrade.fixtures import *  # noqa: F403
