@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from cdfd.delta import paths
+from cdfd.delta.actions import CommitInfo
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
@@ -50,6 +51,7 @@ class PlanStream:
         files: the files of a re-snapshot, which versions may touch.
         unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
         header: the table as of the version that was planned last.
+        info: `commitInfo` of the version that was planned last; None if it has none.
     """
 
     log: DeltaLog
@@ -58,6 +60,7 @@ class PlanStream:
     files: NumberedFiles | None = None
     unrefined: set[int] = field(default_factory=set)
     header: Header | None = None
+    info: CommitInfo | None = None
     _said: set[str] = field(default_factory=set)
     _stateless: bool = False
     _snapshot: Snapshot | None = None
@@ -224,7 +227,7 @@ class PlanStream:
             self.log.warn_of_mismatches(self._snapshot)
             if len(self._snapshot.overlay) >= COMPACT_AT:
                 self._snapshot = self._snapshot.compacted()
-        self.header, self._timestamp = header, timestamp
+        self.header, self._timestamp, self.info = header, timestamp, commit.info
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None

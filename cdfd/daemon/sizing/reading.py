@@ -17,7 +17,7 @@ from cdfd.daemon.sizing.workload import HOUR_MS, RowCounts, TableWork, VersionWo
 from cdfd.errors import CdfdError, Within
 from cdfd.log.bounds import After
 from cdfd.log.start import start_version
-from cdfd.log.table import Table, versions
+from cdfd.log.table import Table
 from cdfd.model.plan import LiveScans
 from cdfd.runtime.clock import Clock
 
@@ -77,13 +77,10 @@ async def _table_work(config: Settings, table: settings.Table, days: float, cloc
 async def _versions(
     opened: Table, table: settings.Table, first: int, last: int, counts: RowCounts, clock: Clock
 ) -> list[VersionWork]:
-    work = []
+    work, stream = [], opened.stream(table.rows)
     with opened.tailer(clock) as tailer:
-        async with aclosing(versions(tailer, opened.stream(table.rows), first, last)) as planned:
+        async with aclosing(stream.versions(tailer, first, last)) as planned:
             async for version in planned:
-                plan, metrics = version.plan, {}
-                if plan.origin == "cdc" or plan.refinement is not None:
-                    info = (await opened.log.entry(plan.version)).commit.info
-                    metrics = {} if info is None else dict(info.operation_metrics)
-                work.append(version_work(plan, metrics, counts))
+                metrics = {} if stream.info is None else stream.info.operation_metrics
+                work.append(version_work(version.plan, metrics, counts))
     return work

@@ -1,19 +1,30 @@
 """The needs of a pipeline: the work of versions by their plans, and the arithmetic of costs."""
 
 import json
+from collections import Counter
 from importlib.resources import files
 
+import pyarrow.compute as pc
 import pytest
 
+from cdfd.config.settings import Table as ConfiguredTable
 from cdfd.daemon.sizing.estimate import Costs, Setup, SinkCosts, needs
-from cdfd.daemon.sizing.reading import costs
+from cdfd.daemon.sizing.reading import _versions, costs
 from cdfd.daemon.sizing.workload import HOUR_MS, RowCounts, TableWork, VersionWork, changed_rows, version_work
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
+from cdfd.demo.writer import TableWriter
+from cdfd.log.log import DeltaLog
+from cdfd.log.table import Table
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.refinement import Refinement
+from cdfd.runtime.clock import SystemClock
+from cdfd.scan.table_files import TableFiles
+from cdfd.storage.base import Stat
+from tests.support.lake import SCHEMA, rows
+from tests.support.memory_storage import MemoryStorage
 
 SINK = SinkCosts(row_us=2.0, byte_ns=10.0, version_ms=5.0, cores=0.5, row_bytes=1, written=1.5, large_mb=200)
 COSTS = Costs({"kafka/json": SINK}, 100, 2, 0.001, 4, "today", 1.0)
@@ -152,3 +163,37 @@ def test_the_measured_costs_are_there_and_fit_a_run_within_30_percent() -> None:
     assert {"versions", "rows", "bytes", "processor seconds", "memory, MB"} == document["check"].keys()
     for predicted, real in document["check"].values():
         assert predicted == pytest.approx(real, rel=0.3)
+
+
+class Requests(MemoryStorage):
+    """Counts the requests for log entries. Updates have the metrics that Spark writes."""
+
+    remote = True
+
+    def __init__(self) -> None:
+        super().__init__("s3://lake/orders")
+        self.asked = Counter[str]()
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        self.asked[path] += path.endswith(".json")
+        return await super().fetch(path, length)
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        metrics = b'"operation":"UPDATE","operationMetrics":{"numUpdatedRows":"1"}'
+        await super().put_if_absent(path, data.replace(b'"operation":"UPDATE"', metrics))
+
+
+async def test_an_entry_with_change_data_files_is_read_once() -> None:
+    store = Requests()
+    writer = TableWriter(store, SCHEMA, feed=True)
+    await writer.create()
+    await writer.insert(rows(*range(10)))
+    for number in range(3):
+        await writer.update(pc.field("id") == number, {"v": pc.scalar("b")})
+    opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+    store.asked.clear()
+    work = await _versions(
+        opened, ConfiguredTable(uri=store.uri, name="t", topic="t"), 0, writer.version, RowCounts(9.0), SystemClock()
+    )
+    assert [version.rows for version in work] == [0, 10, 2, 2, 2]
+    assert max(store.asked.values()) == 1
