@@ -100,10 +100,6 @@ REASONS = {
     ): "tests/support/consumers/node/platformatic.mjs has the same setting",
     ("consume/clients", "kcat -C"): "tests/integration/consumers/test_clients.py runs kcat",
     ("dependencies", "pip install --requirement docker/requirements/base.txt"): "installs, as `make demo` does",
-    (
-        "sizing",
-        "$ cdfd plan -c shop.yaml",
-    ): "has costs of this machine; tests/standard/cli/test_sizing.py runs the command",
     ("standby", "cdfd run -c shop.yaml --standby"): "tests/standard/kafka/test_standby.py runs two such processes",
     ("tutorial", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs.pages import Tour
-from tests.support.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY, TREVNI
+from tests.support.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY, SIZING, TREVNI
+from tests.support.docs.sized_tables import create_sized_tables
 from tests.support.kafka.shared import SharedBroker
 from tests.support.spark import environments
 
@@ -92,6 +93,13 @@ def test_trevni(tmp_path: Path) -> None:
 def test_controls(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         for page in CONTROLS:
+            played.play(ROOT / "docs" / f"{page}.md")
+
+
+def test_sizing(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        create_sized_tables(played.folder / "lake")
+        for page in SIZING:
             played.play(ROOT / "docs" / f"{page}.md")
 
 

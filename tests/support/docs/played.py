@@ -8,9 +8,10 @@ ALONE = ("recovery", "delta-sink")
 """Pages that change the table of the demo: each has its own."""
 TREVNI = ("trevni",)
 MANY = ("many-tables",)
+SIZING = ("sizing",)
 FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
-PLAYED = (*FRONT, *DEMO, *ALONE, *TREVNI, *CONTROLS, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)
+PLAYED = (*FRONT, *DEMO, *ALONE, *TREVNI, *CONTROLS, *MANY, *SIZING, *FIVE_MINUTES, *S3, *CHART, *SHELL)
