@@ -18,7 +18,6 @@ from kafka.errors import GroupAuthorizationFailedError, KafkaError, NoError, Top
 from kafka.structs import OffsetAndMetadata
 
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translate
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
@@ -52,9 +51,9 @@ class KafkaLease(Lease):
         self._group = lease_group(pipeline)
         self._progress = progress
         self._partition = TopicPartition(progress.name, PROGRESS_PARTITION)
-        self._timeout_ms = int(timeout * 1000)
+        self._timeout = timeout
         self._worker = Worker("cdfd-lease")
-        self._client: KafkaAdminClient | None = None
+        self._admin: TopicAdmin | None = None
         self.place = f"the offset of group {self._group}"
         self.settle = _SETTLE_SECONDS
 
@@ -89,16 +88,15 @@ class KafkaLease(Lease):
             raise translate(error, doing) from error
 
     def _open(self) -> KafkaAdminClient:
-        if self._client is None:
-            with TopicAdmin(self._connection, timeout=CONNECT_SECONDS) as admin:
+        if self._admin is None:
+            admin = TopicAdmin(self._connection, timeout=CONNECT_SECONDS, request_timeout=self._timeout)
+            try:
                 admin.ensure([self._progress])
-            with network(self._connection) as options:
-                self._client = KafkaAdminClient(
-                    **options,
-                    bootstrap_timeout_ms=int(CONNECT_SECONDS * 1000),
-                    request_timeout_ms=self._timeout_ms,
-                )
-        return self._client
+            except SinkError:
+                admin.close()
+                raise
+            self._admin = admin
+        return self._admin.client
 
     def _read(self) -> Claim | None:
         offsets = self._open().list_group_offsets({self._group: [self._partition]})[self._group]
@@ -114,9 +112,9 @@ class KafkaLease(Lease):
             raise refusal(refusal.description)
 
     def _disconnect(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
 
 
 @asynccontextmanager

@@ -75,10 +75,10 @@ class TestMissing:
         """Of a cluster, any broker is asked for settings. Its answer is that for a topic which is not there."""
         with open_admin(broker.bootstrap_servers, timeout=20.0 if answers else 1.0) as admin:
             admin.ensure([data_topic(name, Topics(), keyed=True)])
-            ask, absent = admin._client.describe_configs, [ConfigResource(ConfigResourceType.TOPIC, f"{name}-absent")]
+            ask, absent = admin.client.describe_configs, [ConfigResource(ConfigResourceType.TOPIC, f"{name}-absent")]
             asked = iter(range(answers or 1_000))
             monkeypatch.setattr(
-                admin._client,
+                admin.client,
                 "describe_configs",
                 lambda topics, **options: ask(topics if next(asked, None) is None else absent, **options),
             )
@@ -270,7 +270,7 @@ def test_a_partition_that_loses_its_leader_meanwhile_is_transient(
 ) -> None:
     create(topic)
     with open_admin(broker.bootstrap_servers) as admin:
-        described = admin._client._get_cluster_metadata
+        described = admin.client._get_cluster_metadata
 
         async def without_leaders(*given: Any, **options: Any) -> Any:
             answer = await described(*given, **options)
@@ -278,7 +278,7 @@ def test_a_partition_that_loses_its_leader_meanwhile_is_transient(
                 partition["leader_id"] = -1
             return answer
 
-        monkeypatch.setattr(admin._client, "_get_cluster_metadata", without_leaders)
+        monkeypatch.setattr(admin.client, "_get_cluster_metadata", without_leaders)
         error = error_of(lambda: admin.bounds(topic, 0, committed=True))
     assert error.what == f"cannot read the offsets of topic {topic}: a partition has no leader"
     assert error.hint == "Check that all brokers run"

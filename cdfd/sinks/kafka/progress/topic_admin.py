@@ -51,19 +51,26 @@ class TopicAdmin:
     Args:
         arguments: of `connection.arguments`.
         timeout: seconds for the connection, and for each request.
+        request_timeout: seconds for each request; None: `timeout`.
 
     Raises:
         SinkError: the cluster cannot be reached, or refuses access.
+
+    Attributes:
+        client: of kafka-python.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], *, timeout: float = 20.0) -> None:
-        self._timeout_ms = int(timeout * 1000)
+    def __init__(
+        self, arguments: Mapping[str, Any], *, timeout: float = 20.0, request_timeout: float | None = None
+    ) -> None:
+        self._timeout_ms = int((request_timeout or timeout) * 1000)
         with network(arguments) as options:
-            self._client = _Admin(**options, bootstrap_timeout_ms=self._timeout_ms, request_timeout_ms=self._timeout_ms)
+            bootstrap_ms = int(timeout * 1000)
+            self.client = _Admin(**options, bootstrap_timeout_ms=bootstrap_ms, request_timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Release connections and threads."""
-        self._client.close()
+        self.client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +90,7 @@ class TopicAdmin:
         pauses = self._pauses()
         while True:
             with _translate_errors("describe topics"):
-                described = {topic["name"]: topic for topic in self._client.describe_topics(names)}
+                described = {topic["name"]: topic for topic in self.client.describe_topics(names)}
             present = [name for name in names if _exists(name, described[name])]
             configs = self._configs(present)
             unknown = [name for name in present if name not in configs]
@@ -92,13 +99,19 @@ class TopicAdmin:
             if not next(pauses):
                 raise SinkError(f"brokers do not agree on whether topic {unknown[0]} exists", retriable=True)
 
-    def ensure(self, topics: Sequence[Topic]) -> dict[str, ExistingTopic]:
+    def ensure(
+        self, topics: Sequence[Topic], existing: Mapping[str, ExistingTopic] | None = None
+    ) -> dict[str, ExistingTopic]:
         """All the topics, after creating the missing ones.
+
+        Args:
+            topics: the topics.
+            existing: what `find` returned for them just now; None: not asked yet.
 
         Raises:
             SinkError: a topic is unsuitable, or cannot be created.
         """
-        found = self.find(topic.name for topic in topics)
+        found = self.find(topic.name for topic in topics) if existing is None else dict(existing)
         absent = [topic for topic in topics if topic.name not in found]
         if absent:
             self._create(absent, only_validate=False)
@@ -120,22 +133,24 @@ class TopicAdmin:
         self._create([topic for topic in topics if topic.name not in found], only_validate=True)
         return found
 
-    def bounds(self, topic: str, partition: int, *, committed: bool) -> tuple[int, int]:
+    def bounds(self, topic: str, partition: int, *, committed: bool, first: int | None = None) -> tuple[int, int]:
         """The first offset of a partition and the one after the last.
 
         Args:
             topic: an existing one.
             partition: one of its partitions.
             committed: whether to end at the first open transaction.
+            first: the first offset, where it is known.
         """
         partition_of = TopicPartition(topic, partition)
         level = "read_committed" if committed else "read_uncommitted"
         with _translate_errors(f"read the offsets of topic {topic}"):
-            first, last = (
-                self._client.list_partition_offsets({partition_of: spec}, level)[partition_of].offset
-                for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            if first is None:
+                earliest = self.client.list_partition_offsets({partition_of: OffsetSpec.EARLIEST}, level)
+                first = int(earliest[partition_of].offset)
+            return first, int(
+                self.client.list_partition_offsets({partition_of: OffsetSpec.LATEST}, level)[partition_of].offset
             )
-        return first, last
 
     def check_transactions(self, transactional_id: str) -> None:
         """Check the right to use a transactional id, as far as possible without a transaction.
@@ -147,7 +162,7 @@ class TopicAdmin:
             if not self.has_transaction_log():
                 return  # The cluster has never had a transaction, and the request would create the topic.
             try:
-                self._client.describe_transactions([transactional_id])
+                self.client.describe_transactions([transactional_id])
             except TransactionalIdNotFoundError:
                 return
 
@@ -158,11 +173,11 @@ class TopicAdmin:
             SinkError: the cluster cannot create it. Brokers log this, and leave clients waiting.
         """
         with _translate_errors("describe the topic of transactions"):
-            if self._client.describe_topics([_TRANSACTIONS])[0]["error_code"] != _UNKNOWN_TOPIC:
+            if self.client.describe_topics([_TRANSACTIONS])[0]["error_code"] != _UNKNOWN_TOPIC:
                 return True
-            brokers = [str(broker["broker_id"]) for broker in self._client.describe_cluster()["brokers"]]
+            brokers = [str(broker["broker_id"]) for broker in self.client.describe_cluster()["brokers"]]
             resource = ConfigResource(ConfigResourceType.BROKER, brokers[0])
-            answer = self._client.describe_configs([resource], config_filter="all")
+            answer = self.client.describe_configs([resource], config_filter="all")
         # No settings: the user may not read them.
         replicas = int(answer.get("broker", {}).get(brokers[0], {}).get(_TRANSACTION_REPLICAS, {"value": 1})["value"])
         if replicas > len(brokers):
@@ -180,7 +195,7 @@ class TopicAdmin:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         with _translate_errors("read settings of topics"):
-            answer = self._client.describe_configs(resources, config_filter="all")
+            answer = self.client.describe_configs(resources, config_filter="all")
         return {
             name: {key: described["value"] for key, described in config.items() if described["value"] is not None}
             for name, config in answer.get("topic", {}).items()
@@ -198,7 +213,7 @@ class TopicAdmin:
             for topic in topics
         }
         with _translate_errors("create topics"):
-            answer = self._client.create_topics(
+            answer = self.client.create_topics(
                 wanted, timeout_ms=self._timeout_ms, validate_only=only_validate, raise_errors=False
             )
         for described in answer["topics"]:
