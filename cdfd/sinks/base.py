@@ -244,6 +244,20 @@ class Connector(OwnTopics, ABC):
             SinkError, FencedError: the sink cannot be used.
         """
 
+    async def prepare(self, table: Table) -> None:
+        """Prepare to open the sink of a table soon, without taking it over and without a write. Call it again to follow changes.
+
+        `open` uses what is prepared. By default nothing is.
+
+        Raises:
+            SinkError: the sink cannot be reached.
+        """
+        return
+
+    async def discard(self) -> None:
+        """Release what was prepared and not opened."""
+        return
+
     @abstractmethod
     async def position(self, table: Table) -> Position | None:
         """A table's position. Changes nothing, and works while a daemon delivers."""

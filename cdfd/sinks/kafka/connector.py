@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -13,7 +15,7 @@ from cdfd.config.settings import Settings, Table
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.registered import Registration
 from cdfd.encode.side import EVENTS
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, SinkError
 from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill, Connector, Sample, StageTimer, Write, unmeasured
 from cdfd.sinks.jobs import Delivered, Job
@@ -22,6 +24,7 @@ from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
+from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
 from cdfd.sinks.kafka.lease import KafkaLease, open_lease
 from cdfd.sinks.kafka.progress import positions
@@ -30,7 +33,7 @@ from cdfd.sinks.kafka.samples import KnownSchemas, sample_records
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.sink import Connected, KafkaSink, connect, discard
 from cdfd.sinks.own_topics import Announce, Signals
 
 logger = logging.getLogger("cdfd.kafka")
@@ -52,6 +55,7 @@ class KafkaConnector(Connector):
     def __init__(self, config: Settings, sink: KafkaSettings) -> None:
         self._config = config
         self._sink = sink
+        self._prepared: dict[tuple[str, str, bool], Future[Connected | None]] = {}
         self.takes_parts = self.takes_queries = sink.keeps_positions
         if sink.keeps_positions:
             self.place = f"the topic {PROGRESS_PREFIX}{config.pipeline}"
@@ -116,13 +120,31 @@ class KafkaConnector(Connector):
         self, place: Destination, table: Table, stage: StageTimer = unmeasured
     ) -> AsyncIterator[KafkaSink]:
         """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `open`."""
-        sink = self._sink
+        sink, prepared = self._sink, self._prepared.pop(_key(place), None)
         with registry(sink) as found:
-            made = await KafkaSink.open(place, client(sink), self._encoders(table, found), stage)
+            made = await KafkaSink.open(place, client(sink), self._encoders(table, found), stage, prepared)
             try:
                 yield made
             finally:
                 await made.close()
+
+    async def prepare(self, table: Table) -> None:
+        """Connect, and read what `open` reads. Creates no topic; see the port."""
+        place = self.destination(table)
+        before = self._prepared.get(_key(place))
+        if before is not None and not before.done():
+            return
+        worker = Worker(f"cdfd-prepare-{table.name}")
+        preparing = worker.submit(partial(_prepare, place, client(self._sink), before))
+        worker.close()
+        self._prepared[_key(place)] = preparing
+        await finished(preparing)
+
+    async def discard(self) -> None:
+        """Disconnect, without waiting for it; see the port."""
+        prepared, self._prepared = tuple(self._prepared.values()), {}
+        for each in prepared:
+            discard(each)
 
     def _encoders(self, table: Table, registration: Registration | None) -> MakeEncoder:
         sink = self._sink
@@ -237,6 +259,26 @@ class KafkaConnector(Connector):
         counts = dict(await parts.deliver(place, lambda: self.open_at(place, table), job.id, position, write))
         events = counts.pop(EVENTS, None)
         return Delivered(counts, b"" if events is None else str(events).encode())
+
+
+def _key(place: Destination) -> tuple[str, str, bool]:
+    """The same for all destinations of one configuration that have the same connections."""
+    return place.transactional_id, place.topic, place.keyed
+
+
+def _prepare(place: Destination, make: MakeProducer, before: Future[Connected | None] | None) -> Connected | None:
+    """Connections to the topics, with what has changed since the connections before; None if a topic is missing."""
+    connected = None if before is None or before.exception() is not None else before.result()
+    connected = connected or connect(place, make, creates=False)
+    if connected is not None:
+        try:
+            if connected.refresh(place):
+                return connected
+        except SinkError:
+            connected.close()
+            raise
+        connected.close()  # the next call connects again
+    return None
 
 
 @contextmanager

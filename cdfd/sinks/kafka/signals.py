@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import MakeProducer
-from cdfd.sinks.kafka.progress.records import newest, offset_of, offset_value, signals_key
+from cdfd.sinks.kafka.progress.records import NewestRecord, offset_of, offset_value, signals_key
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, progress_topic
 from cdfd.sinks.kafka.settings import Topics
@@ -118,7 +118,8 @@ class KafkaSignals:
             end = admin.bounds(self._topic.name, 0, committed=True)[1]
             bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
         seconds = self._hidden_timeout, _TIMEOUT_MS / 1000
-        known = newest(self._connection, self._progress.name, self._key, bounds, *seconds, offset_of)
+        with closing(NewestRecord(self._connection, self._progress.name, self._key, *seconds)) as newest:
+            known = newest.read(bounds, offset_of)
         with translating(f"read signals from topic {self._topic.name}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,

@@ -619,17 +619,14 @@ class _Topics:
     def __init__(self, before: Callable[[], object]) -> None:
         self._before = before
 
-    def __enter__(self) -> _Topics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
     def find(self, names: list[str]) -> dict[str, ExistingTopic]:
         self._before()
         return {}
 
-    def ensure(self, topics: list[Any]) -> dict[str, ExistingTopic]:
+    def ensure(self, topics: list[Any], _: object) -> dict[str, ExistingTopic]:
         return {topic.name: ExistingTopic(topic.name, 1, {"cleanup.policy": "delete"}, frozenset()) for topic in topics}
 
 

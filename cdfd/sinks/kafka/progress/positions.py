@@ -11,8 +11,7 @@ from cdfd.model.position import Position
 from cdfd.sinks.kafka.client.producer import Producer, send_record
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
-from cdfd.sinks.kafka.progress import records as progress_records
-from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
+from cdfd.sinks.kafka.progress.records import NewestRecord, Progress, key_of, progress_of, value_of
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic
 from cdfd.sinks.kafka.records.batches import Batching
@@ -40,16 +39,29 @@ async def read_progress(destination: Destination) -> Progress | None:
     return await _in_thread(partial(_read, destination))
 
 
-def last_progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
+def newest_progress(destination: Destination) -> NewestRecord:
+    """The newest progress record of a table, which `last_progress` reads. Close it."""
+    return _newest(destination, destination.transaction_timeout + MARGIN)
+
+
+def last_progress(
+    destination: Destination, admin: TopicAdmin, newest: NewestRecord, *, committed: bool = False
+) -> Progress | None:
     """The progress record of the last commit; None if there is none. Fence other producers of the table first.
 
     It waits for a transaction of another table that hides the record. Blocks.
 
+    Args:
+        destination: of the table.
+        admin: of the cluster.
+        newest: of `newest_progress`.
+        committed: look only at what precedes all open transactions. Then the producer need not be fenced.
+
     Raises:
         SinkError: the cluster cannot be reached, or the record is invalid.
     """
-    first, end = admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=False)
-    return _newest(destination, first, end, destination.transaction_timeout + MARGIN)
+    bounds = admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=committed, first=newest.end or None)
+    return newest.read((max(bounds[0], destination.since), bounds[1]), progress_of)
 
 
 def start_transactions(producer: Producer, admin: TopicAdmin) -> None:
@@ -136,19 +148,17 @@ def _read(destination: Destination) -> Progress | None:
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
         if topic not in admin.find([topic]):
             return None
-        first, end = admin.bounds(topic, PROGRESS_PARTITION, committed=True)
-    return _newest(destination, first, end, destination.timeout)
+        with closing(_newest(destination, destination.timeout)) as newest:
+            return last_progress(destination, admin, newest, committed=True)
 
 
-def _newest(destination: Destination, first: int, end: int, hidden_timeout: float) -> Progress | None:
-    return progress_records.newest(
+def _newest(destination: Destination, hidden_timeout: float) -> NewestRecord:
+    return NewestRecord(
         destination.connection,
         destination.progress.name,
         key_of(destination.pipeline, destination.delivery_name),
-        (max(first, destination.since), end),
         hidden_timeout,
         destination.timeout,
-        progress_records.progress_of,
     )
 
 
@@ -176,7 +186,8 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
 def _progress_at(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
     """The progress at another position. A pause outlives the move."""
     try:
-        known = last_progress(destination, admin)
+        with closing(newest_progress(destination)) as newest:
+            known = last_progress(destination, admin, newest)
     except SinkError as error:
         if error.retriable:
             raise

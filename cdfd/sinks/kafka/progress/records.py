@@ -36,6 +36,7 @@ _TAIL = 4096
 _GROWTH = 64
 _POLL_MS = 100
 _RETRY_BACKOFF_MS = 10
+_FETCH_WAIT_MS = 10
 _POLL_RECORDS = 10_000
 _CHECK_HIDDEN_AFTER = 0.2
 _LOG_AFTER = 1.0
@@ -134,50 +135,75 @@ def offset_of(value: bytes) -> int:
     return _number(document, "offset")
 
 
-def newest(
-    connection: Mapping[str, Any],
-    topic: str,
-    key: bytes,
-    bounds: tuple[int, int],
-    hidden_timeout: float,
-    timeout: float,
-    parse: Callable[[bytes], T],
-) -> T | None:
-    """The value of the newest committed record with a key; None if there is none.
+class NewestRecord:
+    """The newest committed record with a key. It is read again and again, and each time only what is new.
 
-    It reads the topic backwards in growing steps. No other producer may write records with the key at this time. It waits for an open
-    transaction only if that hides a record with the key.
+    Reading goes backwards in growing steps. It waits for an open transaction only if that hides a record with the key.
 
     Args:
         connection: of `connection.arguments`.
         topic: the progress topic of the pipeline.
         key: of the record.
-        bounds: the first offset of the topic, and its end.
         hidden_timeout: seconds to wait for open transactions that hide a record.
         timeout: seconds for any other operation.
-        parse: parses a value. `ValueError` if it is invalid.
 
-    Raises:
-        SinkError: the record is invalid, or cannot be read.
+    Attributes:
+        end: the offset up to which the topic is read.
     """
-    start, end = bounds
-    if end <= start:
-        return None
-    partition = TopicPartition(topic, PROGRESS_PARTITION)
-    with (
-        translating(f"read positions from topic {topic}"),
-        network(connection) as options,
-        closing(_Reader(partial(_consumer, options, timeout), partition)) as reader,
-    ):
+
+    def __init__(
+        self, connection: Mapping[str, Any], topic: str, key: bytes, hidden_timeout: float, timeout: float
+    ) -> None:
+        self._connection = connection
+        self._partition = TopicPartition(topic, PROGRESS_PARTITION)
+        self._key = key
+        self._hidden_timeout = hidden_timeout
+        self._timeout = timeout
+        self._reader: _Reader | None = None
+        self._record: Any = None
+        self.end = 0
+
+    def read(self, bounds: tuple[int, int], parse: Callable[[bytes], T]) -> T | None:
+        """The value of the record; None if there is none. No other producer may write records with the key before the end.
+
+        Args:
+            bounds: the first offset of the topic, and its end.
+            parse: parses a value. `ValueError` if it is invalid.
+
+        Raises:
+            SinkError: the record is invalid, or cannot be read.
+        """
+        first, end = bounds
+        if end < self.end:  # another topic of that name
+            self._record, self.end = None, 0
+        first = max(first, self.end)
+        if end > first:
+            with (
+                translating(f"read positions from topic {self._partition.topic}"),
+                network(self._connection) as options,
+            ):
+                self._record = self._newest(options, first, end) or self._record
+            self.end = end
+        return None if self._record is None else _parse(self._record, parse)
+
+    def close(self) -> None:
+        """Release the connection."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _newest(self, options: Mapping[str, Any], start: int, end: int) -> Any | None:
+        partition, key, timeout = self._partition, self._key, self._timeout
+        if self._reader is None:
+            self._reader = _Reader(partial(_consumer, options, timeout), partition)
         upper, size = end, _TAIL
         while upper > start:
             lower = max(upper - size, start)
             has_hidden = partial(_has_hidden, options, partition, key, timeout)
-            record = _last(reader, partition, key, (lower, upper), hidden_timeout, has_hidden)
+            record = _last(self._reader, partition, key, (lower, upper), self._hidden_timeout, has_hidden)
             if record is not None:
-                return _parse(record, parse)
+                return record
             upper, size = lower, size * _GROWTH
-    return None
+        return None
 
 
 def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = True) -> KafkaConsumer:
@@ -189,6 +215,8 @@ def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = T
         isolation_level="read_committed" if committed else "read_uncommitted",
         allow_auto_create_topics=False,
         max_poll_records=_POLL_RECORDS,
+        # A consumer asks for the next records in advance. Until the broker answers that, it answers nothing else on the connection.
+        fetch_max_wait_ms=_FETCH_WAIT_MS,
         bootstrap_timeout_ms=int(timeout * 1000),
         request_timeout_ms=int(timeout * 1000),
         metrics_enabled=False,

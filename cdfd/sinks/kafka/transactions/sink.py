@@ -3,10 +3,10 @@
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import Self
 from uuid import uuid4
 
@@ -21,10 +21,10 @@ from cdfd.sinks.jobs import Delivered, Job, counts_of
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
-from cdfd.sinks.kafka.progress.positions import last_progress, progress_end, start_transactions
-from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.progress.positions import last_progress, newest_progress, progress_end, start_transactions
+from cdfd.sinks.kafka.progress.records import NewestRecord, Progress
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
-from cdfd.sinks.kafka.progress.topics import tombstones
+from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
@@ -47,6 +47,42 @@ class _Opened:
     progress: Progress | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Connected:
+    """The connections of a sink that has taken nothing over, and what was read by them. All methods block.
+
+    Attributes:
+        admin: of the cluster.
+        producer: it has not fenced others yet.
+        newest: the newest progress record.
+        facts: of the table's topic.
+        existing: the table's topic before the connection; None if it was missing.
+    """
+
+    admin: TopicAdmin
+    producer: Producer
+    newest: NewestRecord
+    facts: TopicFacts
+    existing: ExistingTopic | None
+
+    def refresh(self, destination: Destination) -> bool:
+        """Read what has changed. False: the topics are other ones, so connect again.
+
+        Raises:
+            SinkError: the cluster cannot be reached, or the position cannot be read.
+        """
+        existing = self.admin.find([topic.name for topic in destination.needed()])
+        if destination.exactly_once and destination.progress.name in existing:
+            last_progress(destination, self.admin, self.newest, committed=True)
+        return len(existing) == len(destination.needed()) and existing[destination.topic] == self.existing
+
+    def close(self) -> None:
+        """Disconnect. Does not raise."""
+        self.producer.close()
+        self.newest.close()
+        self.admin.close()
+
+
 class KafkaSink(Sink):
     """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
 
@@ -65,6 +101,7 @@ class KafkaSink(Sink):
         make_producer: MakeProducer,
         make_encoder: MakeEncoder,
         stage: StageTimer = unmeasured,
+        prepared: Future[Connected | None] | None = None,
     ) -> Self:
         """Take over a table's delivery: fence other producers, wait for the end of their transactions, and read the position.
 
@@ -73,6 +110,7 @@ class KafkaSink(Sink):
             make_producer: creates the producer.
             make_encoder: creates the encoder; see `encoders`.
             stage: receives the durations of `encode` and `send`, from other threads.
+            prepared: connections to the same destination, which this sink takes; None: there are none.
 
         Raises:
             SinkError: the cluster cannot be reached, a topic is unsuitable, or the position cannot be read.
@@ -80,7 +118,7 @@ class KafkaSink(Sink):
         """
         sender = Worker(f"cdfd-send-{destination.table}")
         takeover = _Takeover()
-        opening = sender.submit(partial(_open, destination, make_producer, takeover))
+        opening = sender.submit(partial(_open, destination, make_producer, takeover, prepared))
         try:
             opened = await finished(opening)
         except BaseException:
@@ -267,27 +305,90 @@ class _Takeover:
             return self._begun
 
 
-def _open(destination: Destination, make_producer: MakeProducer, takeover: _Takeover) -> _Opened:
-    """Check or create the topics, then start the producer. It ends open transactions, so that the newest position is final."""
-    with TopicAdmin(destination.connection, timeout=min(destination.timeout, CONNECT_SECONDS)) as admin:
-        existing = admin.find([destination.topic])
-        found = admin.ensure(destination.needed())
-        topic = found[destination.topic]
+def _open(
+    destination: Destination,
+    make_producer: MakeProducer,
+    takeover: _Takeover,
+    prepared: Future[Connected | None] | None,
+) -> _Opened:
+    if (waiting := _prepared_connections(prepared)) is not None:
+        try:
+            return _take_over(destination, waiting, takeover)
+        except SinkError as error:
+            if not error.retriable:
+                raise
+            log.debug("the connections cannot be used: %s", error, extra={"table": destination.table})
+    connected = connect(destination, make_producer)
+    assert connected is not None
+    return _take_over(destination, connected, takeover)
+
+
+def _prepared_connections(prepared: Future[Connected | None] | None) -> Connected | None:
+    """Connections that are prepared, if they could be."""
+    if prepared is None:
+        return None
+    try:
+        return prepared.result(CONNECT_SECONDS)
+    except TimeoutError:
+        discard(prepared)
+    except SinkError as error:
+        log.debug("no connections are prepared: %s", error)
+    return None
+
+
+def discard(prepared: Future[Connected | None]) -> None:
+    """Disconnect, without waiting for it."""
+
+    def close(done: Future[Connected | None]) -> None:
+        if done.exception() is None and (connected := done.result()) is not None:
+            Thread(target=connected.close, name="cdfd-discard", daemon=True).start()
+
+    prepared.add_done_callback(close)
+
+
+def connect(destination: Destination, make_producer: MakeProducer, *, creates: bool = True) -> Connected | None:
+    """Check or create the topics, and connect a producer, which does not fence others yet. Blocks.
+
+    Args:
+        destination: of a table.
+        make_producer: creates the producer.
+        creates: whether to create topics that are missing. If not, and one is, the result is None.
+
+    Raises:
+        SinkError: the cluster cannot be reached, or a topic is unsuitable.
+    """
+    with ExitStack() as stack:
+        timeout = min(destination.timeout, CONNECT_SECONDS)
+        admin = stack.enter_context(closing(TopicAdmin(destination.connection, timeout=timeout)))
+        needed = destination.needed()
+        existing = admin.find([topic.name for topic in needed])
+        if not creates and len(existing) < len(needed):
+            return None
+        topic = admin.ensure(needed, existing)[destination.topic]
         limit = topic.max_message_bytes or Batching().limit
         with_tombstones = destination.keyed and tombstones(destination.tombstones, topic)
         facts = TopicFacts(topic.partitions, with_tombstones, limit, topic.id)
         codec = topic.config.get("compression.type", "producer")
         settings = destination.producer_settings(Batching.for_topic(destination.compression, facts.limit, codec))
+        newest = stack.enter_context(closing(newest_progress(destination)))
         producer = make_producer(settings)
+        stack.pop_all()
+        return Connected(admin, producer, newest, facts, existing.get(destination.topic))
+
+
+def _take_over(destination: Destination, connected: Connected, takeover: _Takeover) -> _Opened:
+    """Start the producer. It ends open transactions, so that the newest position is final."""
+    admin, producer, facts = connected.admin, connected.producer, connected.facts
+    with closing(admin), closing(connected.newest):
         try:
             takeover.begin()
             start_transactions(producer, admin)
-            progress = last_progress(destination, admin) if destination.exactly_once else None
+            progress = last_progress(destination, admin, connected.newest) if destination.exactly_once else None
             if progress is not None:
                 # Whether the topic is not the one of this name that has the rows before the position.
                 known = progress.topic
                 same_name = known.get("name") == destination.topic and facts.id is not None
-                if not existing or (same_name and known.get("id") != facts.id):
+                if connected.existing is None or (same_name and known.get("id") != facts.id):
                     _warn_of_lost_topic(destination, progress.position)
         except BaseException:
             producer.close()

@@ -1,0 +1,80 @@
+"""A sink that a standby prepares: it does not fence the leader, and opening it takes all that was prepared."""
+
+import time
+
+import pytest
+
+from cdfd.config import parse
+from cdfd.sinks.kafka.connector import KafkaConnector
+from cdfd.sinks.kafka.transactions import sink as sinks
+from tests.support.kafka.shared import SharedBroker
+from tests.support.kafka.sinking import at, deliver, rows
+
+
+@pytest.fixture
+def connector(broker: SharedBroker, name: str) -> KafkaConnector:
+    sink = f"{{kind: kafka, bootstrap_servers: '{broker.bootstrap_servers}'}}"
+    config = parse(f"pipeline: {name}\ntables: [{{uri: /lake/orders, topic: {name}.orders}}]\nsink: {sink}", {})
+    made = config.sink.connector(config)
+    assert isinstance(made, KafkaConnector)
+    return made
+
+
+async def test_preparing_creates_no_topic(connector: KafkaConnector) -> None:
+    (table,) = connector._config.listed
+    await connector.prepare(table)
+    assert [each.result() for each in connector._prepared.values()] == [None]
+    async with connector.open(table) as sink:
+        assert await sink.last_position() is None
+
+
+async def test_leader_delivers_on_while_a_standby_prepares(
+    connector: KafkaConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (table,) = connector._config.listed
+    standby = KafkaConnector(connector._config, connector._sink)
+    async with connector.open(table) as leader:
+        await deliver(leader, rows(1))
+        await standby.prepare(table)
+        await deliver(leader, rows(2))
+        await standby.prepare(table)
+        await deliver(leader, rows(3))
+    monkeypatch.setattr(sinks, "connect", _refuse)
+    async with standby.open(table) as sink:
+        assert await sink.last_position() == at(3)
+        await deliver(sink, rows(4))
+
+
+async def test_connections_that_were_lost_are_made_anew(
+    connector: KafkaConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (table,) = connector._config.listed
+    async with connector.open(table) as leader:
+        await deliver(leader, rows(1))
+    await connector.prepare(table)
+    (prepared,) = connector._prepared.values()
+    connected = prepared.result()
+    assert connected is not None
+    connected.admin.close()
+    connected.newest.close()
+    async with connector.open(table) as sink:
+        assert await sink.last_position() == at(1)
+
+
+async def test_connections_that_are_not_needed_are_closed(connector: KafkaConnector) -> None:
+    (table,) = connector._config.listed
+    async with connector.open(table):
+        pass
+    await connector.prepare(table)
+    (prepared,) = connector._prepared.values()
+    connected = prepared.result()
+    assert connected is not None
+    await connector.discard()
+    deadline = time.monotonic() + 30
+    while not connected.producer._closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise AssertionError("it connects again")
