@@ -64,6 +64,7 @@ class Shared:
         notifications: receives events of stores; None if not configured.
         engine: of large versions.
         sources: the tables of all sinks.
+        sink: the configured sink.
         warned: the warnings of each table; see `Feed`.
         mailboxes: the requests for each table.
         rates: the rate limits of the pipeline.
@@ -80,6 +81,7 @@ class Shared:
     notifications: Notifications | None
     engine: Engine
     sources: Sources
+    sink: Connector
     warned: dict[str, set[str]] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
@@ -102,6 +104,7 @@ async def shared(
     notifications: Notifications | None = None,
     poll_budget: PollBudget | None = None,
     sources: Sources | None = None,
+    sink: Connector | None = None,
 ) -> AsyncIterator[Shared]:
     """Open the resources that all tables of a sink share, and close them at the end of the block.
 
@@ -125,6 +128,7 @@ async def shared(
                 notifications,
                 jobs,
                 sources or Sources(clock),
+                sink or connector(config),
                 mailboxes=mailboxes,
                 rates=rate_limits(config.limits, clock),
                 poll_budget=poll_budget or PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval),
@@ -165,8 +169,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     Raises:
         CdfdError: the sink cannot be opened.
     """
-    config, clock = shared.config, shared.clock
-    sinks = connector(config)
+    config, clock, sinks = shared.config, shared.clock, shared.sink
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import open_table
+from cdfd.errors import CdfdError
+from cdfd.log.entry import KeptStates
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.log.watch import SharedTip
@@ -43,11 +45,13 @@ class _Opened:
     Attributes:
         files: of the table.
         tip: of its log.
+        kept: states of its log.
         users: how many sinks read it.
     """
 
     files: SharedFiles
     tip: SharedTip
+    kept: KeptStates
     users: int = 0
 
 
@@ -64,6 +68,34 @@ class Sources:
 
     results: SharedResults[Scanned] = field(default_factory=lambda: SharedResults(lambda found: found.rows.nbytes))
     _open: dict[str, _Opened] = field(default_factory=dict)
+    _prepared: dict[str, Table] = field(default_factory=dict)
+
+    def is_remote(self, table: settings.Table) -> bool:
+        """Whether a table that is prepared is in a store of objects, where requests cost money."""
+        prepared = self._prepared.get(_key(table))
+        return prepared is not None and prepared.log.storage.remote
+
+    async def prepare(self, config: Settings, table: settings.Table, most_bytes: int) -> None:
+        """Open a table that this process may deliver later, and keep its newest state; see `DeltaLog.keep`. Call it again to follow it.
+
+        Raises:
+            CdfdError: the table cannot be read.
+        """
+        key = _key(table)
+        prepared = self._prepared.setdefault(key, self._prepared.get(key) or open_table(config, table))
+        try:
+            await prepared.log.keep(most_bytes)
+        except CdfdError:
+            del self._prepared[key]  # it may be another table now
+            raise
+
+    def _open_table(self, config: Settings, table: settings.Table) -> Table:
+        prepared = self._prepared.pop(_key(table), None)
+        if prepared is None:
+            return open_table(config, table)
+        # A new log, because the newest entry that this one has read is later than the position.
+        log = DeltaLog(prepared.log.storage, table.max_log_line, prepared.log.kept)
+        return Table(log, prepared.files)
 
     @contextmanager
     def table(self, config: Settings, table: settings.Table) -> Iterator[Source]:
@@ -75,20 +107,24 @@ class Sources:
             ConfigError, UnsupportedError: see `open_table`.
         """
         if not config.sink_name:
-            yield Source(open_table(config, table))
+            yield Source(self._open_table(config, table))
             return
-        # Users who can create folders where tables are searched for are not trusted: see `Table.found_below`.
-        key = f"{table.found_below} {table.model_dump_json(exclude=_OF_SINKS)}"
+        key = _key(table)
         shared = self._open.get(key)
         if shared is None:
-            files = SharedFiles.of(open_table(config, table).files)
-            shared = self._open[key] = _Opened(files, SharedTip(self.clock))
+            opened = self._open_table(config, table)
+            shared = self._open[key] = _Opened(SharedFiles.of(opened.files), SharedTip(self.clock), opened.log.kept)
         shared.users += 1
         try:
             with self.results.reader(key) as reader:
-                log = DeltaLog(shared.files.storage, table.max_log_line)
+                log = DeltaLog(shared.files.storage, table.max_log_line, shared.kept)
                 yield Source(Table(log, shared.files), reader, shared.tip)
         finally:
             shared.users -= 1
             if not shared.users:
                 del self._open[key]
+
+
+def _key(table: settings.Table) -> str:
+    # Users who can create folders where tables are searched for are not trusted: see `Table.found_below`.
+    return f"{table.found_below} {table.model_dump_json(exclude=_OF_SINKS)}"

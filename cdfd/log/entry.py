@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cdfd.delta.commit import Commit, Reader, lines
+from cdfd.delta.header import Header
+from cdfd.delta.snapshot import Snapshot
 from cdfd.storage.base import Stat
 
 T = TypeVar("T")
@@ -74,3 +76,42 @@ def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> 
     for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
         pass
     return len(data) if isinstance(data, bytes) else reader.size
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """The state of a table at a version.
+
+    Attributes:
+        entry: the fingerprint of the version's log entry.
+        header: protocol and metadata.
+        snapshot: the files; None if they are not kept.
+    """
+
+    entry: EntryFingerprint
+    header: Header
+    snapshot: Snapshot | None = None
+
+
+@dataclass(slots=True)
+class KeptStates:
+    """The states that a reader keeps while it waits for its turn: at most two, the newest one last.
+
+    It will continue at a position that it does not know yet, and that is a little older than the newest version. So there are two. A kept
+    state counts only while the entry of its version is unchanged.
+    """
+
+    states: tuple[KeptState, ...] = ()
+
+    def add(self, state: KeptState) -> None:
+        """Keep one more, unless it is the last one."""
+        if not self.states or self.states[-1].entry.version != state.entry.version:
+            self.states = (*self.states[-1:], state)
+
+    def clear(self) -> None:
+        """Keep none: the log is another one."""
+        self.states = ()
+
+    def before(self, version: int) -> KeptState | None:
+        """The newest one that is not after a version."""
+        return next((state for state in reversed(self.states) if state.entry.version <= version), None)

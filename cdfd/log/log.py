@@ -21,11 +21,12 @@ from cdfd.delta import paths, snapshot
 from cdfd.delta.checkpoint import HEADER
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.protocol import has_deletion_vectors
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError, StorageError
 from cdfd.escaping import one_line
 from cdfd.log import checkpoint_files
-from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
+from cdfd.log.entry import EntryFingerprint, KeptState, KeptStates, LogEntry, entry_size, parse_and_digest
 from cdfd.log.entry_batches import EntryBatches, ListedEntries
 from cdfd.log.history import History, unreadable_error
 from cdfd.log.log_files import LogFiles, log_path, name_before
@@ -73,10 +74,17 @@ class _ReadAhead:
 
 
 class DeltaLog(LogFiles):
-    """The log of the table whose root is `storage`. `line_bytes` is the limit of a line; see `commit.parse`."""
+    """The log of a table.
 
-    def __init__(self, storage: Storage, line_bytes: int | None = None) -> None:
+    Args:
+        storage: the root of the table.
+        line_bytes: limit of a line; see `commit.parse`.
+        kept: states from which a reader reads on; see `keep`.
+    """
+
+    def __init__(self, storage: Storage, line_bytes: int | None = None, kept: KeptStates | None = None) -> None:
         super().__init__(storage)
+        self.kept = KeptStates() if kept is None else kept
         self.line_bytes = line_bytes
         self._batches = EntryBatches(storage)
         self.history = History(self)
@@ -307,6 +315,35 @@ class DeltaLog(LogFiles):
             # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
             return replace(await self.header(version), version=version - 1)
 
+    async def keep(self, most_bytes: int) -> None:
+        """Keep the newest state, so that this or another log of the same table reads only what comes after it.
+
+        Args:
+            most_bytes: size of a checkpoint, up to which the files of a table with deletion vectors are kept too.
+
+        Raises:
+            CdfdError: see `snapshot`.
+        """
+        header, files = await self.header(), None
+        if has_deletion_vectors(header.protocol):
+            segment = await self.segment(header.version)
+            if segment.checkpoint is None or sum(stat.size for stat in segment.checkpoint.files) <= most_bytes:
+                files = await self.snapshot(header.version)
+        entry = await self.fingerprint(header.version, anchor=False)
+        if await self.history.confirm():
+            self.kept.add(KeptState(entry, header, files))
+
+    async def _kept_before(self, segment: Segment) -> KeptState | None:
+        """A kept state that is as new as the checkpoint of a segment; None if there is none, or if the log is another one."""
+        state = self.kept.before(segment.version)
+        if state is None or (segment.checkpoint is not None and state.entry.version < segment.checkpoint.version):
+            return None
+        with contextlib.suppress(NotFoundError):
+            if (await self.fingerprint(state.entry.version, anchor=False)).digest == state.entry.digest:
+                return state
+        self.kept.clear()
+        return None
+
     async def partial_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
         """Protocol and metadata as far as the log has them, without a check of features; `state_only` as for `segment`."""
         return await self.read_segment(version, self._partial_header, state_only=state_only)
@@ -314,10 +351,12 @@ class DeltaLog(LogFiles):
     async def _partial_header(self, segment: Segment) -> PartialHeader:
         await self.anchor(segment.version)
         self._prefetched_to = max(self._prefetched_to, segment.version + 1)
-        header = PartialHeader(segment.version)
+        header, kept = PartialHeader(segment.version), await self._kept_before(segment)
         backwards = segment.commits[::-1]
         listed = ListedEntries(self.storage, () if self.storage.remote else backwards)
         for at, (number, stat) in enumerate(zip(range(segment.version, -1, -1), backwards, strict=False)):
+            if kept is not None and number == kept.entry.version:
+                header = header.before(kept.header.protocol, kept.header.metadata, stat.path)
             if header.complete:
                 break
             if self.storage.remote:
@@ -327,6 +366,8 @@ class DeltaLog(LogFiles):
             with self._errors_naming(number, stat.path), _listing_errors():
                 part = await self._scan_header(number, stat, await listed.pop(at))
             header = header.before(part.protocol, part.metadata, stat.path)
+        if not header.complete and kept is not None:  # as of the checkpoint
+            header = header.before(kept.header.protocol, kept.header.metadata)
         if not header.complete and segment.checkpoint is not None:
             with self._errors_naming(segment.checkpoint.version):
                 state = await asyncio.to_thread(checkpoint_files.read_state, self.storage, segment.checkpoint, HEADER)
@@ -380,8 +421,14 @@ class DeltaLog(LogFiles):
             all_fields=all_fields,
         )
 
+        reduced = not (with_stats or with_tombstones or with_counts or all_fields)
+
         async def read(segment: Segment) -> tuple[Segment, Snapshot | None]:
             await self.anchor(segment.version)
+            kept = await self._kept_before(segment) if reduced else None
+            if kept is not None and kept.snapshot is not None:
+                later = segment.commits[kept.entry.version + 1 - segment.first_version :]
+                return replace(segment, commits=later), kept.snapshot
             if segment.checkpoint is None:
                 return segment, None
             with self._errors_naming(segment.checkpoint.version):

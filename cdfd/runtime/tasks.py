@@ -47,8 +47,8 @@ async def unless_set(event: asyncio.Event, work: Awaitable[T]) -> T | None:
 
 
 @asynccontextmanager
-async def background(name: str, work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run `work`, which only observes, until the block ends. An unexpected error ends only the task, and is logged at once.
+async def background(name: str, work: Coroutine[Any, Any, object]) -> AsyncIterator[asyncio.Task[object]]:
+    """Run `work`, which only observes, in a task until the block ends. An unexpected error ends only the task, and is logged at once.
 
     Args:
         name: of the task, for the log.
@@ -57,7 +57,7 @@ async def background(name: str, work: Coroutine[Any, Any, object]) -> AsyncItera
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_report)
     try:
-        yield
+        yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

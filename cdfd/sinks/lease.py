@@ -25,12 +25,14 @@ class Claim:
         term: a successor's is larger than its predecessor's.
         beat: the owner raises it while it works. A claim whose beat stays has an owner that is gone.
         released: the owner has ended in good order, and has closed its sinks.
+        closing: the owner is about to release the lease.
     """
 
     owner: str
     term: int
     beat: int = 0
     released: bool = False
+    closing: bool = False
 
     def renewed(self) -> Claim:
         """The next beat of the same owner."""
@@ -52,10 +54,11 @@ class Claim:
         fields = json.loads(text)
         names = ("owner", "term", "beat", "released")
         owner, term, beat, released = (fields.get(name) for name in names) if isinstance(fields, dict) else [None] * 4
+        closing = isinstance(fields, dict) and fields.get("closing") is True  # earlier versions did not say it
         numbers = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in (term, beat))
         if not isinstance(owner, str) or not isinstance(released, bool) or not numbers:
             raise ValueError("a field of the claim is missing or has the wrong type")
-        return cls(owner, term, beat, released)  # type: ignore[arg-type]  # checked together
+        return cls(owner, term, beat, released, closing)  # type: ignore[arg-type]  # checked together
 
 
 class Lease(ABC):

@@ -63,6 +63,12 @@ class Candidate:
             return known, None
         return replace(known, highest=highest + 1), Claim(self.owner, highest + 1)
 
+    def expects(self, now: float) -> bool:
+        """Whether a standby may lead soon: its leader says that it ends, or has been silent for half of the time."""
+        if self.seen is None or self.since is None or self.leads:
+            return False
+        return self.seen.closing or now - self.since > self.takeover_after / 2
+
     def after_failure(self) -> Candidate:
         """The state after a reading that failed.
 

@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from cdfd.daemon.election.candidate import Candidate
 from cdfd.errors import CdfdError, FencedError
@@ -22,6 +23,8 @@ RENEWALS = 5
 """Renewals of the lease within `takeover_after`."""
 RELEASE_SECONDS = 1.0
 """Longest time to release the lease. Without that, a standby waits for `takeover_after`."""
+CLOSING_POLL_SECONDS = 0.01
+"""Seconds between two readings of a standby while the leader says that it ends: that takes a fraction of a second."""
 GRACE_SECONDS = 10.0
 """How long the lease may fail without a warning. A broker that restarts takes about as long."""
 _REOPEN_SECONDS, _MAX_REOPEN_SECONDS = 0.2, 5.0
@@ -44,10 +47,10 @@ class Election:
         takeover_after: seconds without a sign of life from the leader, after which a standby takes over.
         poll: seconds between two readings of a standby.
         owner: the name of this process.
-        on_change: called after this process has become leader or standby, and after its first reading of the lease.
 
     Attributes:
         candidate: the state.
+        expected: set while this process stands by and may lead soon.
     """
 
     def __init__(
@@ -57,13 +60,12 @@ class Election:
         takeover_after: float,
         poll: float,
         owner: str,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.candidate = Candidate(owner, takeover_after)
         self._lease = lease
         self._clock = clock
         self._poll = poll
-        self._on_change = on_change
+        self.expected = asyncio.Event()
         self._failing_since: float | None = None
         self._warned = self._used = False
         self._turn = asyncio.Lock()
@@ -74,10 +76,10 @@ class Election:
         return self.candidate.leads or self.candidate.since is not None
 
     async def run(self, lead: Lead, stop: asyncio.Event) -> None:
-        """Take part until `stop` is set. The lease is released at the end, after the sinks are closed.
+        """Take part until `stop` is set, or until this process has led. The lease is released at the end, after the sinks are closed.
 
         Args:
-            lead: delivers; called each time that this process becomes the leader.
+            lead: delivers; called once this process leads, and again if it was fenced and still leads.
             stop: set it to stop.
 
         Raises:
@@ -86,14 +88,16 @@ class Election:
         while not stop.is_set():
             await self._step()
             if self.candidate.leads:
-                await self._lead(lead, stop)
-            else:
-                await self._clock.wait(stop, self._poll)
+                return await self._lead(lead, stop)
+            seen = self.candidate.seen
+            closing = seen is not None and seen.closing and not seen.released
+            await self._clock.wait(stop, min(self._poll, CLOSING_POLL_SECONDS) if closing else self._poll)
+        return None
 
     async def _lead(self, lead: Lead, stop: asyncio.Event) -> None:
         """Deliver until `stop` is set, or until another process leads."""
-        over, closed = asyncio.Event(), asyncio.Event()
-        renewing = asyncio.create_task(self._renew(over, closed), name="lease")
+        over, closing, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        renewing = asyncio.create_task(self._renew(over, closing, closed), name="lease")
         delivering = asyncio.create_task(self._deliver(lead, over), name="leader")
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -101,9 +105,14 @@ class Election:
             over.set()
             if renewing.done():
                 delivering.cancel()  # a sink that it still opened would fence the successor
+            elif self.candidate.claim is not None:
+                # Standbys look more often from now on.
+                self.candidate = replace(self.candidate, claim=replace(self.candidate.claim, closing=True))
+                closing.set()
             await asyncio.wait((delivering,))
         finally:
             over.set()
+            closing.set()
             closed.set()
             stopping.cancel()
             delivering.cancel()
@@ -116,9 +125,12 @@ class Election:
             if not task.cancelled():
                 task.result()
 
-    async def _renew(self, over: asyncio.Event, closed: asyncio.Event) -> None:
-        """Renew the lease until the sinks are closed. Sets `over` once another process leads."""
-        while not await self._clock.wait(closed, self.candidate.takeover_after / RENEWALS):
+    async def _renew(self, over: asyncio.Event, closing: asyncio.Event, closed: asyncio.Event) -> None:
+        """Renew the lease until the sinks are closed, and at once after `closing`. Sets `over` once another process leads."""
+        seconds = self.candidate.takeover_after / RENEWALS
+        while not closed.is_set():
+            if await self._clock.wait(closed if closing.is_set() else closing, seconds) and closed.is_set():
+                return
             await self._step()
             if not self.candidate.leads:
                 over.set()
@@ -166,6 +178,10 @@ class Election:
                 if self._warned:
                     logger.info("the lease can be used again", extra={"lease": self._lease.place})
                 self._failing_since, self._warned, self._used = None, False, True
+            if self.candidate.expects(self._clock.monotonic()):
+                self.expected.set()
+            else:
+                self.expected.clear()
             self._announce(before)
 
     def _note_failure(self, error: CdfdError) -> None:
@@ -199,8 +215,6 @@ class Election:
             logger.info("another process leads the pipeline; standing by", extra=_leader(after.seen))
         elif not after.leads and before.seen is None and after.seen is not None:
             logger.info("standing by", extra=_leader(after.seen))
-        if (before.leads, before.since is None) != (after.leads, after.since is None):
-            self._on_change()
 
     async def _release(self) -> None:
         """Let a standby take over at once."""

@@ -23,6 +23,7 @@ from cdfd.daemon.controls.controller import Controller, takes_requests
 from cdfd.daemon.controls.publishing import publishing
 from cdfd.daemon.controls.signals import reading_signals
 from cdfd.daemon.election.election import Election, owner_name
+from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
@@ -47,6 +48,7 @@ from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import beside
+from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 
 logger = logging.getLogger("cdfd.daemon")
@@ -101,12 +103,11 @@ async def serve(
         await stack.enter_async_context(log_summaries(status, clock))
         process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
         if standby:
-            loaded = file_content(path)
             sink = connector(next(iter(config.by_sink.values())))
             lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
             timing = config.standby.takeover_after, config.standby.poll
             status.election = Election(lease, clock, *timing, owner_name())
-            await status.election.run(partial(process.lead, loaded), stopping.event)
+            await process.stand_by(status.election, stopping.event)
         else:
             await process.deliver(stopping.event)
     logger.info("stopped")
@@ -136,27 +137,33 @@ class _Process:
     shard: Shard | None
     recover_from_ledger: bool
 
-    async def lead(self, loaded: bytes | None, stop: asyncio.Event) -> None:
-        """Deliver until `stop` is set, with the tables that the configuration file has now. Raises what `deliver` does.
+    async def stand_by(self, election: Election, stop: asyncio.Event) -> None:
+        """Take part in an election until `stop` is set. While this process leads, it delivers the tables that the file has then.
 
-        Args:
-            loaded: the content of the file from which `config` is.
-            stop: set it to stop.
+        Raises what `deliver` does.
         """
+        loaded = await asyncio.to_thread(file_content, self.path)
+        while not stop.is_set():
+            warm = WarmTables(self.config, self.clock, election.expected)
+            async with warm.followed():
+                await election.run(partial(self._lead, loaded, warm), stop)
+
+    async def _lead(self, loaded: bytes | None, warm: WarmTables, over: asyncio.Event) -> None:
+        warm.stop()
         if await asyncio.to_thread(file_content, self.path) != loaded:
             self.hangup.set()  # it has changed while this process stood by
         try:
-            await self.deliver(stop, elected=True)
+            await self.deliver(over, warm)
         finally:
             self.status.stand_by()
             self.controller.clear()
 
-    async def deliver(self, stop: asyncio.Event, *, elected: bool = False) -> None:
+    async def deliver(self, stop: asyncio.Event, warm: WarmTables | None = None) -> None:
         """Run the loops of all tables until `stop` is set. All sinks are closed then.
 
         Args:
             stop: set it to stop.
-            elected: whether this process leads after an election: if it is fenced, all of its loops end.
+            warm: what this process has prepared before it was elected. If it is fenced, all of its loops end. None: without an election.
 
         Raises:
             FencedError: another process delivers.
@@ -165,13 +172,21 @@ class _Process:
         config, clock, status = self.config, self.clock, self.status
         async with AsyncExitStack() as stack:
             # Without one of its sinks, a process delivers to the others.
-            shares_tables = self.shard is not None or (bool(config.sinks) and not elected)
+            shares_tables = self.shard is not None or (bool(config.sinks) and warm is None)
             policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
             supervisor = Supervisor(stop, clock, policy=policy)
             notifications = await stack.enter_async_context(assembly.notified(config, clock))
             file_events = stack.enter_context(FileEvents())
-            shared = Sources(clock), SharedSearches(clock)
-            opened = partial(self._open_destination, supervisor, notifications, file_events, *shared)
+            sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)
+            opened = partial(
+                self._open_destination,
+                supervisor,
+                notifications,
+                file_events,
+                sources,
+                SharedSearches(clock),
+                connectors,
+            )
             destinations = Destinations(config, status, opened)
             await stack.enter_async_context(destinations.running())
             _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
@@ -186,6 +201,7 @@ class _Process:
         file_events: FileEvents,
         sources: Sources,
         searches: SharedSearches,
+        connectors: dict[str, Connector],
         config: Settings,
         status: Status,
     ) -> AsyncIterator[Destination]:
@@ -206,6 +222,7 @@ class _Process:
                         notifications,
                         self.status.poll_budget,
                         sources,
+                        connectors.pop(config.sink_name, None),
                     )
                 )
                 opened = partial(assembly.feed, shared)

@@ -374,3 +374,62 @@ async def test_a_listing_that_is_not_read_to_its_end_is_closed(look: Callable[[D
         await storage.put(f"_delta_log/{name}", data)
     await look(DeltaLog(storage))
     assert storage.open == 0
+
+
+class TestKeptStates:
+    """The states that a standby keeps of a log, for the one with which it leads."""
+
+    def kept(self, files: Mapping[str, bytes], most_bytes: int = 1 << 20) -> tuple[DeltaLog, Recording]:
+        """A log that reads on from the state of `files`."""
+        before, storage = stored(files)
+        asyncio.run(before.keep(most_bytes))
+        return DeltaLog(storage, kept=before.kept), storage
+
+    def commit(self, storage: Recording, files: Mapping[str, bytes], first: int) -> None:
+        for name, data in files.items():
+            if name >= paths.commit_name(first):
+                asyncio.run(storage.put(f"_delta_log/{name}", data))
+        storage.asked.clear()
+
+    def test_header_is_read_on_from_the_kept_one(self) -> None:
+        log, storage = self.kept(table(30))
+        self.commit(storage, table(33), 31)
+        assert asyncio.run(log.header()).version == 33
+        assert paths.commit_name(0) not in storage.asked, "which has the protocol"
+
+    def test_newer_metadata_wins(self) -> None:
+        log, storage = self.kept(table(5))
+        self.commit(storage, {paths.commit_name(6): entry({"metaData": metadata("new")}), **table(7)}, 6)
+        asyncio.run(storage.put(f"_delta_log/{paths.commit_name(6)}", entry({"metaData": metadata("new")})))
+        assert asyncio.run(log.header()).metadata.configuration["note"] == "new"
+
+    def test_last_but_one_state_serves_an_older_position(self) -> None:
+        before, storage = stored(table(30))
+        asyncio.run(before.keep(0))
+        self.commit(storage, table(40), 31)
+        asyncio.run(before.keep(0))
+        storage.asked.clear()
+        log = DeltaLog(storage, kept=before.kept)
+        assert asyncio.run(log.header(35)).version == 35
+        assert paths.commit_name(0) not in storage.asked
+
+    def test_state_of_another_log_is_not_used(self) -> None:
+        log, storage = self.kept(table(5))
+        other = {paths.commit_name(0): entry({"protocol": PROTOCOL}, {"metaData": metadata("other")})}
+        self.commit(storage, {**table(5), **other, paths.commit_name(5): entry({"commitInfo": {"a": 1}}, add(5))}, 0)
+        for name, data in other.items():
+            asyncio.run(storage.put(f"_delta_log/{name}", data))
+        assert asyncio.run(log.header()).metadata.configuration["note"] == "other"
+        assert not log.kept.states
+
+    @pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+    def test_files_are_kept_of_tables_with_deletion_vectors_up_to_a_size(self, most_bytes: int) -> None:
+        features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+        protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+        files = table(3) | {paths.commit_name(0): entry(protocol, {"metaData": metadata("start")})}
+        checkpoint = layout.single(3, [protocol, *state(3)[1:]])
+        log, storage = self.kept({**files, **checkpoint}, most_bytes)
+        self.commit(storage, table(5), 4)
+        assert sorted(file.path for file in asyncio.run(log.snapshot()).live()) == named(5)
+        read_checkpoint = any("checkpoint.parquet" in name for name in storage.asked)
+        assert read_checkpoint == (most_bytes == 0)

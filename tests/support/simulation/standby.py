@@ -101,11 +101,15 @@ class Member:
         self._run = run
         lease = SimulatedLease(run.register, self.host, run.weather)
         self.election = Election(lease, VirtualClock(), TAKEOVER_SECONDS, POLL_SECONDS, f"p{number}")
-        self.task = asyncio.create_task(self.election.run(self._lead, self.stop), name=f"member {number}")
+        self.task = asyncio.create_task(self._run_elections(), name=f"member {number}")
 
     @property
     def leads(self) -> bool:
         return self.alive and self.election.candidate.leads
+
+    async def _run_elections(self) -> None:
+        while not self.stop.is_set():
+            await self.election.run(self._lead, self.stop)
 
     async def _lead(self, over: asyncio.Event) -> None:
         run = self._run
