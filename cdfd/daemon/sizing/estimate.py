@@ -20,7 +20,7 @@ MONTH_HOURS, DAY_HOURS, HOUR_SECONDS = 730.0, 24.0, 3600.0
 SPILL_FREE_BYTES = 128 << 20
 """Bytes of rows that a version may keep in memory while its updates are found."""
 CHECKS_AN_HOUR, LISTS_AN_HOUR, QUEUE_REQUESTS_AN_HOUR = 120.0, 4.0, 180.0
-"""Requests without commits: that the last entry is still there, and a listing; see docs/s3.md."""
+"""Requests without commits: that the last entry is still there, and a listing; see docs/polling.md."""
 
 
 @dataclass(frozen=True, slots=True)

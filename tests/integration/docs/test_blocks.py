@@ -20,11 +20,7 @@ WHOLE = {
 }
 """Pages that a test uses as a whole."""
 REASONS = {
-    (
-        "README",
-        "make demo     # a table changes, and you see every change as it is delivered (needs Python 3.11, nothing else)",
-    ): ("this is `make test`, and the demo has tests of its own"),
-    ("README", "make helm      # Helm, built by Go, if you have none"): "run by tests/integration/helm/test_page.py",
+    ("README", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
     (
         "controls",
         '{"id": "ops-7", "type": "execute-snapshot",',
@@ -41,19 +37,23 @@ REASONS = {
         "shortened; tests/kafka reads such records"
     ),
     (
-        "kafka",
+        "positions",
         '{"pipeline":"shop","table":"orders"}  {"table_id":"3d3c9c23-...","version":8,',
     ): "shortened; tests/kafka reads such a record",
-    ("kafka", '{"order_id":2}  {"reason":"the record is larger than the topic takes",'): (
+    ("kafka-topics", '{"order_id":2}  {"reason":"the record is larger than the topic takes",'): (
         "needs a topic that takes only small records: tests/standard/kafka/test_sink.py has one"
     ),
     (
-        "kafka",
+        "kafka-errors",
         "cdfd: the topic _cdfd_progress.shop has no position, but the ledger",
     ): "needs a cluster that lost its topics",
-    ("kafka", '{"pipeline": "shop", "table": "orders", "topic": "shop.orders", "ts_ms"'): (
+    ("kafka-topics", '{"pipeline": "shop", "table": "orders", "topic": "shop.orders", "ts_ms"'): (
         "has the time of its writing; tests/standard/kafka/test_heartbeats.py reads such records"
     ),
+    (
+        "kubernetes",
+        "make helm      # Helm, built by Go, if you have none",
+    ): "run by tests/integration/helm/test_page.py",
     (
         "kubernetes",
         "helm upgrade --install shop helm/cdfd --namespace data",
@@ -74,7 +74,7 @@ REASONS = {
         "export UC_ENDPOINT",
     ): "needs a Unity Catalog: tests/standard/cli/test_catalog.py runs them with a stand-in",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
-    ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
+    ("status", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
     ("spark", "python3 -m venv environment"): "run by tests/overnight/cluster/test_page.py",
@@ -99,9 +99,9 @@ REASONS = {
         "import { FetchIsolationLevels }",
     ): "tests/support/consumers/node/platformatic.mjs has the same setting",
     ("consume/clients", "kcat -C"): "tests/integration/consumers/test_clients.py runs kcat",
-    ("dependencies", "pip install --requirement docker/requirements/base.txt"): "installs, as `make demo` does",
+    ("install", "pip install --requirement docker/requirements/base.txt"): "installs, as `make demo` does",
     ("standby", "cdfd run -c shop.yaml --standby"): "tests/standard/kafka/test_standby.py runs two such processes",
-    ("tutorial", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
+    ("install", "python3 -m venv .venv"): "installs from a clone, as `make test` does",
 }
 """Why no test runs a block, by page and the beginning of the block."""
 

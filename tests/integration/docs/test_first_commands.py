@@ -11,7 +11,7 @@ from tests.support.docs.pages import steps
 CONTINUES = {
     "backfill": "](tutorial.md)",
     "formats": "](tutorial.md)",
-    "kafka": "](tutorial.md)",
+    "positions": "](tutorial.md)",
 }
 """Pages that continue another one: its table, its configuration, its broker."""
 NEEDS = {

@@ -1,4 +1,4 @@
-"""The page and the README show Helm's real output."""
+"""The page shows Helm's real output."""
 
 import os
 import re
@@ -45,8 +45,8 @@ def test_the_values_for_tls_and_authentication(chart: Chart) -> None:
     assert endpoint["authorization"] == {"credentials": {"name": "shop-cdfd-page", "key": "token"}}
 
 
-def test_two_commands_of_the_readme(chart: Chart) -> None:
-    commands = re.search(r"```\n(make helm.*)\n(\.cache/helm/helm template .*)\n```", (ROOT / "README.md").read_text())
+def test_first_two_commands_of_the_page(chart: Chart) -> None:
+    commands = re.search(r"```\n(make helm.*)\n(\.cache/helm/helm template .*)\n```", PAGE.read_text())
     assert commands is not None
     subprocess.run(["bash", "-c", commands[1]], cwd=ROOT, check=True, capture_output=True, timeout=60)
     done = subprocess.run(["bash", "-c", commands[2]], cwd=ROOT, check=True, capture_output=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The specification's sentences, byte by byte. `docs/trevni.md` names the test of each."""
+"""The specification's sentences, byte by byte. `docs/trevni-format.md` names the test of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ARROW, ValueType
 
-PAGE = Path(__file__).parents[3] / "docs" / "trevni.md"
+PAGE = Path(__file__).parents[3] / "docs" / "trevni-format.md"
 
 
 def written(

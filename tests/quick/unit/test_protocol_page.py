@@ -1,4 +1,4 @@
-"""docs/protocol.md: each rule of the specification has a test that exists, or a reason."""
+"""docs/protocol.md and docs/protocol-rules.md: each rule of the specification has a test that exists, or a reason."""
 
 import ast
 import re
@@ -13,9 +13,10 @@ from cdfd.errors import UnsupportedError
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
+RULES_PAGE = (ROOT / "docs" / "protocol-rules.md").read_text()
 DRAFTS = sorted((ROOT.parent / "shared" / "spec").glob("*.txt"))
-TESTS = re.findall(r"`(tests/[^`]+)`", PAGE)
-_TABLE = PAGE.split("## Every rule of the specification")[1]
+TESTS = re.findall(r"`(tests/[^`]+)`", RULES_PAGE)
+_TABLE = RULES_PAGE.split("## Every rule of the specification")[1]
 RULES = [line.strip("| ").split(" | ") for line in _TABLE.splitlines() if line.startswith("| ")][1:]
 NORMATIVE = re.compile(
     r"\b(must|should|shall|may not|cannot|requires?|required|needs? to|need not|not allowed|at most|encouraged|recommended"

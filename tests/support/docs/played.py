@@ -1,7 +1,7 @@
 """Which pages are played, by which test. `test_blocks.py` looks for blocks that no test runs."""
 
 FRONT = ("README",)
-DEMO = ("tail", "configuration", "python", "refine", "shape", "daemon", "metrics")
+DEMO = ("install", "tail", "configuration", "python", "refine", "shape", "daemon", "status")
 """Pages on the table of the demo."""
 CONTROLS = ("controls",)
 ALONE = ("recovery", "delta-sink")
@@ -9,7 +9,7 @@ ALONE = ("recovery", "delta-sink")
 TREVNI = ("trevni",)
 MANY = ("many-tables",)
 SIZING = ("sizing",)
-FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
+FIVE_MINUTES = ("tutorial", "backfill", "positions", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")

@@ -60,23 +60,23 @@ _MORE = {
     "tables[].start": ("Start", "configuration.md#start"),
     "tables[].changes": ("Sources of changes", "changes.md#where-change-rows-come-from"),
     "tables[].refine": ("Refine", "refine.md#modes"),
-    "tables[].on_missing_file": ("Missing files", "changes.md#data-files-that-are-gone"),
-    "tables[].allowed_roots": ("Files elsewhere", "changes.md#files-elsewhere"),
+    "tables[].on_missing_file": ("Missing files", "recovery.md#vacuum-removed-a-data-file"),
+    "tables[].allowed_roots": ("External paths", "changes.md#external-paths"),
     "tables[].where": ("Transforms", "shape.md"),
     "sink.format.envelope": ("Formats", "formats.md"),
-    "sink.oversized": ("Records that are too large", "kafka.md#records-that-are-too-large"),
-    "sink.security.protocol": ("Security", "kafka.md#security"),
+    "sink.oversized": ("Records that are too large", "kafka-topics.md#records-that-are-too-large"),
+    "sink.security.protocol": ("Security", "security.md#kafka"),
     "sink.security.oauth.token_url": ("OAUTHBEARER", "security.md#oauthbearer"),
     "sink.security.aws.region": ("Amazon MSK with IAM", "security.md#amazon-msk-with-iam"),
-    "progress.ledger": ("The ledger", "configuration.md#the-ledger"),
-    "poll.notifications": ("Wake-ups", "s3.md#wake-ups"),
+    "progress.ledger": ("The ledger", "positions.md#the-ledger"),
+    "poll.notifications": ("Wake-ups", "polling.md#wake-ups"),
     "engine.kind": ("The engine", "spark-engine.md"),
     "engine.spark.checkpoint": ("The whole feed on Spark", "spark-kafka.md#the-whole-feed-on-spark"),
-    "http.listen": ("Metrics", "metrics.md"),
-    "http.hosts": ("Host names", "metrics.md#host-names"),
+    "http.listen": ("HTTP endpoints", "status.md"),
+    "http.hosts": ("Host names", "status.md#host-names"),
     "telemetry.otel.endpoint": ("Traces", "telemetry.md#traces"),
     "telemetry.openlineage.url": ("Run events", "telemetry.md#run-events"),
-    "heartbeat.interval": ("Heartbeats", "kafka.md#heartbeats"),
+    "heartbeat.interval": ("Heartbeats", "kafka-topics.md#heartbeats"),
     "http.tls.certificate": ("The HTTP server", "security.md#the-http-server"),
     "http.authentication.username": ("The HTTP server", "security.md#the-http-server"),
 }
@@ -216,9 +216,10 @@ def _choices(names: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _bounds(metadata: Sequence[Any], kind: str) -> str:
-    low = [_default(one.ge, kind) for one in metadata if hasattr(one, "ge")]
-    high = [_default(one.le, kind) for one in metadata if hasattr(one, "le")]
-    return " to ".join(low + high) if high else "".join(f"at least {bound}" for bound in low)
+    low = [one.ge for one in metadata if hasattr(one, "ge")]
+    high = [one.le for one in metadata if hasattr(one, "le")]
+    least = _default(max(low), kind) if low else ""
+    return f"{least} to {_default(min(high), kind)}" if high else f"at least {least}" if low else ""
 
 
 _UNITS = {"duration": values.seconds, "size": values.size}
