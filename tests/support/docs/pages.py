@@ -221,10 +221,11 @@ class Tour:
             output, done = self._once(step)
             # Spark's `show` ends with an empty line, which pages leave out.
             found = self._lines(output if step.kind is Kind.COMMAND else output.rstrip())
-            assert done or step.kind is not Kind.PYTHON, "\n".join([step.script, *found])
-            agrees = _agree(step.shown, found) or (step.kind is Kind.PYTHON and not step.shown)
+            failed = step.kind is Kind.PYTHON and not done
+            agrees = not failed and (_agree(step.shown, found) or (step.kind is Kind.PYTHON and not step.shown))
             awaited = self._running or step.kind is Kind.TYPED  # the console may have a daemon of its own
             if agrees or not awaited or time.monotonic() > deadline:
+                assert not failed, "\n".join([step.script, *found])
                 return found, agrees
             time.sleep(0.2)
 
