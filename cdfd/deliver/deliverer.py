@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.large_versions import LargeVersions
@@ -30,8 +31,8 @@ PART_BYTES = 128 << 20
 """Default size of a part: a version with more bytes of files is delivered in parts."""
 ROWS = 100_000
 """Default limit of the rows of a delivery of several versions."""
-_CHUNK_BATCHES = 64
-_CHUNK_BYTES = 256 << 10
+_SWITCH_BATCHES = 64
+_SWITCH_BYTES = 256 << 10
 _SMALL_ROWS = 1024
 
 
@@ -207,29 +208,25 @@ class Deliverer:
         def ends() -> bool:
             return written.rows >= most or self.clock.monotonic() >= deadline or self.stop.is_set()
 
-        batches = self.execution.batches(plans, position, joined=True)
-        chunks = iterate_in_thread(_chunks(batches), lambda item: item[1])
-        began = time.perf_counter()
-        async with contextlib.aclosing(chunks):
-            async for chunk, _ in chunks:
-                self.monitor.stage("read", time.perf_counter() - began)
-                for batch in chunk:
-                    whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= most and not ends()
-                    for part in (batch,) if whole else batch.by_version():
-                        first = part.earlier[0].plan.version if part.earlier else part.plan.version
-                        if written.started and versions[written.started - 1].plan.version < first and ends():
-                            return written
-                        while not written.started or versions[written.started - 1].plan.version < part.plan.version:
-                            await delivery.start_version(versions[written.started])
-                            written.started += 1
-                        if part.rows.num_rows:
-                            await delivery.write(part.rows)
-                            written.counts.add(part.rows)
-                        written.rows += part.rows.num_rows
-                        written.ordinal = part.following
-                    progressed()
-                    self.report.count(batch.plan.version, batch.rows.num_rows)
-                began = time.perf_counter()
+        rows, read = self.execution.batches(plans, position, joined=True), partial(self.monitor.stage, "read")
+        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(rows, _share, read)
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= most and not ends()
+                for part in (batch,) if whole else batch.by_version():
+                    first = part.earlier[0].plan.version if part.earlier else part.plan.version
+                    if written.started and versions[written.started - 1].plan.version < first and ends():
+                        return written
+                    while not written.started or versions[written.started - 1].plan.version < part.plan.version:
+                        await delivery.start_version(versions[written.started])
+                        written.started += 1
+                    if part.rows.num_rows:
+                        await delivery.write(part.rows)
+                        written.counts.add(part.rows)
+                    written.rows += part.rows.num_rows
+                    written.ordinal = part.following
+                progressed()
+                self.report.count(batch.plan.version, batch.rows.num_rows)
         for version in versions[written.started :]:  # which have no rows
             await delivery.start_version(version)
         written.started = len(versions)
@@ -264,18 +261,6 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _chunks(batches: Generator[ChangeBatch, None, None]) -> Iterator[tuple[list[ChangeBatch], bool]]:
-    """Batches in chunks, and whether each is the last chunk.
-
-    A chunk holds many small batches, because a fetch from another thread costs more than a row.
-    """
-    chunk: list[ChangeBatch] = []
-    size = 0
-    with contextlib.closing(batches):
-        for batch in batches:
-            chunk.append(batch)
-            size += batch.rows.nbytes if batch.rows.num_rows < _SMALL_ROWS else _CHUNK_BYTES
-            if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_BATCHES:
-                yield chunk, False
-                chunk, size = [], 0
-    yield chunk, True
+def _share(batch: ChangeBatch) -> float:
+    """The share of a switch to another thread that a batch fills. Small ones share it, because a switch costs more than a row."""
+    return max(batch.rows.nbytes / _SWITCH_BYTES, 1 / _SWITCH_BATCHES) if batch.rows.num_rows < _SMALL_ROWS else 1.0

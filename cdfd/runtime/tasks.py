@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -68,25 +69,29 @@ def _report(task: asyncio.Task[object]) -> None:
         logger.error("the task %r ended unexpectedly", task.get_name(), exc_info=error)
 
 
-def _never(item: object) -> bool:
-    return False
+def _ignore(seconds: float) -> None:
+    """Ignores how long a wait took."""
 
 
-async def iterate_in_thread(items: Iterator[T], may_be_last: Callable[[T], bool] = _never) -> AsyncGenerator[T, None]:
-    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end, so use `aclosing`.
+async def iterate_in_thread(
+    items: Iterator[T], share: Callable[[T], float] = lambda _: 1.0, waited: Callable[[float], object] = _ignore
+) -> AsyncGenerator[T, None]:
+    """The items of a blocking iterator, fetched in a worker thread. The iterator is closed at the end, so use `aclosing`.
 
     Args:
         items: the iterator.
-        may_be_last: whether there is probably no item after this one, so that the end is looked for in the same switch to a thread. An
-            error that comes instead of the end takes the place of the item.
+        share: of a switch to the thread that an item fills: items are fetched together until they fill one, or end. An error that comes
+            takes the place of those that were fetched with it.
+        waited: receives the seconds of each wait for the thread.
     """
 
     def fetch() -> tuple[list[T], bool]:
         """The next items, and whether they are the last ones."""
-        fetched = []
+        fetched, filled = [], 0.0
         for item in items:
             fetched.append(item)
-            if not may_be_last(item):
+            filled += share(item)
+            if filled >= 1:
                 return fetched, False
         return fetched, True
 
@@ -95,9 +100,11 @@ async def iterate_in_thread(items: Iterator[T], may_be_last: Callable[[T], bool]
     ended = False
     try:
         while not ended:
+            began = time.perf_counter()
             fetched = loop.run_in_executor(None, fetch)
             # A thread cannot be cancelled, and an iterator that it runs cannot be closed.
             batch, ended = await asyncio.shield(fetched)
+            waited(time.perf_counter() - began)
             for item in batch:
                 yield item
     finally:

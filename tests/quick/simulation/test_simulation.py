@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from cdfd.log.history import History
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.sinks.ledger.recovery import Start, decide
 from tests.support.simulation.__main__ import shown
@@ -70,9 +72,13 @@ def _one_too_far(stream: PlanStream, tailer: Tailer, start: int, until: int | No
     return _versions(stream, tailer, start + (start > 2), until)
 
 
-def _without_the_last_batch(batches: Any) -> Any:
-    for chunk, last in _chunks(batches):
-        yield chunk if len(chunk) == 1 else chunk[:-1], last
+def _without_the_last_batch(batches: Any, *options: Any) -> Any:
+    def others() -> Any:
+        for one, following in pairwise([*batches, None]):
+            if following is not None:
+                yield one
+
+    return _iterate(others(), *options)
 
 
 def _ledger_taken_for_next(*arguments: Any) -> Start:
@@ -101,13 +107,13 @@ async def _true(*_: object) -> bool:
     return True
 
 
-_deliver, _versions, _chunks = delivering.Deliverer._deliver, PlanStream.versions, delivering._chunks
+_deliver, _versions, _iterate = delivering.Deliverer._deliver, PlanStream.versions, iterate_in_thread
 _tasks = Execution._tasks
 PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "the ledger is updated before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is told"),
     "a failed delivery counts": (delivering.Deliverer, "_deliver", _failure_taken_for_delivery, ""),
     "a version is left out": (PlanStream, "versions", _one_too_far, ""),
-    "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),
+    "the last batch is dropped": (delivering, "iterate_in_thread", _without_the_last_batch, "has the rows"),
     "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
     "a position's log entry is not looked at": (History, "compare", _nothing, "has the rows"),
     "the ledger's version is taken for the next one": (resuming, "decide", _ledger_taken_for_next, ""),

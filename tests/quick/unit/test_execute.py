@@ -187,7 +187,7 @@ class TestInThread:
             asyncio.run(collected())
         assert found == [1]
 
-    async def test_the_end_is_looked_for_together_with_what_may_be_the_last_item(self) -> None:
+    async def test_items_that_share_a_switch_are_fetched_with_the_end_that_follows(self) -> None:
         closed = list[bool]()
 
         def items() -> Iterator[int]:
@@ -196,8 +196,11 @@ class TestInThread:
             finally:
                 closed.append(threading.current_thread() is threading.main_thread())
 
-        found = [item async for item in iterate_in_thread(items(), lambda item: item > 2)]
+        waits = list[float]()
+        share = {1: 1.0, 2: 0.5, 10: 0.5}
+        found = [item async for item in iterate_in_thread(items(), lambda item: share.get(item, 0.1), waits.append)]
         assert found == [1, 2, 10, 11, 3]
+        assert len(waits) == 3
         assert closed == [False]
 
     async def test_closed_before_its_end(self) -> None:
@@ -209,7 +212,7 @@ class TestInThread:
             finally:
                 closed.append(threading.current_thread() is threading.main_thread())
 
-        async with aclosing(iterate_in_thread(items(), lambda item: item == 1)) as found:
+        async with aclosing(iterate_in_thread(items(), lambda _: 0.5)) as found:
             assert await anext(found) == 1
         assert closed == [False]
 

@@ -252,8 +252,6 @@ class TestChunks:
             (2, 2, 1),
             (3, 3, 1),
         ]
-        assert [len(group.rows()) for group in groups] == [1, 1, 1]
-        assert groups[0].rows()[0].column("id").to_pylist() == [1, 2]
 
     def test_large_batch_is_a_group_of_its_own(self) -> None:
         large = rows(*range(100))

@@ -30,15 +30,6 @@ class RowGroup:
     version: int
     part: SnapshotPart = SnapshotPart.MIDDLE
 
-    def rows(self) -> list[pa.RecordBatch]:
-        """The rows as one batch, or as several if Arrow cannot concatenate them (dictionaries that differ within lists, or too many)."""
-        if len(self.batches) == 1:
-            return self.batches
-        try:
-            return [pa.concat_batches(self.batches)]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return self.batches
-
 
 @dataclass(slots=True)
 class Chunk:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -56,7 +56,10 @@ class RecordWriter:
         encoded: list[tuple[Records, int]] = []
         with _timer(self._stage, "encode"):
             for group in chunk.groups:
-                batches = group.rows()
+                batches = group.batches
+                # Arrow cannot concatenate dictionaries that differ within lists, or too many of them.
+                with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                    batches = batches if len(batches) == 1 else [pa.concat_batches(batches)]
                 for batch in batches:
                     last = group.part is not SnapshotPart.END or batch is batches[-1]
                     part = group.part if last else SnapshotPart.MIDDLE
