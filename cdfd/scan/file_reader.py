@@ -5,12 +5,10 @@ Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.delta.types import values
@@ -75,8 +73,11 @@ class FileReader:
         """The selected rows, in order."""
         names, size, layout, ids = self.names, self._batch_rows(batch_rows), self.layout, self.row_ids
         schema = layout.schema if ids is None else pa.schema([*layout.projection.schema, *ROW_ID_FIELDS])
+        skips = ids is None and has_ability(self.file.__class__, SkipsRows)
         for row, groups in self.row_groups():
-            runs = self._runs(row, groups)
+            # The rows of consecutive row groups to decode, if not all of them are.
+            count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
+            runs = self.selection.runs(row, count) if skips else None
             if runs is None:
                 batches = self.file.batches(names, groups, rows=size, use_threads=use_threads)
             else:
@@ -102,13 +103,6 @@ class FileReader:
                     rows = self.selection.filter(rows, first)
                 if rows.num_rows:
                     yield rows
-
-    def _runs(self, first_row: int, groups: Sequence[int]) -> npt.NDArray[np.uint64] | None:
-        """The rows of consecutive row groups to decode, if not all of them are."""
-        if self.row_ids is not None or not has_ability(self.file.__class__, SkipsRows):
-            return None
-        count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
-        return self.selection.runs(first_row, count)
 
     @property
     def names(self) -> list[str]:

@@ -131,7 +131,7 @@ class JoinedImages:
         paired = True
         try:
             try:
-                codes = self._read_codes()
+                codes = self._codes_of(JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE]))
                 paired = all(map(are_paired, codes))
                 self.moves = any(bool((each == MOVED).any()) for each in codes)
                 if self._kept.reserve(sum(map(len, codes))):
@@ -220,9 +220,6 @@ class JoinedImages:
         found = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes]
         gaps = [start + gap for start, (_, gap) in zip(starts, found, strict=False) if gap is not None]
         return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
-
-    def _read_codes(self) -> list[Codes]:
-        return self._codes_of(JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE]))
 
     def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""

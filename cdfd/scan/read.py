@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -153,31 +154,18 @@ def _in_phases(
     reader: FileReader, image_phase: ImagePhase | None, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[RowBatch]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
-    if image_phase != "late":
-        yield from map(RowBatch, _early_rows(reader, late, buffer, options))
-    if image_phase != "early":
-        yield from _with_gap_first(buffer, _late_rows(reader, late, buffer, options))
-
-
-def _early_rows(
-    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
-) -> Iterator[pa.RecordBatch]:
     count = reader.file.metadata.num_rows
-    if len(late) == count:
-        return
-    yield from buffer.split(reader.batches(*options), late)
-    if buffer.reread_from is not None:
-        rest = reader.of_rows(RowSelection(RowSet.of(range(buffer.reread_from, count)), late))
-        yield from rest.batches(*options)
-
-
-def _late_rows(
-    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
-) -> Iterator[pa.RecordBatch]:
-    yield from buffer.drain()
-    if buffer.reread_from is not None:
-        rest = late.difference(RowSet.of(range(buffer.reread_from)))
-        yield from reader.of_rows(RowSelection(rest)).batches(*options)
+    if image_phase != "late" and len(late) < count:
+        yield from map(RowBatch, buffer.split(reader.batches(*options), late))
+        if buffer.reread_from is not None:
+            others = reader.of_rows(RowSelection(RowSet.of(range(buffer.reread_from, count)), late))
+            yield from map(RowBatch, others.batches(*options))
+    if image_phase != "early":
+        batches = buffer.drain()
+        if buffer.reread_from is not None:
+            others = reader.of_rows(RowSelection(late.difference(RowSet.of(range(buffer.reread_from)))))
+            batches = chain(batches, others.batches(*options))
+        yield from _with_gap_first(buffer, batches)
 
 
 def _with_gap_first(buffer: ReorderBuffer, batches: Iterator[pa.RecordBatch]) -> Iterator[RowBatch]:

@@ -81,6 +81,8 @@ class ScanReader:
         Raises:
             CdfdError: the file cannot be read. If it is gone, `on_missing` is called.
         """
+        # Files side by side take a fifth less time than columns side by side.
+        use_threads = self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
         try:
             schema = self._select_schema(plan, scan)
             for found in rows_of(
@@ -88,7 +90,7 @@ class ScanReader:
                 schema,
                 self.files,
                 batch_rows=self.batch_rows,
-                use_threads=self._uses_threads(scan),
+                use_threads=use_threads,
                 reorder_buffer=buffer,
                 key=plan.key_schema if plan.key else None,
                 where=self.where,
@@ -232,10 +234,6 @@ class ScanReader:
             yield from self.read_phase(plan, scan, budget, handover, orders)
             if is_early and handover is not None:
                 images.buffers[scan.path] = handover
-
-    def _uses_threads(self, scan: FileScan) -> bool:
-        """Whether columns are decoded in parallel: files side by side take a fifth less time than columns side by side."""
-        return self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
 
     def _select_schema(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
         schema = self.select(scan.schema or plan.schema)
