@@ -89,7 +89,6 @@ def _stream(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def _join(streams: list[pa.Buffer]) -> pa.Array:
-    """The streams as values. A single one, which is the usual case, is not copied."""
-    if len(streams) == 1:
-        return pool_from_parts(np.array([0, streams[0].size], np.int64), streams[0])
-    return array_of([stream.to_pybytes() for stream in streams], pa.large_binary())
+    """The streams as values. A single one is not copied."""
+    ends = np.cumsum([0, *(stream.size for stream in streams)], dtype=np.int64)
+    return pool_from_parts(ends, streams[0] if len(streams) == 1 else pa.py_buffer(b"".join(streams)))

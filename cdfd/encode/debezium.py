@@ -140,12 +140,14 @@ class DebeziumEncoder:
         if rows.keys is None or self._keys is None:
             return [Records(None, values, fixed)]
         fixed = (*self._keys.headers, *fixed)
-        taken = array_of(places)
         columns = rows.key_headers(_PREFIX, self._keys.wrapping)
         if self._headers is not None:
             columns += self._headers(rows.batch)
-        headers = tuple((name, column.take(taken)) for name, column in columns)
-        records = Records(rows.keys.take(taken), values, fixed, headers)
+        keys = rows.keys
+        if len(places) < len(keys):
+            taken = array_of(places)
+            keys, columns = keys.take(taken), tuple((name, column.take(taken)) for name, column in columns)
+        records = Records(keys, values, fixed, columns)
         if not self._tombstones:
             return [records]
         return [with_tombstones(records, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))]
@@ -181,12 +183,12 @@ class DebeziumEncoder:
             raw_values(column, np.int64)
             for column in (batch.column(batch.num_columns - 3), milliseconds, batch.column(batch.num_columns - 1))
         )
-        is_pair = (codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE)
-        is_pair &= (versions[:-1] == versions[1:]) & (ordinals[1:] - ordinals[:-1] == 1)
-        places = np.flatnonzero(np.append(~is_pair, True)[: len(codes)])
+        is_event, updates = np.ones(len(codes), np.bool_), np.zeros(len(codes), np.bool_)
         # Of an update, the row before is the older image.
-        updates = np.insert(is_pair, 0, False)[: len(codes)][places]
-        codes = codes[places]
+        pairs = rows.pairs()
+        is_event[pairs], updates[pairs + 1] = False, True
+        places = np.flatnonzero(is_event)
+        codes, updates = codes[places], updates[places]
         versions, times, ordinals = versions[places], times[places], ordinals[places]
         columns = batch.select(range(batch.num_columns - len(CHANGE_COLUMNS)))
         before = _images(columns, places - updates, (codes == INSERT) | ((codes == POST_IMAGE) & ~updates))
