@@ -93,7 +93,7 @@ def snapshot(
 
 @_request("stop-snapshot", "snapshot/stop")
 def stop_snapshot(table: NAME) -> None:
-    """End a re-snapshot early."""
+    """End an incremental snapshot early."""
 
 
 @_request("move")

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from cdfd.plan.shape.shape import Shape
 
 
+def _rename_resnapshot(value: object) -> object:
+    """The name of `snapshot` in 0.2.0 stays valid."""
+    return "snapshot" if value == "resnapshot" else value
+
+
 def parse_where(value: object) -> Predicate:
     """A filter of rows. Values of columns are no secrets, so the message shows the place."""
     if isinstance(value, Predicate):
@@ -182,8 +187,8 @@ class TableOptions(Section):
     limits: RateLimits = RateLimits()
     """Rate limits of each table alone, besides those of the pipeline."""
 
-    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
-    """Reaction if VACUUM has removed a file that the daemon still has to read."""
+    on_missing_file: Annotated[Literal["fail", "snapshot", "skip"], BeforeValidator(_rename_resnapshot)] = "fail"
+    """Reaction if VACUUM has removed a file that the daemon still has to read. `snapshot` was called `resnapshot`, which still works."""
 
     on_schema_change: Literal["continue", "stop"] = "continue"
     """Reaction if a column is renamed, dropped or changes its type."""

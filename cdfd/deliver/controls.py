@@ -38,7 +38,7 @@ class Controls:
         sink: stores the control.
         mailbox: has the requests.
         stop: set when the loop has to end.
-        monitor: receives pauses and re-snapshots.
+        monitor: receives pauses and incremental snapshots.
         recorder: writes the ledger; None if there is no ledger.
         clock: the source of time.
         sink_name: the name of the sink in messages.
@@ -151,7 +151,7 @@ class Controls:
     async def _begin_snapshot(self, request: Request, *, retried: bool) -> None:
         known, position = self.control.snapshot, await self._position()
         if known is not None and not (retried and known.id == request.id):
-            raise Refused("conflict", f"the re-snapshot {known.id} is in progress; stop it first")
+            raise Refused("conflict", f"the incremental snapshot {known.id} is in progress; stop it first")
         if position.phase == "snapshot":
             raise Refused("conflict", "the first snapshot is in progress, and has all rows")
         if request.where:
@@ -176,13 +176,13 @@ class Controls:
         known = self.control.snapshot
         if known is None:
             if not retried:
-                raise Refused("conflict", f"no re-snapshot of {request.table} is in progress")
-            self.mailbox.accomplish("ABORTED", "the re-snapshot is stopped")
+                raise Refused("conflict", f"no incremental snapshot of {request.table} is in progress")
+            self.mailbox.accomplish("ABORTED", "the incremental snapshot is stopped")
             return
         await self.store(replace(self.control, snapshot=None).remember(request.id))
         self.monitor.resnapshot(None)
         self.mailbox.accomplish(
-            "ABORTED", f"the re-snapshot {known.id} is stopped after {known.rows} rows", rows=known.rows
+            "ABORTED", f"the incremental snapshot {known.id} is stopped after {known.rows} rows", rows=known.rows
         )
 
     async def _move(self, request: Request) -> None:
@@ -215,6 +215,6 @@ class Controls:
 
 
 def aborted(id: str, table: str, why: str, rows: int) -> Notification:
-    """The news that a re-snapshot ended early."""
-    message = f"the re-snapshot {id} is aborted after {rows} rows: {why}"
+    """The news that an incremental snapshot ended early."""
+    message = f"the incremental snapshot {id} is aborted after {rows} rows: {why}"
     return Notification(id, "Incremental Snapshot", "ABORTED", message, table, {"rows": rows})

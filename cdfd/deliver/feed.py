@@ -67,7 +67,7 @@ class Policies:
 
     start: Start = "snapshot"
     rows: RowOptions = AS_STORED
-    on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
+    on_missing_file: Literal["fail", "skip", "snapshot"] = "fail"
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
     ledger_counts: bool = False
@@ -182,7 +182,7 @@ class Feed:
                 with explain_gap():
                     await self._run_from(position)
             except MissingFileError as error:
-                if self.policies.on_missing_file != "resnapshot":
+                if self.policies.on_missing_file != "snapshot":
                     if error.hint == MISSING_HINT:
                         error.hint += ", or set `on_missing_file`"
                     raise
@@ -328,11 +328,11 @@ class Feed:
                     if again is not None:
                         again.delivered(burst[whole - 1])
                     elif self._controls.control.snapshot is not None:
-                        return  # a re-snapshot that waited for the end of a version begins
+                        return  # an incremental snapshot that waited for the end of a version begins
                     burst = burst[whole:]
 
     async def _resnapshotter(self, position: Position, stream: PlanStream) -> Resnapshotter | None:
-        """The re-snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
+        """The incremental snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
         await cancel_impossible(self._controls, position)
         if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
@@ -390,7 +390,7 @@ class Feed:
     async def _next(
         self, ready: AsyncGenerator[list[Version], None], position: Position, again: Resnapshotter | None
     ) -> list[Version] | None:
-        """The versions from `position` on; None if an interruption came first. Meanwhile a re-snapshot goes on, by one chunk at least."""
+        """The versions from `position` on; None if an interruption came first. Meanwhile an incremental snapshot advances by a chunk."""
         if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
             await self._check_lag()
         following = asyncio.ensure_future(anext(ready))

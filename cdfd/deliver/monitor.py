@@ -12,7 +12,7 @@ from cdfd.model.version import Version
 
 @dataclass(frozen=True, slots=True)
 class ResnapshotProgress:
-    """The progress of a re-snapshot.
+    """The progress of an incremental snapshot.
 
     Attributes:
         id: of the request.
@@ -96,7 +96,7 @@ class Monitor:
         """A request paused the table; None: the table is not paused."""
 
     def resnapshot(self, progress: ResnapshotProgress | None) -> None:
-        """A re-snapshot began or went on; None: it ended."""
+        """An incremental snapshot began or went on; None: it ended."""
 
     def stopped(self) -> None:
         """The loop stopped on request."""

@@ -1,7 +1,7 @@
 """Publishes the live rows of a table again, in chunks between the versions that the stream delivers.
 
 `cdfd.plan.resnapshot` decides which files are next. A chunk is a delivery of its own: its rows, the position, which stays, and the
-progress of the re-snapshot are committed together. So a crash repeats no chunk and leaves none out.
+progress of the incremental snapshot are committed together. So a crash repeats no chunk and leaves none out.
 """
 
 import contextlib
@@ -50,12 +50,12 @@ class _Reached:
 
 
 class Resnapshotter:
-    """The re-snapshot of one table, while its loop runs from a position on.
+    """The incremental snapshot of one table, while its loop runs from a position on.
 
     Args:
         table: the table.
         execution: reads the files.
-        controls: has the state of the re-snapshot.
+        controls: has the state of the incremental snapshot.
         admission: of large deliveries.
         rates: limits of rows and bytes a second.
         most_bytes: limit of a delivery, which chunks keep, too; 0: none.
@@ -114,7 +114,9 @@ class Resnapshotter:
         await self._store(state)
         stream.files = files
         extra = {"table": self._table.uri, "version": state.version, "files": len(self._pending), "request": state.id}
-        logger.info("re-snapshot of version %d: %d files are left", state.version, len(self._pending), extra=extra)
+        logger.info(
+            "incremental snapshot of version %d: %d files are left", state.version, len(self._pending), extra=extra
+        )
         await self._complete_if_done()
 
     async def step(self, position: Position) -> bool:
@@ -147,16 +149,16 @@ class Resnapshotter:
         return self._controls.control.snapshot
 
     async def _files(self, state: Resnapshot, reached: int) -> tuple[NumberedFiles, npt.NDArray[np.bool_], int]:
-        """All files of the re-snapshot, which of them are selected, and the version whose files they are."""
+        """All files of the incremental snapshot, which of them are selected, and the version whose files they are."""
         version = reached if state.version < 0 else state.version
         try:
             snapshot = await self._live(version, state.where)
         except (GapError, LogError):
             if version == reached:
                 raise
-            # Log clean-up removed that version while the re-snapshot was paused or the daemon was down.
+            # Log clean-up removed that version while the incremental snapshot was paused or the daemon was down.
             logger.warning(
-                "version %d can no longer be read; the re-snapshot starts again at version %d",
+                "version %d can no longer be read; the incremental snapshot starts again at version %d",
                 version,
                 reached,
                 extra={"table": self._table.uri, "request": state.id},
@@ -265,12 +267,12 @@ class Resnapshotter:
         await self._controls.store(replace(self._controls.control, snapshot=None))
         self._controls.monitor.resnapshot(None)
         details = {"rows": state.rows, "version": state.version}
-        text = f"the re-snapshot {state.id} is complete: {message}"
+        text = f"the incremental snapshot {state.id} is complete: {message}"
         name = self._controls.name
         self._controls.mailbox.news(Notification(state.id, "Incremental Snapshot", "COMPLETED", text, name, details))
 
     async def _abort(self, error: CdfdError) -> None:
-        """End a re-snapshot whose files cannot be read. The stream continues: it may not need these files."""
+        """End an incremental snapshot whose files cannot be read. The stream continues: it may not need these files."""
         state = self._state
         assert state is not None
         self._pending = None
@@ -294,7 +296,7 @@ class Resnapshotter:
 
 
 async def cancel_impossible(controls: Controls, position: Position) -> None:
-    """End a re-snapshot that cannot go on at a position: before its version, or where a snapshot has all rows."""
+    """End an incremental snapshot that cannot go on at a position: before its version, or where a snapshot has all rows."""
     state = controls.control.snapshot
     if state is None or (position.phase == "stream" and state.version < position.version):
         return

@@ -48,7 +48,7 @@ class PlanStream:
         log: of the table.
         rows: the options of the rows.
         target: the schema that readers bring all versions into, whose names the options have; None: each version keeps its own.
-        files: the files of a re-snapshot, which versions may touch.
+        files: the files of an incremental snapshot, which versions may touch.
         unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
         header: the table as of the version that was planned last.
         info: `commitInfo` of the version that was planned last; None if it has none.

@@ -35,7 +35,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resnapshot:
-    """The progress of a re-snapshot. Its files are those that are live at one version, numbered in the order of their paths.
+    """The progress of an incremental snapshot. Its files are those that are live at one version, numbered in the order of their paths.
 
     Attributes:
         id: of the request.
@@ -64,8 +64,8 @@ class Control:
 
     Attributes:
         paused: the pause; None: not paused.
-        snapshot: the re-snapshot in progress; None: there is none.
-        snapshots: how many re-snapshots have begun.
+        snapshot: the incremental snapshot in progress; None: there is none.
+        snapshots: how many incremental snapshots have begun.
         recent: ids of the newest requests that changed the state or the position.
     """
 
@@ -79,7 +79,7 @@ class Control:
         return replace(self, recent=(*self.recent, id)[-RECENT:])
 
     def begin(self, id: str, where: str) -> Control:
-        """The same, with a new re-snapshot."""
+        """The same, with a new incremental snapshot."""
         # The version's own changes have smaller ordinals.
         ordinal = ORDINAL_SPAN * (1 + self.snapshots % _SNAPSHOTS)
         begun = Resnapshot(id, ordinal=ordinal, where=where)

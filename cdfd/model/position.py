@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 Phase = Literal["snapshot", "stream"]
 
 ORDINAL_SPAN = 1 << 40
-"""Ordinals of a bucket of a refined version (see `cdfd.model.refinement`), or of a re-snapshot. Each begins at a multiple of this number,
-which depends on the log and the number of re-snapshots alone, and not on rows before it."""
+"""Ordinals of a bucket of a refined version (see `cdfd.model.refinement`), or of an incremental snapshot. Each begins at a multiple of this
+number, which depends on the log and the number of incremental snapshots alone, and not on rows before it."""
 
 
 @dataclass(frozen=True, slots=True)

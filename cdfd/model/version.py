@@ -10,7 +10,7 @@ from cdfd.model.plan import ChangePlan
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The files of a re-snapshot that a version touches, by number, in order.
+    """The files of an incremental snapshot that a version touches, by number, in order.
 
     Attributes:
         removed: files that it removes.
@@ -31,7 +31,7 @@ class Version:
         schema_change: the difference to the schema of the version before; None if there is none, or no version before.
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
         digest: hash of its log entry (see `cdfd.log.entry`); None if the entry is gone.
-        touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
+        touched: the files of an incremental snapshot that it removes or brings back; None if there is no incremental snapshot.
     """
 
     plan: ChangePlan

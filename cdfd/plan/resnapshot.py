@@ -1,7 +1,7 @@
-"""Which files of a re-snapshot are published, while the table changes. Pure.
+"""Which files of an incremental snapshot are published, while the table changes. Pure.
 
-A re-snapshot publishes the files that are live at one version S, numbered in the order of their paths. The stream goes on meanwhile. Each
-file is read when the stream has reached a version at which the file is still live, exactly as it was at S:
+An incremental snapshot publishes the files that are live at one version S, numbered in the order of their paths. The stream continues.
+Each file is read when the stream has reached a version at which the file is still live, exactly as it was at S:
 
 1. Files are published in the order of their numbers, between versions of the stream.
 2. Before a version is delivered that removes files, those of them that are not published yet are published first. A new deletion vector
@@ -88,11 +88,11 @@ class _Paths(Sequence[bytes]):
 
 
 class PendingFiles:
-    """The files of a re-snapshot that are not published yet.
+    """The files of an incremental snapshot that are not published yet.
 
     Args:
         files: all files.
-        selected: for each file, whether the re-snapshot publishes it.
+        selected: for each file, whether the incremental snapshot publishes it.
         live: for each file, whether it is live where the stream is.
         next: files before this number are published.
         chunk_bytes: limit of the files of a chunk.
@@ -115,7 +115,7 @@ class PendingFiles:
 
     @property
     def selected(self) -> int:
-        """How many files the re-snapshot publishes."""
+        """How many files the incremental snapshot publishes."""
         return int(np.count_nonzero(self._selected))
 
     def __len__(self) -> int:

@@ -42,7 +42,7 @@ class Facts:
         retry_in: seconds until the loop restarts.
         seconds_to_tip: time to catch up at the current rate; infinity while the lag does not shrink.
         paused_for: seconds since a request paused the table; None if it is not paused.
-        resnapshot: published and selected files of a re-snapshot; None if there is none.
+        resnapshot: published and selected files of an incremental snapshot; None if there is none.
     """
 
     state: State

@@ -209,7 +209,7 @@ class TableMonitor(Monitor):
         self._pause = pause
 
     def resnapshot(self, progress: ResnapshotProgress | None) -> None:
-        """A re-snapshot began or went on; None: it ended."""
+        """An incremental snapshot began or went on; None: it ended."""
         self._resnapshot = progress
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
@@ -259,7 +259,7 @@ class TableMonitor(Monitor):
 
     @property
     def resnapshot_progress(self) -> ResnapshotProgress | None:
-        """The progress of a re-snapshot; None if there is none."""
+        """The progress of an incremental snapshot; None if there is none."""
         return self._resnapshot
 
     def paused_for(self) -> float | None:

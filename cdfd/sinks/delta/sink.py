@@ -104,7 +104,7 @@ class DeltaSink(Sink):
         await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> DeltaDelivery:
-        """Start to write rows of a re-snapshot; see the port."""
+        """Start to write rows of an incremental snapshot; see the port."""
         delivery = await self.begin(position)
         await delivery.start_version(version)
         return delivery

@@ -4,13 +4,13 @@
     _position.json         the table's id, the position and the control, updated after every delivery
     _position.next.json    the same after the delivery that is being committed
     <first position>…      a delivery's rows (`delivery_name`)
-    <version>.z-resnapshot…  rows of a re-snapshot (`chunk_name`)
+    <version>.z-resnapshot…  rows of an incremental snapshot (`chunk_name`)
     .cdfd-<random>.tmp     rows of the current delivery
 
 Renaming the file with the rows is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Writing
 `_position.json` is itself the commit of a delivery without rows. So after a crash at most one delivery is missing in `_position.json`. The
 name of its file has the position, and `_position.next.json` has the hash of the log entry, which the name lacks. The name of a file of a
-re-snapshot has no position: `_position.next.json` names the file, and counts if the file is there.
+incremental snapshot has no position: `_position.next.json` names the file, and counts if the file is there.
 
 Consumers may have the right to write into the folder. So the folder is opened once, its files are accessed by its descriptor, and symbolic
 links are not followed.
@@ -130,7 +130,7 @@ class DeliveryFolder:
             self._write(_Kept(following, True, self._kept.control))
 
     def commit_chunk(self, rows: str, name: str, control: Control) -> None:
-        """Commit rows of a re-snapshot, and the control after them. `rows` is the name of their complete, synced file."""
+        """Commit rows of an incremental snapshot, and the control after them. `rows` is the name of their complete, synced file."""
         assert self._kept.position is not None
         self._commit_file(rows, name, self._kept.position, control)
 

@@ -8,12 +8,12 @@
                                                             version 12 up to part 3, which begins with row 4711
 
     00000000000000000012.z-resnapshot.00001099511627776.jsonl
-                                                            rows of a re-snapshot after version 12, the first of which has that ordinal
+                                                            rows of an incremental snapshot after version 12, from that ordinal on
 
 A name begins with the first position (version, phase, part). If the next delivery does not begin at the next version, `.to.` and its
 position (version, phase, part, ordinal) follow. Names sort as text in the order of delivery: `-` sorts before `.`, so a version's snapshot
-comes before its changes. Rows of a re-snapshot come after the changes of the version before them, because letters sort after digits, and `z`
-after the names of formats.
+comes before its changes. Rows of an incremental snapshot come after the changes of the version before them, because letters sort after
+digits, and `z` after the names of formats.
 """
 
 import re
@@ -84,12 +84,12 @@ def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
 
 
 def chunk_name(version: int, ordinal: int, suffix: str) -> str:
-    """The name of the file with rows of a re-snapshot, after `version`. `ordinal`: of the first row."""
+    """The name of the file with rows of an incremental snapshot, after `version`. `ordinal`: of the first row."""
     return f"{version:020d}.z-resnapshot.{ordinal:017d}{suffix}"
 
 
 def is_chunk_name(name: str) -> bool:
-    """Whether a file has rows of a re-snapshot."""
+    """Whether a file has rows of an incremental snapshot."""
     return _CHUNK.fullmatch(name) is not None
 
 

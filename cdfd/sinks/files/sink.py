@@ -89,7 +89,7 @@ class FilesSink(Sink):
         await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> FileDelivery:
-        """Start a file with rows of a re-snapshot; see the port."""
+        """Start a file with rows of an incremental snapshot; see the port."""
         snapshot, delivery = self.control.snapshot, await self.begin(position)
         ordinal = 0 if snapshot is None else snapshot.ordinal
         delivery.chunk = chunk_name(version.plan.version, ordinal, self._rows.suffix)
@@ -117,7 +117,7 @@ class FileDelivery(Delivery):
     """A delivery into a `FilesSink`: a temporary file, once there are rows.
 
     Attributes:
-        chunk: the name of its file, if that has rows of a re-snapshot.
+        chunk: the name of its file, if that has rows of an incremental snapshot.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class FileDelivery(Delivery):
         await asyncio.to_thread(self._commit, following)
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
-        """Sync and rename the file of a re-snapshot, and store a control; without rows also another position. See the port."""
+        """Sync and rename the file of an incremental snapshot, and store a control; without rows also another position. See the port."""
 
         def commit(rows: str | None) -> None:
             if rows is None:

@@ -79,9 +79,9 @@ def check(config: Settings) -> None:
             "`engine.kind: spark` does not support `discover`", hint="Name each table with `uri`, or use another engine"
         )
     for table in config.listed:
-        if table.on_missing_file == "resnapshot":
+        if table.on_missing_file == "snapshot":
             raise ConfigError(
-                "`engine.kind: spark` does not support `on_missing_file: resnapshot`",
+                "`engine.kind: spark` does not support `on_missing_file: snapshot`",
                 table=table.uri,
                 hint="Use `skip`, or another engine",
             )

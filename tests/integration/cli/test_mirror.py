@@ -84,7 +84,10 @@ def test_a_mirror_is_paused_and_takes_no_rows_again(tmp_path: Path) -> None:
         daemon.log_line("snapshot of version 1 completed")
         refused = cdfd("ctl", "snapshot", "orders", "-c", config)
         assert refused.code == 1
-        assert "REFUSED: a mirror has each row once already, so it takes no re-snapshot" in refused.out + refused.err
+        assert (
+            "REFUSED: a mirror has each row once already, so it takes no incremental snapshot"
+            in refused.out + refused.err
+        )
         assert "PAUSED: orders is paused before version 2" in cdfd("ctl", "pause", "orders", "-c", config).out
         run(writer.delete(pc.field("id") < 450))
         daemon.end(signal.SIGKILL)

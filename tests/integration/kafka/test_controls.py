@@ -1,4 +1,4 @@
-"""Requests to daemons over a real broker: signals and notifications, and pauses and re-snapshots that outlive a kill."""
+"""Requests to daemons over a real broker: signals and notifications, and pauses and incremental snapshots that outlive a kill."""
 
 import json
 import socket
@@ -180,7 +180,7 @@ def test_a_resnapshot_by_signal_while_the_table_changes(pipeline: Pipeline, tabl
         send({"id": "s-1", "type": "execute-snapshot", "data": data})
         for id in range(8, 12):
             do(table.insert(rows(id)))
-        daemon.wait_for("the re-snapshot s-1 is complete")
+        daemon.wait_for("the incremental snapshot s-1 is complete")
         found = changes(pipeline, 8 + 4 + 8)
         assert set(values(again(found))) >= {(id, "a") for id in range(8)}
         told = notifications(pipeline, 2)

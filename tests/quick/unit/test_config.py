@@ -131,6 +131,16 @@ def test_every_example_loads(example: Path) -> None:
     assert "hunter2" not in repr(settings)
 
 
+def test_missing_file_is_answered_by_a_snapshot_under_its_earlier_name_too() -> None:
+    for table in (
+        "{uri: /data/orders, on_missing_file: resnapshot}",
+        "{discover: /data/*, on_missing_file: resnapshot}",
+    ):
+        config = parse(f"pipeline: p\ntables: [{table}]\nsink: {{kind: files, path: /out}}\n", {})
+        [options] = [*config.listed, *config.discoveries]
+        assert options.on_missing_file == "snapshot"
+
+
 def test_files_sink_defaults_and_alias() -> None:
     settings = parse(MINIMAL, {})
     assert settings.sink == FilesSettings(path="/out", format="jsonl", fsync=True)

@@ -115,7 +115,7 @@ OPTIONS = {
     "exclude_change_types": ("[delete]", "[insert]"),
     "headers": ("{h: id}", "{}"),
     "limits": ("{rows_per_second: 5}", "{rows_per_second: 6}"),
-    "on_missing_file": ("skip", "resnapshot"),
+    "on_missing_file": ("skip", "snapshot"),
     "on_schema_change": ("stop", "continue"),
     "allowed_roots": ("[/a]", "[]"),
     "path_prefixes": ("{'dbfs:/a': /a}", "{}"),

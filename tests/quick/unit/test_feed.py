@@ -271,11 +271,11 @@ class TestMissingFiles:
             clock = manual_clock()
             lake = Lake(clock)
             writer = await self.vacuumed(lake, clock, 7)
-            await feed(lake, place, clock, 6, start="earliest", on_missing_file="resnapshot")
+            await feed(lake, place, clock, 6, start="earliest", on_missing_file="snapshot")
             assert ids(place)[0] == ("insert", 1, 1)
             assert sorted(ids(place)[1:]) == [("insert", 6, 1), ("insert", 6, 5), ("insert", 6, 6)]
             await writer.insert(rows(7))
-            await feed(lake, place, clock, 7, on_missing_file="resnapshot")
+            await feed(lake, place, clock, 7, on_missing_file="snapshot")
             assert ids(place)[-1] == ("insert", 7, 7)
         assert ["starting again from a snapshot" in record.message for record in caplog.records] == [True]
 
@@ -283,7 +283,7 @@ class TestMissingFiles:
         self, place: Place, clock: ManualClock, lake: Lake
     ) -> None:
         await self.vacuumed(lake, clock)
-        await feed(lake, place, clock, 4, start=4, on_missing_file="resnapshot")
+        await feed(lake, place, clock, 4, start=4, on_missing_file="snapshot")
         assert ids(place) == [("insert", 4, 1)]
         assert await position(place) == Position("T", 5)
 
@@ -292,12 +292,12 @@ class TestMissingFiles:
         lake.forget(list(writer._files)[1])
         for _ in range(2):
             with pytest.raises(MissingFileError, match="version 3"):
-                await feed(lake, place, clock, start="snapshot", on_missing_file="resnapshot")
+                await feed(lake, place, clock, start="snapshot", on_missing_file="snapshot")
         assert place.rows() == []
         # Once there is something newer there is hope again.
         gone = list(writer._files.values())[1]
         await writer.commit("DELETE", [writer._remove(gone)])
-        await feed(lake, place, clock, 4, on_missing_file="resnapshot")
+        await feed(lake, place, clock, 4, on_missing_file="snapshot")
         assert sorted(ids(place)) == [("insert", 4, 1), ("insert", 4, 3)]
 
     async def test_a_version_that_is_delivered_by_half_when_its_files_go(
@@ -306,7 +306,7 @@ class TestMissingFiles:
         writer = await table(lake, 1, clock)
         await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
         lake.forget(sorted(writer._files)[1])
-        options: dict[str, Any] = {"part_bytes": 1, "on_missing_file": "resnapshot"}
+        options: dict[str, Any] = {"part_bytes": 1, "on_missing_file": "snapshot"}
         for _ in range(2):
             with pytest.raises(MissingFileError, match="version 1"):
                 await feed(lake, place, clock, start="earliest", **options)

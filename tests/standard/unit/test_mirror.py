@@ -774,7 +774,7 @@ class TestControl:
         sink = await opened(LocalStorage(tmp_path))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         newest = len(entries(tmp_path))
-        with pytest.raises(UnsupportedError, match="takes no re-snapshot") as caught:
+        with pytest.raises(UnsupportedError, match="takes no incremental snapshot") as caught:
             await sink.set_control(sink.control.begin("s", ""))
         assert "progress reset" in str(caught.value.hint)
         with pytest.raises(UnsupportedError, match="cannot skip versions"):

@@ -1,4 +1,4 @@
-"""A re-snapshot while the table streams: each live row once, never an old value after a new one, wherever the daemon dies."""
+"""An incremental snapshot while the table streams: each live row once, never an old value after a new one, wherever the daemon dies."""
 
 import asyncio
 from collections import Counter
@@ -113,7 +113,7 @@ async def delivered(lake: Lake, place: Place, last: int) -> None:
 
 
 def again(place: Place) -> list[dict[str, Any]]:
-    """The rows of re-snapshots."""
+    """The rows of incremental snapshots."""
     return [row for row in place.rows() if row["_change_ordinal"] >= ORDINAL_SPAN]
 
 

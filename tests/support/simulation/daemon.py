@@ -74,7 +74,7 @@ class Settled:
         return cls(
             ledger,
             random.choice(starts),
-            random.choice(("fail", "fail", "skip", "resnapshot")),
+            random.choice(("fail", "fail", "skip", "snapshot")),
             exactly_once,
             limits,
             random.choice((0.1, 1.0)),

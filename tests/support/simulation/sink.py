@@ -130,7 +130,7 @@ class Topic:
         if (
             begun.phase == "stream"
             and following.phase == "snapshot"
-            and not (world.lost and self.on_missing == "resnapshot")
+            and not (world.lost and self.on_missing == "snapshot")
         ):
             self._violate(f"goes from {begun} to {following} although no file is gone")
 

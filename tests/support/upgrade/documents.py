@@ -52,7 +52,7 @@ CONTROLS = (
     Control(None, Resnapshot("ops-8", 41, 12, (1 << 40) + 12_288, 12_288, "", 44, 3), 4097, ("ops-8",)),
     Control(snapshots=2, recent=tuple(f"r{number}" for number in range(16))),
 )
-"""Paused, a re-snapshot that waits, one under way before a version that removes files, and neither."""
+"""Paused, an incremental snapshot that waits, one under way before a version that removes files, and neither."""
 
 _JOB = {
     "id": "0" * 32,

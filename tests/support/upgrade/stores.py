@@ -106,7 +106,7 @@ def _renamed(folder: DeliveryFolder) -> None:
 
 
 def _chunk(folder: DeliveryFolder) -> None:
-    """Rows of a re-snapshot are there, and the control is still that of before."""
+    """Rows of an incremental snapshot are there, and the control is still that of before."""
     folder.commit(_rows(folder), BEGUN, NEXT, SUFFIX)
     with _dies_at("rename", after=True):
         folder.commit_chunk(_rows(folder), CHUNK, CONTROLS[2])

@@ -54,11 +54,11 @@ class MirrorSink(MirrorState, Sink):
         """Store a control as a property of the target, and the position; see the port.
 
         Raises:
-            UnsupportedError: the control begins a re-snapshot, or the position moves.
+            UnsupportedError: the control begins an incremental snapshot, or the position moves.
         """
         if control.snapshot is not None:
             hint = "To load it again, stop the daemon, remove or rename the target, and run `cdfd progress reset`"
-            raise UnsupportedError("a mirror has each row once already, so it takes no re-snapshot", hint=hint)
+            raise UnsupportedError("a mirror has each row once already, so it takes no incremental snapshot", hint=hint)
         if to is not None:
             raise UnsupportedError("a mirror cannot skip versions of its source")
         position = self.cursor.position
@@ -73,8 +73,8 @@ class MirrorSink(MirrorState, Sink):
         self.cursor.advance(position)
 
     async def begin_chunk(self, position: Position, version: Version) -> NoReturn:
-        """A mirror takes no re-snapshot: `set_control` refuses it."""
-        raise UnsupportedError("a mirror takes no re-snapshot", version=version.plan.version)
+        """A mirror takes no incremental snapshot: `set_control` refuses it."""
+        raise UnsupportedError("a mirror takes no incremental snapshot", version=version.plan.version)
 
     job = None
 

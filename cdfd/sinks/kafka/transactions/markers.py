@@ -105,7 +105,7 @@ class Markers:
         )
 
     def announce(self, version: Version) -> Iterator[SideRecord]:
-        """The record of the schema before the first rows, if they are rows of a re-snapshot. BEGIN and END are not repeated for those."""
+        """The record of the schema before the first rows, if those are of an incremental snapshot. BEGIN and END are not repeated then."""
         if self._schema_topic is not None and not self._announced:
             yield self._schema_topic, schema_record(self._origin, version.plan, None)
             self._announced = True
