@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import queue
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,6 +60,21 @@ def runs_beside_others() -> bool:
     return getattr(_thread, "is_worker", False)
 
 
+YIELD_SECONDS = 0.1
+"""Processor time after which a thread is one of a large version."""
+YIELD_NICE = 5
+"""How much nicer such a thread is than the main one. It gets a third of the processor that a thread of a small version gets."""
+
+
+def yield_if_long() -> None:
+    """Let other threads go first from now on, once the calling thread has computed for long: small versions do not wait for large ones."""
+    if sys.platform == "linux" and time.thread_time() > YIELD_SECONDS and not getattr(_thread, "yields", False):
+        _thread.yields = True
+        nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + YIELD_NICE
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
 class _End:
     """The last item of a task's queue. It carries the error that ended the task, if any."""
 
@@ -79,6 +97,7 @@ class _QueuedTask(Generic[B]):
                 self.results.put(result)
                 if self.stopped:
                     return
+                yield_if_long()
         except BaseException as error:  # noqa: BLE001 - the consumer of the queue raises it
             end = _End(error)
         self.results.put(end)

@@ -1,6 +1,7 @@
 """A daemon under pressure: one huge version, one topic that refuses, one store that throttles, and many tables that must not notice.
 
-`make overnight ONLY=chaos` runs 100 busy tables beside a version of two million rows. `CDFD_BACKLOG_TABLES` and `CDFD_BACKLOG_ROWS` set more.
+`make overnight ONLY=chaos` runs 100 busy tables beside a version of two million rows. `CDFD_BACKLOG_TABLES`,
+`CDFD_BACKLOG_ROWS` and `CDFD_BACKLOG_PERIOD` (seconds between commits of a table) set more.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ __all__ = ["bucket", "moto_server", "proxy"]
 TABLES = int(os.environ.get("CDFD_BACKLOG_TABLES", "100"))
 ROWS = int(os.environ.get("CDFD_BACKLOG_ROWS", "2000000"))
 ROWS_OF_A_FILE = 2_000_000
-PERIOD = 20.0
+PERIOD = float(os.environ.get("CDFD_BACKLOG_PERIOD", "20"))
 """Seconds between two commits of a busy table."""
 P99_SECONDS = 2.0
 START_SECONDS = 900.0

@@ -1,8 +1,10 @@
 """Results come in order, not too many wait, errors come where they belong, and no thread outlives its reader."""
 
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from cdfd.errors import DataError, LogError
-from cdfd.runtime.ordered_pool import After, Inline, map_in_order, run_in_order
+from cdfd.runtime.ordered_pool import YIELD_NICE, YIELD_SECONDS, After, Inline, map_in_order, run_in_order
 
 Task = Callable[[], Iterator[int]]
 PATIENCE = 30.0
@@ -272,6 +274,24 @@ def test_an_error_of_an_inline_task_comes_after_the_results_before_it(new_thread
         results.take(run_in_order([counting(0, 3), Inline(failing(3, 2)), counting(9, 1)], workers=2))
     assert results == [0, 1, 2, 3, 4]
     assert not new_threads()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_threads_that_compute_for_long_let_others_go_first() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def compute(seconds: float) -> Iterator[int]:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        yield priority()
+        yield priority()
+
+    own = priority()
+    results = list(run_in_order([partial(compute, 0.0), partial(compute, 1.5 * YIELD_SECONDS)], workers=2))
+    assert results == [own, own, own, own + YIELD_NICE]
+    assert priority() == own
 
 
 def test_no_thread_waits_for_what_a_task_depends_on() -> None:

@@ -8,6 +8,7 @@ from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from cdfd.errors import SinkError
+from cdfd.runtime.ordered_pool import yield_if_long
 
 T = TypeVar("T")
 
@@ -24,15 +25,17 @@ class Worker:
     Args:
         name: of the thread.
         idle: seconds without a call after which the thread ends. The next call starts another one.
+        yields: whether it is for calls of large versions, and lets other threads go first.
     """
 
-    def __init__(self, name: str, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, name: str, idle: float = IDLE_SECONDS, *, yields: bool = False) -> None:
         self._name = name
         self._idle = idle
         self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._lock = Lock()
         self._closed = False
+        self._yields = yields
 
     def submit(self, work: Callable[[], T], done: Future[T] | None = None) -> Future[T]:
         """Run a call after all earlier ones, even if the caller does not wait for it.
@@ -70,6 +73,8 @@ class Worker:
                 done.set_result(result)
                 del result
             del item, work, done
+            if self._yields:
+                yield_if_long()
 
     def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
         """The next call; None if the thread has to end."""

@@ -133,7 +133,7 @@ class KafkaSink(Sink):
         context = DeliveryContext(
             destination,
             RecordWriter(make_encoder, opened.producer, destination, facts, stage),
-            Worker(f"cdfd-encode-{destination.table}"),
+            Worker(f"cdfd-encode-{destination.table}", yields=True),
             sender,
             Cursor(None if progress is None else progress.position),
             progress,
