@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 quick test pytest integration overnight programs flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
+.PHONY: help demo demo-kafka demo-s3 quick test pytest integration overnight programs pythons flakes coverage mutants fuzz fuzz-native chaos upgrade cluster soak simulate oracle \
   oracle-preview connect producer s3-server numpy lint lock helm docs page changelog site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
@@ -81,8 +81,8 @@ integration: prepared-integration  ## Tests against everything else, or ONLY=kaf
 SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' 'tests.support.sampling import' tests/quick tests/standard)
 
 # The long forms, each a target of its own.
-OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy fuzz fuzz-native simulate soak mutants
-overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|upgrade|cluster|oracle|connect|producer|s3-server|numpy|fuzz|fuzz-native|simulate|soak|mutants
+OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy pythons fuzz fuzz-native simulate soak mutants
+overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|upgrade|cluster|oracle|connect|producer|s3-server|numpy|pythons|fuzz|fuzz-native|simulate|soak|mutants
 	$(MAKE) --keep-going $(or $(ONLY),$(OVERNIGHT))
 
 # Tools that tests fetch or build where they are missing, beside the installation and lint: those keep one core busy. Tests say what fails here.
@@ -94,6 +94,12 @@ prepared-%: programs $(MARK)
 
 flakes: $(MARK)  ## Run PATHS (those of `make test`) N times (20) under load, and list the tests that failed once
 	$(BIN)/python -m tests.support.flakes $(or $(N),20) $(PATHS)
+
+pythons: $(MARK)  ## The quick tests on Python 3.13 and 3.14, or on ONLY=3.13|3.14
+	@for version in $(or $(filter 3.%,$(ONLY)),3.13 3.14); do \
+	  python=$$($(BIN)/python -m tests.support.pythons $$version) && test -n "$$python" || exit 1; \
+	  export UV_PROJECT_ENVIRONMENT=.cache/python-$$version; \
+	  $(BIN)/uv sync --quiet --locked --python $$python --extra dev && $$UV_PROJECT_ENVIRONMENT/bin/python -m pytest -n 2 tests/quick || exit 1; done
 
 coverage: $(MARK)  ## Lines and branches that tests (of PATHS) reach, by room, and the floors of the rooms that decide about rows
 	$(BIN)/python -m tests.support.coverage $(PATHS)

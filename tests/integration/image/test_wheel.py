@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdfd import __version__
+from tests.support.pythons import python
 
 ROOT = Path(__file__).parents[3]
 WITHIN = 1200.0
@@ -121,21 +122,6 @@ def test_pip_installs_both_from_a_folder(wheels: Path, version: str, tmp_path: P
     demo = run(command, "demo", tmp_path / "shop", cwd=tmp_path)
     assert demo.returncode == 0, demo.stderr
     assert "equal to the table's" in demo.stdout
-
-
-def python(version: str) -> str | None:
-    """An interpreter of a version: this one, pyenv's, or that of the path."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    there = [
-        sys.executable,
-        *map(str, pyenv.glob(f"versions/{version}.*/bin/python")),
-        shutil.which(f"python{version}"),
-    ]
-    asked = ["-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
-    for path in filter(None, there):
-        if subprocess.run([path, *asked], capture_output=True, text=True, timeout=WITHIN).stdout == f"{version}\n":
-            return path
-    return None
 
 
 def test_pip_refuses_cdfd_where_no_wheel_of_cdfd_native_fits(wheels: Path, tmp_path: Path) -> None:
