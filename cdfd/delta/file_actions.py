@@ -15,7 +15,7 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.write.writing import Action
 from cdfd.runtime.arrays import array_of
 
-__all__ = ["removals", "replacements"]
+__all__ = ["removals", "replacements", "vector_fields"]
 
 
 def removals(files: Sequence[Add], now_ms: int, *, data_change: bool = True) -> list[Action]:
@@ -45,7 +45,7 @@ def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor, int]], now
             "size": add.size,
             "modificationTime": add.modification_time,
             "dataChange": True,
-            "deletionVector": _vector(vector),
+            "deletionVector": vector_fields(vector),
             "stats": _wide(add.stats, rows),
         }
         if add.clustering_provider is not None:
@@ -67,7 +67,7 @@ def _remove_of(add: Add, path: str, now_ms: int) -> dict[str, Any]:
         "tags": dict(add.tags or {}),
     }
     if add.deletion_vector is not None:
-        fields["deletionVector"] = _vector(add.deletion_vector)
+        fields["deletionVector"] = vector_fields(add.deletion_vector)
     return fields | _row_ids(add)
 
 
@@ -76,7 +76,8 @@ def _row_ids(add: Add) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _vector(vector: DeletionVectorDescriptor) -> dict[str, Any]:
+def vector_fields(vector: DeletionVectorDescriptor) -> dict[str, Any]:
+    """The fields of a deletion vector's descriptor."""
     fields: dict[str, Any] = {
         "storageType": vector.storage_type,
         "pathOrInlineDv": vector.path_or_inline,

@@ -20,6 +20,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from cdfd.api import changes
 from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, create_table, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
@@ -79,7 +80,8 @@ async def _show(servers: str, place: Place) -> None:
             began = time.monotonic()
             version = await step()
             committed = writer.committing
-            rows = sum(1 for _ in await _changes(table, version))
+            delivered = await asyncio.to_thread(changes, table.uri, version, version)
+            rows = (await asyncio.to_thread(delivered.read_all)).num_rows
             await asyncio.to_thread(reader.wait_for, before + rows, daemon)
             if rows:
                 # The first one includes the start of the daemon and the creation of the topic.
@@ -90,14 +92,6 @@ async def _show(servers: str, place: Place) -> None:
         f"From the writer's commit{synced(table)} to a consumer that reads committed records, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
-
-
-async def _changes(table: Table, version: int) -> list[None]:
-    """One entry for each change row of a version."""
-    from cdfd.api import changes
-
-    rows = await asyncio.to_thread(lambda: changes(table.uri, version, version).read_all())
-    return [None] * rows.num_rows
 
 
 @contextmanager

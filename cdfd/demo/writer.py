@@ -19,6 +19,7 @@ from cdfd.delta import deletion_vector, paths
 from cdfd.delta.actions import DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import serialize
 from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.file_actions import vector_fields
 from cdfd.delta.types import schema as schemas
 from cdfd.delta.write.writing import metadata_fields
 from cdfd.model.columns import CHANGE_TYPE
@@ -76,11 +77,11 @@ class TableWriter:
     async def create(self) -> int:
         """Version 0: protocol and metadata."""
         protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **FEATURES}
-        return await self._commit("CREATE TABLE", [("protocol", protocol), self._metadata()])
+        return await self.commit("CREATE TABLE", [("protocol", protocol), self._metadata()])
 
     async def insert(self, rows: pa.Table) -> int:
         """Append rows in a new file."""
-        return await self._commit("WRITE", [await self._add(_widen(rows, self.schema))])
+        return await self.commit("WRITE", [await self._add(_widen(rows, self.schema))])
 
     async def update(self, where: pc.Expression, values: Mapping[str, pc.Expression]) -> int:
         """Update rows by rewriting their files. Writes pre- and post-images as change data."""
@@ -102,7 +103,7 @@ class TableWriter:
                 after.append(changed)
                 actions += await self._rewrite(file, pa.concat_tables([live.filter(~where), changed]))
         images = _images(pa.concat_tables(before), pa.concat_tables(after))
-        return await self._commit("UPDATE", [*actions, *await self._change_data(images)])
+        return await self.commit("UPDATE", [*actions, *await self._change_data(images)])
 
     async def merge(self, rows: pa.Table, key: str) -> int:
         """Replace the rows whose key is in `rows`, and insert rows with new keys."""
@@ -121,7 +122,7 @@ class TableWriter:
         images = _images(old.sort_by(key), new.sort_by(key))
         inserted = _with_type(rows.filter(pc.invert(known)), "insert")
         actions.append(await self._add(rows))
-        return await self._commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
+        return await self.commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
 
     async def delete(self, where: pc.Expression) -> int:
         """Delete rows by deletion vectors. No change data is needed: the difference of the vectors has the deleted rows."""
@@ -132,24 +133,21 @@ class TableWriter:
             hit = RowSet.of(numbered.filter(where).column("\0row").to_pylist()).union(file.hidden)
             if len(hit) > len(file.hidden):
                 actions += await self._hide(file, hit)
-        return await self._commit("DELETE", actions)
+        return await self.commit("DELETE", actions)
 
     async def optimize(self) -> int:
         """Rewrite all live rows into one file. No row changes."""
         rows = self.rows()
         actions = [self._remove(file, data_change=False) for file in list(self._files.values())]
-        return await self._commit("OPTIMIZE", [*actions, await self._add(rows, data_change=False)])
+        return await self.commit("OPTIMIZE", [*actions, await self._add(rows, data_change=False)])
 
     async def add_column(self, column: pa.Field) -> int:
         """Add a column, with null in existing rows."""
         self.schema = self.schema.append(column)
-        return await self._commit("ADD COLUMNS", [self._metadata()])
+        return await self.commit("ADD COLUMNS", [self._metadata()])
 
     async def commit(self, operation: str, actions: Sequence[Action]) -> int:
-        """Commit any actions, for tests of unusual or invalid commits."""
-        return await self._commit(operation, actions)
-
-    async def _commit(self, operation: str, actions: Sequence[Action]) -> int:
+        """Commit any actions."""
         info = {"timestamp": self.clock.now_ms(), "operation": operation, "operationParameters": {}}
         entry = serialize([("commitInfo", info), *actions])
         self.committing = self.clock.monotonic()
@@ -179,7 +177,7 @@ class TableWriter:
             "modificationTime": self.clock.now_ms(),
             "dataChange": data_change,
             "stats": json.dumps({"numRecords": file.rows.num_rows, "tightBounds": file.descriptor is None}),
-            **_vector(file.descriptor),
+            **({} if file.descriptor is None else {"deletionVector": vector_fields(file.descriptor)}),
         }
 
     def _remove(self, file: _File, *, data_change: bool = True) -> Action:
@@ -192,7 +190,7 @@ class TableWriter:
             "partitionValues": {},
             "size": file.size,
             "tags": {},
-            **_vector(file.descriptor),
+            **({} if file.descriptor is None else {"deletionVector": vector_fields(file.descriptor)}),
         }
 
     async def _rewrite(self, file: _File, rows: pa.Table) -> list[Action]:
@@ -220,19 +218,6 @@ class TableWriter:
         pq.write_table(rows, buffer)
         await self.storage.put(path, buffer.getvalue())
         return buffer.tell()
-
-
-def _vector(descriptor: DeletionVectorDescriptor | None) -> dict[str, Any]:
-    if descriptor is None:
-        return {}
-    fields = {
-        "storageType": descriptor.storage_type,
-        "pathOrInlineDv": descriptor.path_or_inline,
-        "offset": descriptor.offset,
-        "sizeInBytes": descriptor.size_in_bytes,
-        "cardinality": descriptor.cardinality,
-    }
-    return {"deletionVector": fields}
 
 
 def _widen(rows: pa.Table, schema: pa.Schema) -> pa.Table:

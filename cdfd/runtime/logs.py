@@ -92,7 +92,7 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
 
 def take_standard_error() -> None:
     """Log whatever the process and its libraries would write to standard error, so that every line there is a line of the log."""
-    sys.excepthook, threading.excepthook, sys.unraisablehook = _log_unexpected, _ended_thread, _log_ignored
+    sys.excepthook, threading.excepthook, sys.unraisablehook = _log_unexpected, _log_ended_thread, _log_ignored
     sys.stderr = _LoggedStream(sys.stderr)
 
 
@@ -102,7 +102,7 @@ def _log_unexpected(kind: type[BaseException], error: BaseException, trace: Trac
     logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
 
 
-def _ended_thread(ended: threading.ExceptHookArgs) -> None:
+def _log_ended_thread(ended: threading.ExceptHookArgs) -> None:
     """For `threading.excepthook`: log an exception that ends a thread."""
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
         name = "" if ended.thread is None else ended.thread.name

@@ -88,16 +88,12 @@ class SharedResults(Generic[B]):
     def __init__(self, weigh: Callable[[B], int], limit: int = LIMIT_BYTES) -> None:
         self._weigh = weigh
         self._limit = limit
-        self._size = 0
+        self.size = 0
+        """Bytes that wait."""
         self._lock = Lock()
         self._runs: OrderedDict[Hashable, _Run[B]] = OrderedDict()
         self._readers: dict[Hashable, set[Reader[B]]] = {}
         self._closing: list[_Run[B]] = []
-
-    @property
-    def size(self) -> int:
-        """Bytes that wait."""
-        return self._size
 
     @contextmanager
     def reader(self, domain: Hashable) -> Iterator[Reader[B]]:
@@ -131,7 +127,7 @@ class SharedResults(Generic[B]):
                 if run is not None:
                     self._forget(place, run)
                 run = self._runs[place] = _Run(task(), time.monotonic(), awaited)
-                self._size += run.size
+                self.size += run.size
             run.awaited.discard(reader)
             run.at[reader] = 0
             idle = self._idle()
@@ -187,9 +183,9 @@ class SharedResults(Generic[B]):
             return
         run.results.append((result, size))
         run.size += size
-        self._size += size
+        self.size += size
         self._trim(run)
-        while self._size > self._limit:
+        while self.size > self._limit:
             # The oldest one. Its readers go on, without what they left for others.
             self._forget(*next(iter(self._runs.items())))
 
@@ -204,12 +200,12 @@ class SharedResults(Generic[B]):
             del run.results[:count]
             run.first = needed
             run.size -= freed
-            self._size -= freed
+            self.size -= freed
 
     def _forget(self, place: Hashable, run: _Run[B]) -> None:
         """Keep nothing of a run any more. Readers that are behind are cut off."""
         del self._runs[place]
-        self._size -= run.size
+        self.size -= run.size
         run.first += len(run.results)
         run.results.clear()
         run.kept = False

@@ -101,7 +101,7 @@ def read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Block
 
 def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> BlockTable:
     cursor = Cursor(source, start, first=4)
-    count = cursor.fixed32()
+    count = cursor.fixed(4)
     if not 0 <= count <= cursor.remaining // DESCRIPTOR_BYTES:
         raise TrevniError(f"the column announces {count} blocks, which the file has no room for").at(offset=start)
     values: list[Value] | None = None
@@ -147,9 +147,9 @@ def _first_value(cursor: Cursor, kind: ValueType) -> Value:
         case ValueType.LONG:
             return cursor.long()
         case ValueType.FIXED32:
-            return cursor.fixed32()
+            return cursor.fixed(4)
         case ValueType.FIXED64:
-            return cursor.fixed64()
+            return cursor.fixed(8)
         case ValueType.STRING:
             return cursor.text()
         case ValueType.BYTES:

@@ -72,19 +72,15 @@ class ColumnReader:
         self._runs = runs
         self._block = block
         self._pieces: deque[_Piece] = deque()
-        self._row = row
+        self.row = row
+        """The next row."""
         # The bits of a block do not say how many there are where a parent has the lengths.
         self._apart = self.column.type is ValueType.BOOLEAN and self.column.parent is not None and not self.column.array
 
     @property
-    def row(self) -> int:
-        """The next row."""
-        return self._row
-
-    @property
     def piece_end(self) -> int:
         """The row at which what is decoded together ends."""
-        return self._pieces[0].end if self._pieces else self._row
+        return self._pieces[0].end if self._pieces else self.row
 
     @property
     def loaded(self) -> int:
@@ -114,8 +110,10 @@ class ColumnReader:
         piece = _Piece(decoded, (first, last), int(self.table.first_rows[last]), 0, 0, size)
         self._pieces.append(piece)
         begin = int(self.table.first_rows[first])
-        if begin < self._row and len(self._pieces) == 1 and self.column.parent is None:
-            self._skip(piece, self._row - begin)
+        if begin < self.row and len(self._pieces) == 1 and self.column.parent is None:
+            piece.entry = self.row - begin
+            if decoded.lengths is not None:
+                piece.value = decoded.lengths.total(0, piece.entry)
 
     def _decode(self, first: int, last: int) -> Decoded:
         decoder = block_decoder(self.table, first, last, runs=self._runs)
@@ -129,11 +127,6 @@ class ColumnReader:
             decoder.append(self._source.bytes_at(begin, int(ends[stop - first - 1]) - begin), start, stop)
             start = stop
         return decoder.finish()
-
-    def _skip(self, piece: _Piece, entries: int) -> None:
-        if piece.decoded.lengths is not None:
-            piece.value = piece.decoded.lengths.total(0, entries)
-        piece.entry = entries
 
     def total(self, entries: int) -> int:
         """The sum of the next lengths."""
@@ -177,7 +170,7 @@ class ColumnReader:
             column_slice = Slice(None, pa.nulls(entries))
         else:
             column_slice = Slice(None, piece.decoded.values.slice(first, entries))
-        self._row = row
+        self.row = row
         if row == piece.end:
             self._finish(piece)
         return column_slice

@@ -42,7 +42,8 @@ class ColumnWriter:
         self._sizes: list[int] = []
         self._stored: list[int] = []
         self._first: list[bytes] = []
-        self._encoder = block_encoder(column.type, block_bytes, BLOCK_ROWS)
+        encoder: type[Encoder] = _NativeEncoder if native.built else PlainEncoder
+        self._encoder = encoder(column.type, block_bytes, BLOCK_ROWS)
 
     def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> None:
         """Append rows.
@@ -89,26 +90,21 @@ _NO_OFFSETS = np.zeros(1, np.int32)
 
 
 class Encoder(Protocol):
-    """Encodes the rows of a column, block by block. Keeps a block that is not full until there are more rows."""
-
-    def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
-        """Append rows, as `ColumnWriter.write` does, and give away the blocks that are full."""
-
-    def take(self) -> Block:
-        """The rows so far as a block, which may be less than full."""
-
-
-def block_encoder(kind: ValueType, block_bytes: int, block_rows: int) -> Encoder:
-    """Encodes the blocks of a column.
+    """Encodes the rows of a column, block by block. Keeps a block that is not full until there are more rows.
 
     Args:
         kind: of the values.
         block_bytes: size from which a block ends. Lengths that continue a run take none.
         block_rows: rows of a block, at most.
     """
-    if native.built:
-        return _NativeEncoder(kind, block_bytes, block_rows)
-    return PlainEncoder(kind, block_bytes, block_rows)
+
+    def __init__(self, kind: ValueType, block_bytes: int, block_rows: int) -> None: ...
+
+    def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
+        """Append rows, as `ColumnWriter.write` does, and give away the blocks that are full."""
+
+    def take(self) -> Block:
+        """The rows so far as a block, which may be less than full."""
 
 
 class _NativeEncoder:

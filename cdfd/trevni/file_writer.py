@@ -1,7 +1,8 @@
 """Writes a file: a header, which says where the columns begin, then the columns. So the blocks are kept until all of them are known."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -93,11 +94,9 @@ class FileWriter:
         self._columns = [replace(each, metadata=column_properties(each, self._file)) for each in columns]
         self._store = MemoryStore() if store is None else store
         self._writers = [
-            ColumnWriter(column, self._keeper(number), block_bytes) for number, column in enumerate(self._columns)
+            ColumnWriter(column, partial(self._store.add, number), block_bytes)
+            for number, column in enumerate(self._columns)
         ]
-
-    def _keeper(self, number: int) -> Callable[[bytes | memoryview], None]:
-        return lambda data: self._store.add(number, data)
 
     def write(self, rows: int, columns: Sequence[ColumnRows], run: Run = run_all) -> None:
         """Append rows of all columns.
@@ -111,24 +110,17 @@ class FileWriter:
             TrevniError: a row is larger than a block can be.
         """
         self.num_rows += rows
-        run([_writing_of(writer, each) for writer, each in zip(self._writers, columns, strict=True)])
+        run([partial(writer.write, *each) for writer, each in zip(self._writers, columns, strict=True)])
 
     def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
         """The bytes of the file, in parts."""
         sizes = [0] * len(self._writers)
 
-        def finish(number: int) -> Callable[[], None]:
-            def call() -> None:
-                sizes[number] = self._writers[number].finish()
+        def finish(number: int) -> None:
+            sizes[number] = self._writers[number].finish()
 
-            return call
-
-        run([finish(number) for number in range(len(sizes))])
+        run([partial(finish, number) for number in range(len(sizes))])
         yield header_bytes(replace(self._file, num_rows=self.num_rows, columns=tuple(self._columns)), sizes)
         for number, writer in enumerate(self._writers):
             yield writer.descriptors()
             yield from self._store.parts(number)
-
-
-def _writing_of(writer: ColumnWriter, rows: ColumnRows) -> Callable[[], None]:
-    return lambda: writer.write(*rows)

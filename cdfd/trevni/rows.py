@@ -74,9 +74,8 @@ class Reader:
             TrevniError: a descriptor is damaged.
         """
         if number not in self._tables:
-            found = self.metadata
-            column, start = found.columns[number], found.starts[number]
-            self._tables[number] = blocks.read(self.source, column, start, found.num_rows)
+            column, start = self.metadata.columns[number], self.metadata.starts[number]
+            self._tables[number] = blocks.read(self.source, column, start, self.metadata.num_rows)
         return self._tables[number]
 
     def check_backed(self, rows: int) -> None:
@@ -127,7 +126,8 @@ class Reader:
         if start >= end:
             return
         readers = self._readers(wanted, start)
-        step = self._rows_at_once(wanted, load_bytes)
+        rows, size = self.metadata.num_rows, sum(self.blocks(number).num_bytes for number in wanted)
+        step = max(1, rows if size <= load_bytes else rows * load_bytes // size)
         row = min((reader.row for reader in readers.values()), default=start)
         loaded = row
         while row < end:
@@ -158,11 +158,6 @@ class Reader:
             runs = self.metadata.runs
             readers[number] = ColumnReader(self.source, table, block, row, runs=runs)
         return dict(sorted(readers.items()))
-
-    def _rows_at_once(self, wanted: Sequence[int], load_bytes: int) -> int:
-        size = sum(self.blocks(number).num_bytes for number in wanted)
-        rows = self.metadata.num_rows
-        return max(1, rows if size <= load_bytes else rows * load_bytes // size)
 
     def _window(self, active: Mapping[int, ColumnReader], row: int, end: int) -> Window:
         entries = self._entries(active, row, end)

@@ -108,9 +108,15 @@ def arrow_type(shape: Shape) -> pa.DataType:
             return pa.map_(arrow_type(key), arrow_field("value", value))
         case Map(key=key, value=value):
             return pa.map_(arrow_type(key), arrow_field("value", value))
-        case Union():
-            optional = shape.optional
-            return _union_type(shape) if optional is None else arrow_type(optional.shape)
+        case Union(branches):
+            if shape.optional is not None:
+                return arrow_type(shape.optional.shape)
+            return pa.dense_union(
+                [
+                    pa.field("null", pa.null()) if branch is None else arrow_field(branch.name, branch.shape)
+                    for branch in branches
+                ]
+            )
 
 
 def arrow_field(name: str, shape: Shape, id: int | None = None) -> Any:
@@ -118,14 +124,6 @@ def arrow_field(name: str, shape: Shape, id: int | None = None) -> Any:
     nullable = isinstance(shape, Union) or (isinstance(shape, Leaf) and shape.kind is ValueType.NULL)
     field = pa.field(name, arrow_type(shape), nullable=nullable)
     return field if id is None else field.with_metadata({b"PARQUET:field_id": str(id).encode()})
-
-
-def _union_type(shape: Union) -> pa.DataType:
-    fields = [
-        pa.field("null", pa.null()) if branch is None else arrow_field(branch.name, branch.shape)
-        for branch in shape.branches
-    ]
-    return pa.dense_union(fields)
 
 
 def columns_of(shape: Shape) -> Iterator[int]:

@@ -28,21 +28,21 @@ def shred(shape: Shape, rows: Any, columns: int) -> list[ColumnRows]:
     """
     shredder = _Shredder(columns)
     shredder.shape(shape, rows, np.arange(len(rows) + 1), "")
-    return [found for found in shredder.found if found is not None]
+    return [column for column in shredder.columns if column is not None]
 
 
 class _Shredder:
     """Collects the columns. `entries` says how many values are before each row, at the place of the walk."""
 
     def __init__(self, columns: int) -> None:
-        self.found: list[ColumnRows | None] = [None] * columns
+        self.columns: list[ColumnRows | None] = [None] * columns
 
     def shape(self, shape: Shape, values: Any, entries: Numbers, name: str) -> None:
         if not isinstance(shape, Union) and values.null_count and not pa.types.is_null(values.type):
             raise DataError(f"column {name} has nulls, and its type in the file has none")
         match shape:
             case Leaf():
-                self.found[shape.column] = ColumnRows(None, physical(shape, values, name), entries)
+                self.columns[shape.column] = ColumnRows(None, physical(shape, values, name), entries)
             case Record(fields):
                 for number, field in enumerate(fields):
                     inside = f"{name}.{field.name}" if name else field.name
@@ -59,18 +59,19 @@ class _Shredder:
                 self._union(shape, values, entries, name)
 
     def _lengths(self, column: int, lengths: Numbers, entries: Numbers) -> None:
-        self.found[column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
+        self.columns[column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
 
-    def _items(self, column: int, shape: Shape, inner: bool, lengths: Numbers, items: Any, place: Any) -> None:
-        """An array column, and the columns of its items."""
-        entries, name = place
-        if inner:
+    def _items(
+        self, array: Array | Branch, shape: Shape, lengths: Numbers, items: Any, entries: Numbers, name: str
+    ) -> None:
+        """An array column, and the columns of its items, which have a shape."""
+        if array.inner:
             assert isinstance(shape, Leaf)
             if items.null_count and not pa.types.is_null(items.type):
                 raise DataError(f"column {name} has nulls, and its type in the file has none")
-            self.found[column] = ColumnRows(lengths, physical(shape, items, name), entries)
+            self.columns[array.column] = ColumnRows(lengths, physical(shape, items, name), entries)
         else:
-            self._lengths(column, lengths, entries)
+            self._lengths(array.column, lengths, entries)
             self.shape(shape, items, _inside(lengths, entries), name)
 
     def _array(self, shape: Array, values: Any, entries: Numbers, name: str) -> None:
@@ -79,12 +80,16 @@ class _Shredder:
             rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
         else:
             lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
-        self._items(shape.column, shape.items, shape.inner, lengths, rows, (entries, f"{name}.element"))
+        self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
 
     def _union(self, shape: Union, values: Any, entries: Numbers, name: str) -> None:
         if shape.optional is not None:
-            lengths, present = _present(values)
-            self._branch(shape.optional, lengths, present, (entries, name))
+            # 1 for each value, 0 for each null; and the values that are not null.
+            lengths, present = np.ones(len(values), np.int64), values
+            if values.null_count:
+                valid = values.is_valid()
+                lengths, present = valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
+            self._items(shape.optional, shape.optional.shape, lengths, present, entries, name)
             return
         codes, offsets = values.type_codes.to_numpy(), values.offsets
         for number, branch in enumerate(shape.branches):
@@ -92,18 +97,7 @@ class _Shredder:
                 continue
             chosen = codes == values.type.type_codes[number]
             items = values.field(number).take(offsets.filter(array_of(chosen)))
-            self._branch(branch, chosen.astype(np.int64), items, (entries, f"{name}.{branch.name}"))
-
-    def _branch(self, branch: Branch, lengths: Numbers, items: Any, place: Any) -> None:
-        self._items(branch.column, branch.shape, branch.inner, lengths, items, place)
-
-
-def _present(values: Any) -> tuple[Numbers, Any]:
-    """1 for each value, 0 for each null; and the values that are not null."""
-    if not values.null_count:
-        return np.ones(len(values), np.int64), values
-    valid = values.is_valid()
-    return valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
+            self._items(branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}")
 
 
 def _inside(lengths: Numbers, entries: Numbers) -> Numbers:
@@ -133,7 +127,10 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
         if isinstance(kind, pa.BaseExtensionType):
             return values.storage.cast(ARROW[leaf.kind])
         if leaf.symbols is not None:
-            return _symbols(leaf, values)
+            places = pc.index_in(values.cast(pa.string()), array_of(leaf.symbols))
+            if places.null_count:
+                raise DataError(f"column {name} has a value that does not fit: it is not a symbol of the enum")
+            return places
         if pa.types.is_dictionary(kind):
             return physical(leaf, values.dictionary_decode(), name)
         if pa.types.is_decimal(leaf.arrow):
@@ -149,19 +146,12 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
         raise UnsupportedError(f"column {name} is of the type {kind!s:.200}: {error}") from None
 
 
-def _symbols(leaf: Leaf, values: Any) -> pa.Array:
-    places = pc.index_in(values.cast(pa.string()), array_of(leaf.symbols))
-    if places.null_count:
-        raise pa.ArrowInvalid("it is not a symbol of the enum")
-    return places
-
-
 def _decimals(kind: Any, values: Any) -> pa.Array:
     """Decimals as big-endian bytes, as few as the precision needs."""
     values = values.cast(kind)
     count, size = len(values), decimal_bytes(kind.precision)
     data = values.buffers()[1]
     table = np.zeros((0, 16), np.uint8) if data is None else np.frombuffer(data, np.uint8).reshape(-1, 16)
-    found = np.ascontiguousarray(table[values.offset : values.offset + count, size - 1 :: -1])
+    big_endian = np.ascontiguousarray(table[values.offset : values.offset + count, size - 1 :: -1])
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(found)])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(big_endian)])

@@ -96,13 +96,9 @@ class Cursor:
         self._at += count
         return data
 
-    def fixed32(self) -> int:
-        """A signed number of 32 bits."""
-        return int.from_bytes(self.take(4), "little", signed=True)
-
-    def fixed64(self) -> int:
-        """A signed number of 64 bits."""
-        return int.from_bytes(self.take(8), "little", signed=True)
+    def fixed(self, size: int) -> int:
+        """A signed number of so many bytes."""
+        return int.from_bytes(self.take(size), "little", signed=True)
 
     def long(self, most: int = 10) -> int:
         """A number of variable length: 80 01 -> 128 -> 64.

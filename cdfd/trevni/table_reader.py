@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,10 +32,10 @@ def shape_of(metadata: FileMetadata) -> Record:
     if text is None:
         return _physical(metadata.columns)
     columns, shape = avro_schema.parse(text, metadata.num_columns)
-    for found, expected in zip(metadata.columns, columns, strict=False):
-        if _place(found) != _place(expected):
+    for actual, expected in zip(metadata.columns, columns, strict=False):
+        if _place(actual) != _place(expected):
             what = f"the Avro schema has {expected.name!r:.100} ({expected.type}) here, and the file another column"
-            raise TrevniError(what).at(column=found.name)
+            raise TrevniError(what).at(column=actual.name)
     if len(columns) != metadata.num_columns:
         raise TrevniError(f"the Avro schema has {len(columns)} columns, and the file {metadata.num_columns}")
     return shape if isinstance(shape, Record) else Record((Field("value", shape),))
@@ -202,8 +202,10 @@ class TableReader:
         table = self.reader.blocks(leaf.column)
         assert table.first_values is not None
         first: Any = table.first_values
-        order = _signed_int if pa.types.is_decimal(leaf.arrow) else _identity
-        block = max(0, bisect_left(first, order(physical(leaf, wanted, name)[0].as_py()), key=order) - 1)
+        # As bytes, the decimal -1 is above 1.
+        order = partial(int.from_bytes, byteorder="big", signed=True) if pa.types.is_decimal(leaf.arrow) else None
+        key: Any = physical(leaf, wanted, name)[0].as_py()
+        block = max(0, bisect_left(first, key if order is None else order(key), key=order) - 1)
         if not len(table):
             return 0
         row = int(table.first_rows[block])
@@ -215,17 +217,8 @@ class TableReader:
             values = logical(leaf, values)
         else:
             wanted = physical(leaf, wanted, name)
-        found = pc.index(pc.greater_equal(values, wanted[0]), scalar_of(True)).as_py()
-        return end if found < 0 else row + int(found)
-
-
-def _signed_int(decimal: bytes) -> int:
-    """A decimal by which decimals can be compared: as bytes, -1 is above 1."""
-    return int.from_bytes(decimal, "big", signed=True)
-
-
-def _identity(value: Any) -> Any:
-    return value
+        place = pc.index(pc.greater_equal(values, wanted[0]), scalar_of(True)).as_py()
+        return end if place < 0 else row + int(place)
 
 
 def _as_read(schema: pa.Schema, columns: Sequence[pa.Array]) -> pa.Schema:

@@ -75,13 +75,13 @@ class TableWriter:
             store=store,
             block_bytes=block_bytes,
         )
-        self._held: list[pa.RecordBatch] = []
+        self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
 
     @property
     def num_rows(self) -> int:
         """Rows so far."""
-        return self._writer.num_rows + sum(int(batch.num_rows) for batch in self._held)
+        return self._writer.num_rows + sum(int(batch.num_rows) for batch in self._pending)
 
     def write(self, batch: pa.RecordBatch, run: Run = run_all) -> None:
         """Append rows.
@@ -96,17 +96,17 @@ class TableWriter:
         """
         if not batch.schema.equals(self.schema):
             raise ConfigError("the rows have another schema than the file", hint="Write them to another file")
-        self._held.append(batch)
+        self._pending.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= CHUNK_BYTES:
             self._flush(run)
 
     def _flush(self, run: Run) -> None:
-        if not self._held:
+        if not self._pending:
             return
-        table = pa.Table.from_batches(self._held).combine_chunks()
+        table = pa.Table.from_batches(self._pending).combine_chunks()
         rows = max(1, table.num_rows * CHUNK_BYTES // max(self._bytes, 1))
-        self._held, self._bytes = [], 0
+        self._pending, self._bytes = [], 0
         for batch in table.to_batches(max_chunksize=rows):
             count = batch.num_rows
             struct = pa.Array.from_buffers(pa.struct(list(batch.schema)), count, [None], children=batch.columns)

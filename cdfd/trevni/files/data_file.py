@@ -7,7 +7,7 @@ wanted row, and large files are cut between them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +71,10 @@ class TrevniDataFile:
     """An open data file; see `cdfd.scan.data_files.DataFile`."""
 
     def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
-        opened_source = source_of(source)
-        self._reader = TableReader(opened_source)
+        file = source_of(source)
+        self._reader = TableReader(file)
         self._dictionaries = frozenset(dictionaries)
-        self.metadata = Footer(self._reader.metadata.num_rows, opened_source.size)
+        self.metadata = Footer(self._reader.metadata.num_rows, file.size)
         # The user's metadata is no part of a table's schema.
         self.schema_arrow: pa.Schema = self._reader.schema.remove_metadata()
 
@@ -85,7 +85,7 @@ class TrevniDataFile:
         known = set(self.schema_arrow.names)
         shape = self._reader.select([name for name in columns if name in known or name.partition(".")[0] in known])
         numbers = range(self.metadata.num_row_groups) if groups is None else groups
-        with in_threads() if use_threads else _here() as run:
+        with in_threads() if use_threads else nullcontext(run_all) as run:
             for start, end in _spans(numbers):
                 last = min(end * GROUP_ROWS, self.metadata.num_rows)
                 for batch in self._reader.batches(shape, start * GROUP_ROWS, last, rows=rows, run=run):
@@ -97,11 +97,6 @@ class TrevniDataFile:
                 column: Any = batch.column(number)
                 batch = batch.set_column(number, name, column.dictionary_encode())
         return batch
-
-
-@contextmanager
-def _here() -> Iterator[Any]:
-    yield run_all
 
 
 def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import orjson
@@ -88,12 +89,6 @@ class _Retyped:
 
 
 @contextmanager
-def _to_parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        yield writer
-
-
-@contextmanager
 def _arrow(path: str) -> Iterator[Rows]:
     with pa.OSFile(path) as source:
         if source.read_at(6, 0) == b"ARROW1":
@@ -104,12 +99,6 @@ def _arrow(path: str) -> Iterator[Rows]:
             source.seek(0)
             stream = pa.ipc.open_stream(source)
             yield Rows(stream.schema, iter(stream))
-
-
-@contextmanager
-def _to_arrow(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
-    with pa.ipc.new_file(file, schema) as writer:
-        yield writer
 
 
 @contextmanager
@@ -165,16 +154,14 @@ def _avro(path: str) -> Iterator[Rows]:
         yield Rows(schema, batches)
 
 
-@contextmanager
-def _to_avro(file: BinaryIO, schema: pa.Schema) -> Iterator[Sink]:
-    with avro_rows.Writer(file, schema) as writer:
-        yield writer
-
-
 READERS: dict[str, OpenRows] = {"parquet": _parquet, "arrow": _arrow, "jsonl": _json, "avro": _avro}
 """How rows of each format but Trevni are read, by name."""
 
-WRITERS: dict[str, OpenSink] = {"parquet": _to_parquet, "arrow": _to_arrow, "avro": _to_avro}
+WRITERS: dict[str, OpenSink] = {
+    "parquet": partial(pq.ParquetWriter, compression="zstd"),
+    "arrow": pa.ipc.new_file,
+    "avro": avro_rows.Writer,
+}
 """How rows of each format are written. JSON lines and Trevni are the caller's."""
 
 _ENDINGS = {"trv": "trevni", "json": "jsonl", "ndjson": "jsonl", "ipc": "arrow", "feather": "arrow", "pq": "parquet"}

@@ -65,10 +65,6 @@ class PlainDecoder:
         self._integers = array("i" if self._kind is ValueType.INT else "q")
         self._bytes = bytearray()
         self._offsets = array("i", [0])
-        text, fixed = self._read_text, self._read_fixed
-        self._read_value = {"int": self._read_int, "long": self._read_long, "string": text, "bytes": text}.get(
-            self._kind, fixed
-        )
 
     def append(self, data: memoryview, first: int, last: int) -> None:
         """See `decoding.Decoder`."""
@@ -128,21 +124,20 @@ class PlainDecoder:
         if rows is not None and count < rows:
             raise TrevniError(f"the block has {count} values for {rows} rows")
 
-    def _read_int(self, block: _Block) -> None:
-        self._integers.append(block.number(_LONGEST_INT))
-
-    def _read_long(self, block: _Block) -> None:
-        self._integers.append(block.number(_LONGEST_LONG))
-
-    def _read_text(self, block: _Block) -> None:
-        size = block.number(_LONGEST_INT)
-        if size < 0:
-            raise TrevniError("the length of a string is negative")
-        self._bytes += block.take(size)
-        self._offsets.append(len(self._bytes))
-
-    def _read_fixed(self, block: _Block) -> None:
-        self._bytes += block.take(WIDTHS[self._kind])
+    def _read_value(self, block: _Block) -> None:
+        match self._kind:
+            case ValueType.INT:
+                self._integers.append(block.number(_LONGEST_INT))
+            case ValueType.LONG:
+                self._integers.append(block.number(_LONGEST_LONG))
+            case ValueType.STRING | ValueType.BYTES:
+                size = block.number(_LONGEST_INT)
+                if size < 0:
+                    raise TrevniError("the length of a string is negative")
+                self._bytes += block.take(size)
+                self._offsets.append(len(self._bytes))
+            case kind:
+                self._bytes += block.take(WIDTHS[kind])
 
     def _read_bits(self, block: _Block, count: int, *, run: bool) -> None:
         """Bits behind a length, the lowest first. Each of a run has a byte of its own."""
