@@ -278,8 +278,8 @@ def version() -> None:
     write(f"{_own_version()}\npython {sys.version.split()[0]} {libraries}\n")
 
 
-def _print_unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print the traceback of an unexpected error, which is a bug in cdfd. Its text may come from a table, so it is escaped."""
+def _print_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print the traceback of an error. Its text may come from a table, so it is escaped. An unexpected one is a bug in cdfd."""
     from cdfd.runtime import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
@@ -291,7 +291,7 @@ def main() -> None:
     gc.set_threshold(_IMPORTING)
     # Plugins of pydantic could only slow down the reading of settings, and looking for them reads files of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    sys.excepthook = _print_unexpected
+    sys.excepthook = _print_traceback
     if os.getpid() == 1:
         # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -305,9 +305,7 @@ def main() -> None:
 
             inspection.add_location_hint(error)
         if GlobalOptions.debug:
-            from cdfd.runtime import logs
-
-            sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
+            _print_traceback(type(error), error, None)
         else:
             sys.stderr.write("cdfd: " + "\n".join(error.lines()) + "\n")
         sys.exit(error.exit_code)

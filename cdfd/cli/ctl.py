@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -36,9 +37,12 @@ def _send(
 ) -> None:
     """Send a request. `body` are the command's own parameters; `table` becomes a part of the path."""
     from cdfd.cli.commands import ctl as control
+    from cdfd.config.sinks import sink_address
 
     target = control.Target.of(config, socket, url, token_file)
-    path = control.table_path(body.pop("table"), action, sink) if "table" in body else f"/{action}"
+    path = f"/{action}"
+    if "table" in body:
+        path = f"/tables/{quote(sink_address(body.pop('table'), sink or ''), safe='')}{path}"
     text, code = control.send(target, path, {"id": id, **body}, as_document=as_json)
     write(text)
     raise typer.Exit(code)

@@ -137,12 +137,21 @@ def tail(
             meta=not no_meta,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
-            allowed_roots=tuple(allowed_root or ()),
-            path_prefixes=prefixes(path_prefix),
-            max_log_line=max_log_line,
-            storage_options=catalog_options(catalog_option),
+            access=_access(allowed_root, path_prefix, max_log_line, catalog_option),
         )
     )
+
+
+def _access(
+    roots: list[str] | None, path_prefixes: list[str] | None, max_log_line: int | None, options: list[str] | None
+) -> dict[str, Any]:
+    """The arguments of `Table.open` besides the table."""
+    return {
+        "allowed_roots": tuple(roots or ()),
+        "path_prefixes": prefixes(path_prefixes),
+        "max_log_line": max_log_line,
+        "storage_options": catalog_options(options),
+    }
 
 
 def diff(
@@ -181,10 +190,7 @@ def diff(
             columns=column_names(columns),
             only_summary=summary,
             output=output,
-            allowed_roots=tuple(allowed_root or ()),
-            path_prefixes=prefixes(path_prefix),
-            max_log_line=max_log_line,
-            storage_options=catalog_options(catalog_option),
+            access=_access(allowed_root, path_prefix, max_log_line, catalog_option),
         )
     )
 
@@ -221,16 +227,8 @@ def inspect(
     """Describe a table, its features and the source of its changes."""
     from cdfd.cli.commands import inspect as inspection
 
-    report = inspection.report(
-        table,
-        version,
-        as_json=as_json,
-        allowed_roots=tuple(allowed_root or ()),
-        path_prefixes=prefixes(path_prefix),
-        max_log_line=max_log_line,
-        storage_options=catalog_options(catalog_option),
-    )
-    write(report)
+    access = _access(allowed_root, path_prefix, max_log_line, catalog_option)
+    write(inspection.report(table, version, as_json=as_json, **access))
 
 
 def vacuum(

@@ -159,7 +159,9 @@ class Backfill:
                 self.ended = True
                 return
             table_id = (await self._opened.log.header()).metadata.id
-            async with self._engine() as engine, self._sink_at(job, table_id) as (sink, position):
+            embedded = self._request.engine == "embedded"
+            running = contextlib.nullcontext(EmbeddedEngine(Admission(1))) if embedded else spark_engine(self._config)
+            async with running as engine, self._sink_at(job, table_id) as (sink, position):
                 await tailer.resume(position.table_id, position.basis, position.digest)
                 report = ProgressLine(logger, "published", self._opened.uri, terminal=is_watched(), clock=self._clock)
                 with contextlib.closing(report):
@@ -226,14 +228,6 @@ class Backfill:
             )
         await check_range(log, first, last)
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
-
-    @asynccontextmanager
-    async def _engine(self) -> AsyncIterator[Engine]:
-        if self._request.engine == "embedded":
-            yield EmbeddedEngine(Admission(1))
-            return
-        async with spark_engine(self._config) as engine:
-            yield engine
 
     @asynccontextmanager
     async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[Sink, Position]]:

@@ -165,8 +165,18 @@ async def _check_table(
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error), sink=config.sink_name)
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
-    found = (table.name, table.topic, True, note, warnings, state.version, files, changes, report.reason)
-    return Checked(*found, sink=config.sink_name)
+    return Checked(
+        table.name,
+        table.topic,
+        usable=True,
+        state=note,
+        warnings=warnings,
+        version=state.version,
+        files=files,
+        changes=changes,
+        next=report.reason,
+        sink=config.sink_name,
+    )
 
 
 def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, report: DryRun) -> list[str]:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 
 from cdfd.config import load
-from cdfd.config.settings import Settings
 from cdfd.errors import ConfigError, StorageError
 from cdfd.escaping import as_json, one_line
 
@@ -54,18 +52,15 @@ class Target:
                 raise ConfigError("--url needs --token-file", hint="Give the file that has `controls.token`")
             return cls(None, url.rstrip("/"), _read(token_file))
         assert config is not None
-        return cls._from_settings(load(config))
-
-    @classmethod
-    def _from_settings(cls, config: Settings) -> Target:
-        controls, listen = config.controls, config.http.listen
+        settings = load(config)
+        controls, listen = settings.controls, settings.http.listen
         if controls.socket is not None:
             return cls(controls.socket)
         if controls.token is None or listen is None:
             raise ConfigError(
                 "the configuration has no controls", hint="Set `controls.socket`, or `controls.token` for HTTP"
             )
-        scheme = "http" if config.http.tls is None else "https"
+        scheme = "http" if settings.http.tls is None else "https"
         return cls(None, f"{scheme}://{_reachable(listen.host)}:{listen.port}", controls.token.reveal())
 
 
@@ -88,12 +83,6 @@ def send(target: Target, path: str, body: Mapping[str, Any], *, as_document: boo
     about = answer.get("additional_data")
     message = about.get("message") if isinstance(about, dict) else None
     return f"{one_line(str(answer.get('type')))}: {one_line(str(message))}\n", code
-
-
-def table_path(table: str, action: str, sink: str | None = None) -> str:
-    """The path of a request for a table, and for one of several sinks."""
-    address = table if sink is None else f"{table}@{sink}"
-    return f"/tables/{quote(address, safe='')}/{action}"
 
 
 async def _post(target: Target, path: str, body: Mapping[str, Any]) -> tuple[int, str]:

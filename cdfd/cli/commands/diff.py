@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ class Request:
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
         existing: what to do with an `output` that is not empty.
-        allowed_roots, path_prefixes, max_log_line, storage_options: see `Table.open`.
+        access: other arguments of `Table.open`. The storage options are those of catalogs.
     """
 
     uri: str
@@ -59,15 +59,12 @@ class Request:
     only_summary: bool = False
     output: Path | None = None
     existing: Existing = "refuse"
-    allowed_roots: tuple[str, ...] = ()
-    path_prefixes: Mapping[str, str] = field(default_factory=dict)
-    max_log_line: int | None = None
-    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+    access: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def _options(uri: str, request: Request) -> Mapping[str, object] | None:
-    """The options of a catalog, for a table that one names."""
-    return request.storage_options if uri.startswith(("uc://", "glue://")) else None
+def _open(uri: str, request: Request) -> Table:
+    by_name = uri.startswith(("uc://", "glue://"))
+    return Table.open(uri, **request.access if by_name else {**request.access, "storage_options": None})
 
 
 def run(request: Request) -> None:
@@ -79,15 +76,10 @@ def run(request: Request) -> None:
     if request.start is None and request.other is None:
         raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
     allocator.settle()
-    reach = partial(
-        Table.open,
-        allowed_roots=request.allowed_roots,
-        path_prefixes=request.path_prefixes,
-        max_log_line=request.max_log_line,
-    )
-    table = reach(request.uri, _options(request.uri, request))
-    other = table if request.other is None else reach(request.other, _options(request.other, request))
-    before, after = asyncio.run(_states(table, other, request))
+    table = _open(request.uri, request)
+    other = table if request.other is None else _open(request.other, request)
+    before = asyncio.run(State.at(table, request.start))
+    after = asyncio.run(State.at(other, request.end))
     difference = Difference(before, after, request.key, request.columns, spill_space())
     total = dict.fromkeys(("insert", "update", "delete"), 0)
     with open_output(request.output, request.existing) as out:
@@ -106,12 +98,6 @@ def run(request: Request) -> None:
             out.flush()
     if not request.only_summary:
         print(_summary(before, after, total), file=sys.stderr)  # noqa: T201 - a summary for people, beside the rows
-
-
-async def _states(table: Table, other: Table, request: Request) -> tuple[State, State]:
-    if request.other is None:
-        return await State.at(table, request.start), await State.at(table, request.end)
-    return await State.at(table, request.start), await State.at(other, request.end)
 
 
 def _about(state: State) -> dict[str, object]:
@@ -183,14 +169,12 @@ class Difference:
             plans = _without_common(*plans)
         for state, plan, change_type in zip((self.before, self.after), plans, ("delete", "insert"), strict=True):
             execution = Execution(state.table.files, select=reconciler.select)
-            for found in execution.batches([plan]):
-                net.add(_with_type(reconciler.reconcile(found), change_type))
+            for batch in execution.batches([plan]):
+                rows = reconciler.reconcile(batch)
+                place = rows.schema.get_field_index(CHANGE_TYPE)
+                types = constant_type(change_type, rows.num_rows)
+                net.add(rows.set_column(place, rows.schema.field(place), types))
         yield from net.batches()
-
-
-def _with_type(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
-    place = rows.schema.get_field_index(CHANGE_TYPE)
-    return rows.set_column(place, rows.schema.field(place), constant_type(change_type, rows.num_rows))
 
 
 def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, ChangePlan]:
@@ -198,28 +182,16 @@ def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, 
     assert isinstance(before.scans, LiveScans)
     assert isinstance(after.scans, LiveScans)
     mine, theirs = before.scans.files, after.scans.files
-    paths = [
+    in_both = [
         pc.is_in(one.paths, value_set=other.paths.combine_chunks()) for one, other in ((mine, theirs), (theirs, mine))
     ]
-    keys = [{add.key for add in _select(files, found)} for files, found in zip((mine, theirs), paths, strict=True)]
-    common = keys[0] & keys[1]
-    made = (
-        replace(plan, scans=LiveScans(_not_common(files, found, common)))
-        for plan, files, found in zip((before, after), (mine, theirs), paths, strict=True)
-    )
-    one, two = made
-    return one, two
-
-
-def _select(files: PackedFiles[Add], is_common: pa.ChunkedArray) -> PackedFiles[Add]:
-    return PackedFiles(Add, files.table.filter(is_common))
-
-
-def _not_common(
-    files: PackedFiles[Add], is_common: pa.ChunkedArray, common: Sequence[object] | set[tuple[str, str | None]]
-) -> PackedFiles[Add]:
-    keep = np.ones(len(files), np.bool_)
-    places = np.flatnonzero(to_numpy(is_common))
-    for place, add in zip(places, _select(files, is_common), strict=True):
-        keep[place] = add.key not in common
-    return PackedFiles(Add, files.table.filter(array_of(keep)))
+    candidates = [
+        PackedFiles(Add, files.table.filter(paths)) for files, paths in zip((mine, theirs), in_both, strict=True)
+    ]
+    common = {add.key for add in candidates[0]} & {add.key for add in candidates[1]}
+    scans = []
+    for files, paths, adds in zip((mine, theirs), in_both, candidates, strict=True):
+        keep = np.ones(len(files), np.bool_)
+        keep[np.flatnonzero(to_numpy(paths))] = [add.key not in common for add in adds]
+        scans.append(LiveScans(PackedFiles(Add, files.table.filter(array_of(keep)))))
+    return replace(before, scans=scans[0]), replace(after, scans=scans[1])

@@ -23,54 +23,52 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, **a
     Raises:
         CdfdError: there is no table, or its log is damaged. An unsupported feature is part of the report instead.
     """
-    found = asyncio.run(gather(uri, version, **access))
-    return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
+    table = Table.open(uri, **access)
+    with Within(table.uri):
+        facts = asyncio.run(_gather(table, version))
+    return f"{plain.as_json(facts, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(facts))
 
 
 def add_location_hint(error: LogError) -> None:
     """Add a hint about the content of a local folder that is not a table. Often the path lacks its last folder."""
-    if isinstance(error, NotATableError) and error.table and (found := describe_non_table(error.table)) is not None:
-        error.hint = found[0].upper() + found[1:]
-
-
-async def gather(uri: str, version: Start | None = None, **access: Any) -> dict[str, Any]:
-    """The facts, as JSON values. `access`: as for `Table.open`."""
-    table = Table.open(uri, **access)
-    with Within(table.uri):
-        return await _gather(table, version)
+    if isinstance(error, NotATableError) and error.table and (what := describe_non_table(error.table)) is not None:
+        error.hint = what[0].upper() + what[1:]
 
 
 async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
+    """The facts, as JSON values."""
     wanted = None if version is None else await state_version(table.log, version)
-    found = await table.log.partial_header(wanted, state_only=True)
-    facts: dict[str, Any] = {"table": table.uri, "version": found.version}
-    if found.protocol is None or found.metadata is None:
-        found.finish()
-    assert found.protocol is not None
-    assert found.metadata is not None
-    features = features_report(found.protocol, found.metadata, by_catalog=table.log.by_catalog)
-    facts |= {
-        "id": found.metadata.id,
-        "name": found.metadata.name,
+    header = await table.log.partial_header(wanted, state_only=True)
+    protocol, metadata = header.protocol, header.metadata
+    if protocol is None or metadata is None:
+        header.finish()
+    assert protocol is not None
+    assert metadata is not None
+    features = features_report(protocol, metadata, by_catalog=table.log.by_catalog)
+    facts: dict[str, Any] = {
+        "table": table.uri,
+        "version": header.version,
+        "id": metadata.id,
+        "name": metadata.name,
         "protocol": {
-            "minReaderVersion": found.protocol.min_reader_version,
-            "minWriterVersion": found.protocol.min_writer_version,
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
         },
         "features": [{"name": f.name, "kind": f.kind, "status": f.status, "enabled": f.enabled} for f in features],
         "stopped_by": None,
-        "partition_columns": list(found.metadata.partition_columns),
-        "configuration": dict(sorted(found.metadata.configuration.items())),
+        "partition_columns": list(metadata.partition_columns),
+        "configuration": dict(sorted(metadata.configuration.items())),
         "changes": {
             "from": "cdc files where there are any, else add and remove actions"
-            if cdf_enabled(found.metadata)
+            if cdf_enabled(metadata)
             else "add and remove actions",
-            "change_data_feed": cdf_enabled(found.metadata),
-            "timestamps": "in-commit" if in_commit_timestamps_enabled(found.metadata) else "log file modification time",
+            "change_data_feed": cdf_enabled(metadata),
+            "timestamps": "in-commit" if in_commit_timestamps_enabled(metadata) else "log file modification time",
         },
         "log": await _log(table),
     }
     try:
-        snapshot = await table.log.snapshot(found.version)
+        snapshot = await table.log.snapshot(header.version)
         with Within(table.uri):
             return facts | _state(snapshot)
     except CdfdError as error:
@@ -117,7 +115,10 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         ("version", f"{facts['version']} ({entries})"),
         ("checkpoints", f"{len(checkpoints)}, newest at version {checkpoints[-1]}" if checkpoints else "none"),
         ("protocol", f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}"),
-        ("features", ", ".join(map(_feature, facts["features"])) or "none"),
+        (
+            "features",
+            ", ".join(f"{each['name']}{_NOTES.get(each['status'], '')}" for each in facts["features"]) or "none",
+        ),
         ("partitioned by", ", ".join(facts["partition_columns"]) or "nothing"),
         ("changes from", facts["changes"]["from"]),
         ("timestamps", facts["changes"]["timestamps"]),
@@ -128,17 +129,13 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         rows.append(("live files", f"{facts['live_files']:,} of {facts['live_bytes']:,} bytes"))
         if facts["files_with_deletion_vectors"]:
             rows.append(("", f"{facts['files_with_deletion_vectors']:,} with deletion vectors"))
-        rows += [("schema" if not number else "", _column(column)) for number, column in enumerate(facts["schema"])]
+        for number, column in enumerate(facts["schema"]):
+            text = f"{column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}"
+            rows.append(("" if number else "schema", text))
     yield from (plain.one_line(f"{label:<16}{text}") for label, text in rows)
 
 
-def _feature(feature: Mapping[str, Any]) -> str:
-    note = {"refused": " (NOT SUPPORTED)", "ignored": " (writers only)"}.get(feature["status"], "")
-    return f"{feature['name']}{note}"
-
-
-def _column(column: Mapping[str, Any]) -> str:
-    return f"{column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}"
+_NOTES = {"refused": " (NOT SUPPORTED)", "ignored": " (writers only)"}
 
 
 def _type_of(column: StructField) -> str:

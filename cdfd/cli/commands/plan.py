@@ -88,8 +88,10 @@ class Report:
         """The report for people."""
         yield from _lines(self.needs, self.setup)
         yield from (f"not read: {one_line(problem)}\n" for problem in self.problems)
-        yield "\n"
-        yield from _assumed(self.assumptions)
+        told = self.assumptions
+        prices = ", ".join(f"{name}={usd:g}" for name, usd in told["prices_usd"].items())
+        yield f"\nFrom the commits of the last {told['days']:g} days. Costs of {told['costs_of']}, {told['costs_measured']}.\n"
+        yield f"Prices: {told['prices_source']}: {prices}.\n"
 
 
 def _report(config: Settings, request: Request, charged: Mapping[str, float]) -> Report:
@@ -143,29 +145,23 @@ def _prices(texts: Sequence[str]) -> dict[str, float]:
 _NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
 
 
-def _lines(found: Needs, setup: Setup) -> Iterator[str]:
-    total = found.total
-    yield aligned([COLUMNS, *map(_row, found.tables), _row(total)])
+def _lines(needs: Needs, setup: Setup) -> Iterator[str]:
+    total = needs.total
+    yield aligned([COLUMNS, *map(_row, needs.tables), _row(total)])
     yield "\n"
-    topics = f"{found.topics:,} with {found.partitions:,} partitions" if found.topics else "none"
-    kept = f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas" if found.topics else "a month of files"
+    topics = f"{needs.topics:,} with {needs.partitions:,} partitions" if needs.topics else "none"
+    kept = f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas" if needs.topics else "a month of files"
     rows = [
         ("processor", f"{total.mean.cores:.2f} cores on average, {total.peak.cores:.2f} in the busiest hour"),
-        ("memory", amount(found.memory)),
+        ("memory", amount(needs.memory)),
         ("spill", f"{amount(total.spill)} of local disk" if total.spill else "none"),
         ("topics", topics),
-        ("disk of the sink", f"{amount(found.disk)}, {kept}"),
+        ("disk of the sink", f"{amount(needs.disk)}, {kept}"),
         ("first load", f"{duration(total.load_seconds)} for all tables, one after the other"),
         ("store", f"{total.gets + total.lists:,.0f} requests an hour"),
-        ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in found.money.items()) + " USD"),
+        ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in needs.money.items()) + " USD"),
     ]
     yield from (f"{label:<18}{text}\n" for label, text in rows)
-
-
-def _assumed(assumptions: Mapping[str, Any]) -> Iterator[str]:
-    yield f"From the commits of the last {assumptions['days']:g} days. Costs of {assumptions['costs_of']}, {assumptions['costs_measured']}.\n"
-    charged = ", ".join(f"{name}={usd:g}" for name, usd in assumptions["prices_usd"].items())
-    yield f"Prices: {assumptions['prices_source']}: {charged}.\n"
 
 
 def _row(table: TableNeeds) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from cdfd.log.table import position_after
 from cdfd.model.position import Position
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
-from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.recovery import delivered_version
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
@@ -80,8 +80,9 @@ async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
 def _row(name: str, report: DryRun) -> tuple[str, ...]:
     """Cells; see `COLUMNS`. Unknown values are `-`, and the last cell has the first error."""
     note = report.reason if report.error is None else str(report.error)
-    newest = report.newest
-    return name, _position_text(report.position), _version(report.entry), _number(newest), _number(_lag(report)), note
+    recorded = None if report.entry is None else report.entry.version
+    numbers = (_number(number) for number in (recorded, report.newest, _lag(report)))
+    return name, _position_text(report.position), *numbers, note
 
 
 def _document(name: str, report: DryRun) -> dict[str, Any]:
@@ -153,10 +154,6 @@ def _position_text(position: Position | None) -> str:
         return f"snapshot of {position.version}, {position.part} files"
     whole = _number(delivered_version(position))
     return whole if not position.part else f"{whole}, {position.part} files of {position.version}"
-
-
-def _version(entry: LedgerEntry | None) -> str:
-    return "-" if entry is None else str(entry.version)
 
 
 def _number(version: int | None) -> str:

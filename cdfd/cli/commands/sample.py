@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.api import read_range
+from cdfd.cli.commands.progress import table_named, with_table
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
-from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.deliver.configured import execution, open_table
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
@@ -49,13 +49,8 @@ def run(
         ConfigError: the configuration is invalid, or has no such table or sink.
         CdfdError: the table cannot be read, or its rows cannot be encoded.
     """
-    config = load(path).of_sink(sink)
-    if config.table(name) is None:
-        config, _ = asyncio.run(discover_tables(config))
-    table = config.table(name)
-    if table is None:
-        known = ", ".join(each.name for each in config.listed[:20])
-        raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
+    config = with_table(load(path).of_sink(sink), name)
+    table = table_named(config, name)
     opened = open_table(config, table)
     batch, snapshot = _rows(config, opened, table, start, rows)
     table_id = asyncio.run(opened.log.header()).metadata.id

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import pyarrow as pa
 
@@ -71,6 +71,7 @@ class Request:
         pretty: whether rows are printed aligned, for people. It needs the format `flat`.
         meta: whether rows have the change columns. Without them, the format is `flat`.
         existing: what to do with an `output` that is not empty.
+        access: other arguments of `Table.open`.
     """
 
     uri: str
@@ -84,10 +85,7 @@ class Request:
     meta: bool = True
     output: Path | None = None
     existing: Existing = "refuse"
-    allowed_roots: tuple[str, ...] = ()
-    path_prefixes: Mapping[str, str] = field(default_factory=dict)
-    max_log_line: int | None = None
-    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+    access: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def run(request: Request) -> None:
@@ -144,26 +142,17 @@ def _write_net(request: Request, writer: Writer) -> None:
     start = "earliest" if request.start is None else request.start
     until = "now" if request.until is None else request.until
     _announce(f"reading the net changes from {start} until {until}")
-    _, batches = read_range(_open(request), request.rows, start, until, net=True)
+    table = Table.open(request.uri, **request.access)
+    _, batches = read_range(table, request.rows, start, until, net=True)
     writer.begin(None, empty=request.existing == "overwrite")
     writer.write_rows(batches)
-
-
-def _open(request: Request) -> Table:
-    return Table.open(
-        request.uri,
-        request.storage_options,
-        request.allowed_roots,
-        path_prefixes=request.path_prefixes,
-        max_log_line=request.max_log_line,
-    )
 
 
 async def _write(request: Request, writer: Writer) -> None:
     if request.net:
         await asyncio.to_thread(_write_net, request, writer)
         return
-    table, rows = _open(request), request.rows
+    table, rows = Table.open(request.uri, **request.access), request.rows
     execution = Execution(table.files, rows, batch_rows=BATCH_ROWS)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
@@ -246,11 +235,25 @@ class Writer:
         terminal: bool = False,
     ) -> None:
         self._out = out
-        self._debezium = _debezium(table) if format == "debezium" else None
         self._flat = LineEncoder()
         self._meta = meta
-        self._trevni = _trevni(out) if format == "trevni" else None
-        self._pretty = _pretty(out, meta=meta) if pretty else None
+        self._debezium: DebeziumEncoder | None = None
+        self._trevni: TrevniOutput | None = None
+        self._pretty: PrettyOutput | None = None
+        # Each is imported only if it is asked for: Rich takes longer than the first rows take to read.
+        if format == "debezium":
+            from cdfd.encode.debezium import DebeziumEncoder
+            from cdfd.encode.records import Origin
+
+            self._debezium = DebeziumEncoder(Origin("cdfd", table, "", table))
+        if format == "trevni":
+            from cdfd.cli.commands.tail_trevni import TrevniOutput
+
+            self._trevni = TrevniOutput(out)
+        if pretty:
+            from cdfd.cli.commands.tail_pretty import PrettyOutput
+
+            self._pretty = PrettyOutput(out, meta=meta)
         self._report = ProgressLine(logger, "written", table, terminal=terminal)
         self._lock = threading.Lock()
         self._stopped = False
@@ -284,12 +287,12 @@ class Writer:
         if (output := self._trevni or self._pretty) is not None:
             self._write_to(output, execution, plans)
             return
-        rows = (found for found in execution.batches(plans) if found.rows.num_rows)
-        for found, lines in map_in_order(self._encode, rows, workers=execution.threads_for(plans)):
+        batches = (batch for batch in execution.batches(plans) if batch.rows.num_rows)
+        for batch, lines in map_in_order(self._encode, batches, workers=execution.threads_for(plans)):
             if self._stopped:
                 return
             self._out.write(lines)
-            self._report.count(found.plan.version, found.rows.num_rows)
+            self._report.count(batch.plan.version, batch.rows.num_rows)
         self._out.flush()
 
     def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -307,12 +310,12 @@ class Writer:
     def _write_to(self, output: TrevniOutput | PrettyOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """Write all rows of `plans` to an output that encodes rows in order. A Trevni file has them when it is closed."""
         with self._lock:
-            for found in execution.batches(plans):
+            for batch in execution.batches(plans):
                 if self._stopped:
                     return
-                if found.rows.num_rows:
-                    output.write(found.rows)
-                self._report.count(found.plan.version, found.rows.num_rows)
+                if batch.rows.num_rows:
+                    output.write(batch.rows)
+                self._report.count(batch.plan.version, batch.rows.num_rows)
             if output is self._pretty:
                 self._out.flush()
 
@@ -323,27 +326,6 @@ class Writer:
 
     def _lines(self, rows: pa.RecordBatch) -> pa.Buffer:
         return self._flat(rows if self._meta else without_change_columns(rows))
-
-
-def _debezium(table: str) -> DebeziumEncoder:
-    from cdfd.encode.debezium import DebeziumEncoder
-    from cdfd.encode.records import Origin
-
-    return DebeziumEncoder(Origin("cdfd", table, "", table))
-
-
-def _trevni(out: BinaryIO) -> TrevniOutput:
-    # A third of the modules of the command: imported only for this format.
-    from cdfd.cli.commands.tail_trevni import TrevniOutput
-
-    return TrevniOutput(out)
-
-
-def _pretty(out: BinaryIO, *, meta: bool) -> PrettyOutput:
-    # Rich takes longer to import than the first rows take to read.
-    from cdfd.cli.commands.tail_pretty import PrettyOutput
-
-    return PrettyOutput(out, meta=meta)
 
 
 @contextlib.contextmanager

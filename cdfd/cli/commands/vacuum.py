@@ -54,20 +54,15 @@ def run(request: Request) -> str:
 
 
 async def _run(request: Request) -> Removable:
-    table = Table.open(request.uri)
-    files = await removable(table.log, SystemClock().now_ms(), _retention_ms(request.retention), unsafe=request.unsafe)
+    table, text = Table.open(request.uri), request.retention
+    try:
+        retention_ms = None if text is None else int(seconds(text) * 1000)
+    except ValueError as error:
+        raise ConfigError(f"--retention {text!r:.80}: {error}", hint="Such as 7d or 12h") from None
+    files = await removable(table.log, SystemClock().now_ms(), retention_ms, unsafe=request.unsafe)
     if request.delete:
         await remove(table.log.storage, files.files)
     return files
-
-
-def _retention_ms(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(seconds(text) * 1000)
-    except ValueError as error:
-        raise ConfigError(f"--retention {text!r:.80}: {error}", hint="Such as 7d or 12h") from None
 
 
 def _summary(files: Removable, request: Request) -> str:
