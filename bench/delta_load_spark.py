@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from deltalake import DeltaTable, write_deltalake
 
@@ -25,6 +25,7 @@ from bench import tables
 from bench.refine_spark import JAVA
 from cdfd.config.settings import Settings
 from cdfd.spark.engine.engine import SparkEngine
+from cdfd.spark.engine.sessions import Sessions
 from tests.support.kafka.delivering import run_loop
 from tests.support.spark.session import Borrowed, session
 
@@ -46,7 +47,7 @@ def main() -> None:
         source, each = Path(folder) / "rows", given.rows // FILES
         for number in range(FILES):
             write_deltalake(source, tables.orders(number * each, each), mode="append")
-        engine = SparkEngine(Borrowed(spark))
+        engine = SparkEngine(cast(Sessions, Borrowed(spark)))
         for mode in ("changelog", "mirror"):
             load = partial(loaded, source, Path(folder), mode, each * FILES)
             pairs = [(load(None), load(engine)) for _ in range(given.runs + 1)][1:]

@@ -31,7 +31,8 @@ from pyspark.sql import SparkSession
 import cdfd
 from bench import tables
 from bench.mirror import Numbers, load, opened, rows, update
-from bench.refine_spark import JAVA, Cost, processor_seconds, taken
+from bench.processes import cpu_seconds
+from bench.refine_spark import JAVA, Cost, taken
 from tests.support.spark.session import session
 
 PATIENCE_SECONDS = 300
@@ -91,8 +92,8 @@ def delivered(table: str, copies: Path, wanted: int) -> tuple[Cost, Cost]:
                 raise SystemExit("the daemon has not delivered all rows")
             time.sleep(0.02)
             if start is None and target.exists():
-                start = Cost(time.perf_counter() - began, processor_seconds(daemon.pid))
-        whole = Cost(time.perf_counter() - began, processor_seconds(daemon.pid))
+                start = Cost(time.perf_counter() - began, cpu_seconds(daemon.pid))
+        whole = Cost(time.perf_counter() - began, cpu_seconds(daemon.pid))
         assert start is not None
         return whole, whole - start
     finally:

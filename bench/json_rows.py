@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +74,7 @@ def main() -> None:
     print(f"{'batch of ' + str(rows) + ' rows':32}{'1 thread':>14}{'2 threads':>14}   rows/s")
     for name, batch in batches.items():
         encoder = JsonEncoder(batch.schema)
-        report(f"{name} ({len(encoder.lines(batch)) // rows} bytes)", lambda e=encoder, b=batch: e.lines(b), rows)
+        report(f"{name} ({len(encoder.lines(batch)) // rows} bytes)", partial(encoder.lines, batch), rows)
     batch = batches["prices, no nulls"]
     report("debezium", lambda: DebeziumEncoder(Origin("shop", "orders", "", "orders")).lines(batch), rows)
 

@@ -166,7 +166,7 @@ def _deliver(servers: str, uri: str, number: int) -> tuple[Rates, float]:
 def _spark_delivers(servers: str, uri: str, number: int) -> tuple[Rates, Rates]:
     """A session's first query, from the start of the process, and its second."""
     with spark(uri, servers, follow=False) as session:
-        rates = []
+        rates = list[Rates]()
         for _ in range(2):
             with topics.topic(servers) as topic:
                 began = session.begin(topic)
@@ -204,9 +204,9 @@ def latency(_: int) -> Iterator[Figure]:
         yield Figure(what, f"{value:.1f} ms", alone, value, " ms", *LATENCY.get(point, ()))
         if peer is not None:
             ratio = "the same against delta-spark's stream"
-            yield Figure(
-                f"{ratio}: {point}", f"{value:.1f} ms", said, peer / value, "× less", *SOONER.get(point, ()), more=True
-            )
+            target, moonshot = SOONER.get(point, (None, None))
+            ours_text, name = f"{value:.1f} ms", f"{ratio}: {point}"
+            yield Figure(name, ours_text, said, peer / value, "× less", target, moonshot, more=True)
 
 
 def _percentiles(taken: list[float]) -> dict[str, float]:

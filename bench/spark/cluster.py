@@ -82,12 +82,12 @@ def scaling(runs: int) -> Iterator[Figure]:
 
 def _scaled(reader: str, one: list[dict[str, Any]], two: list[dict[str, Any]]) -> Iterator[Figure]:
     name = f"two pinned executors against one, batch read by {reader}"
-    target = (1.7, 1.9) if reader == OURS else (None, None)
     for what, seconds in (("", _clock), (", processor time of the busier executor", _busier)):
         ones, twos = sorted(map(seconds, one)), sorted(map(seconds, two))
         worst = ones[0] / twos[-1]
         ours = f"{median(twos):.2f} s on two, {median(ones):.2f} s on one; worst against best {worst:.2f}×"
-        yield Figure(name + what, ours, "", median(ones) / median(twos), "×", *target, more=True)
+        target, moonshot = (1.7, 1.9) if reader == OURS else (None, None)
+        yield Figure(name + what, ours, "", median(ones) / median(twos), "×", target, moonshot, more=True)
     shared = median(each["processor"] - sum(each["workers"]) for each in two)
     yield Figure(f"{name}: processor time of the driver, which shares the cores", f"{shared:.2f} s", "", None, "")
 

@@ -81,18 +81,19 @@ class Sink:
 
 async def planned(spark: SparkSession, config: Settings) -> int:
     """Plan a first load; the number of its tasks."""
-    name, settings, engine = config.tables[0].name, config.engine.spark, Planning(spark)
+    (table_settings,) = config.listed
+    settings, engine = config.engine.spark, Planning(spark)
     large = LargeVersions(
-        config.tables[0].uri,
+        table_settings.uri,
         cast(Port, Sink()),
-        partial(Assignment.of, config, name),
+        partial(Assignment.of, config, table_settings.name),
         engine,
         settings.threshold,
         settings.part_size,
         asyncio.Event(),
         settings.snapshot_planning,
     )
-    table = open_table(config, config.tables[0])
+    table = open_table(config, table_settings)
     newest = await table.log.latest_version()
     position = Position((await table.log.header()).metadata.id, newest, phase="snapshot")
     with table.tailer() as tailer:

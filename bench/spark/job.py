@@ -18,8 +18,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, row_number, struct, to_json
-from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 import cdfd.spark
 from bench.delivery.spark_feed import session
