@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import After, parse_bound
+from cdfd.runtime.times import iso
 from cdfd.storage import credentials
 from cdfd.storage.queues.address import QueueAddress
 
@@ -157,8 +158,7 @@ class Start:
         if self.version is not None:
             return str(self.version)
         if self.timestamp_ms is not None:
-            moment = _EPOCH + datetime.timedelta(milliseconds=self.timestamp_ms)
-            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            return iso(self.timestamp_ms)
         if self.seconds_ago is not None:
             return f"{self.seconds_ago} seconds ago"
         return self.kind

@@ -14,6 +14,7 @@ from cdfd.log.log_files import log_path
 from cdfd.log.segment import SegmentBuilder
 from cdfd.log.tailer import Tailer
 from cdfd.runtime.clock import SystemClock
+from cdfd.runtime.times import iso
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -124,7 +125,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
             first = await _first_since(log, milliseconds)
             if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
                 raise LogError(
-                    f"{_format_time(moment)} is in the future; {await _describe(log, newest, 'newest')}",
+                    f"{iso((moment - _EPOCH) // _MILLISECOND)} is in the future; {await _describe(log, newest, 'newest')}",
                     table=log.storage.uri,
                     hint="Start at `latest` for the commits made from now on",
                 )
@@ -242,14 +243,10 @@ async def _describe(log: DeltaLog, version: int, which: str) -> str:
     in_commit = info.in_commit_timestamp if enabled and info is not None else None
     milliseconds = entry.stat.modified_ms if in_commit is None else in_commit
     try:
-        moment = _format_time(_EPOCH + timedelta(milliseconds=milliseconds))
+        moment = iso(milliseconds)
     except OverflowError:  # Python has no times before the year 1 and after 9999
         moment = f"{milliseconds} ms since 1970"
     return f"the {which} is {version}, of {moment}"
-
-
-def _format_time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _earliest(log: DeltaLog) -> int:

@@ -4,7 +4,6 @@ Put the subject of a line into `extra`, not into the message:
 `log.info("delivered", extra={"table": name, "version": 7})`.
 """
 
-import datetime
 import io
 import logging
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Literal, TextIO
 
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json, one_line, quoted, shortened
+from cdfd.runtime.times import iso
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -186,7 +186,7 @@ class JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         line = {
-            "ts": _timestamp(record),
+            "ts": iso(1000 * record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": shortened(record.getMessage(), _LONGEST_TEXT),
@@ -203,15 +203,10 @@ class TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
-        line = f"{_timestamp(record)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
+        line = f"{iso(1000 * record.created)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
         if not record.exc_info:
             return line
         return f"{line}\n    {indented(self.formatException(record.exc_info))}"
-
-
-def _timestamp(record: logging.LogRecord) -> str:
-    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cdfd.deliver.states import State
 from cdfd.errors import CdfdError
 from cdfd.escaping import one_line
 from cdfd.model.position import Position
-from cdfd.runtime.durations import duration
+from cdfd.runtime.times import duration
 
 STAGE_NAMES = {
     "read": "reading files",

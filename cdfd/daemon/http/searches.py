@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import Metric
@@ -10,6 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from cdfd.config.sinks import sink_address
 from cdfd.escaping import LONGEST_LINE, shortened
+from cdfd.runtime.times import iso
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Searches:
         """The part of `/status` about the configuration file, as JSON values."""
         return {
             "reload": {
-                "last": _iso(self.reloaded_ms),
+                "last": None if self.reloaded_ms is None else iso(self.reloaded_ms),
                 "error": None if self.reload_error is None else _short(self.reload_error),
                 "needs_restart": list(self.unapplied),
             },
@@ -90,7 +90,7 @@ def documents_of(by_sink: Mapping[str, Searches]) -> dict[str, Any]:
             sink_address(pattern, sink): {
                 "tables": search.tables,
                 "vanished": sorted(search.vanished),
-                "last_search": _iso(search.searched_ms),
+                "last_search": None if search.searched_ms is None else iso(search.searched_ms),
                 "error": None if search.error is None else _short(search.error),
             }
             for sink, searches in by_sink.items()
@@ -129,9 +129,3 @@ def families_of(by_sink: Mapping[str, Searches]) -> Iterator[Metric]:
 
 def _short(text: str) -> str:
     return shortened(text, LONGEST_LINE)
-
-
-def _iso(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

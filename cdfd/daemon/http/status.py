@@ -15,11 +15,12 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.metrics import Metrics, leader_metric
 from cdfd.daemon.http.searches import Searches, documents_of, families_of
-from cdfd.daemon.http.table_status import TableMonitor, iso
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.shard import Shard
 from cdfd.log.pace import PollBudget
 from cdfd.runtime import native
 from cdfd.runtime.clock import Clock, SystemClock
+from cdfd.runtime.times import iso
 
 
 class Status:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from cdfd.daemon.http.status import Status
 from cdfd.deliver.headroom import Headroom, Kind
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.durations import duration
 from cdfd.runtime.tasks import background
+from cdfd.runtime.times import duration
 
 logger = logging.getLogger("cdfd.daemon")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from cdfd.config import settings
@@ -26,6 +25,7 @@ from cdfd.model.control import Pause
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.times import iso
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,8 +402,3 @@ def _retention(headrooms: Sequence[Headroom]) -> dict[str, Any]:
 def _short(text: str) -> str:
     """Shorten text from a log or a broker, which may have any length. JSON needs no other escaping."""
     return shortened(text, LONGEST_LINE)
-
-
-def iso(ms: int) -> str:
-    """A time in ms since the Unix epoch as text, in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
