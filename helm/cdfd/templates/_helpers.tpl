@@ -60,6 +60,28 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* Whether there is a volume. With `auto`, only if something is kept on it, or one of its other values is set. */}}
+{{- define "cdfd.volume" -}}
+{{- $volume := .Values.persistence -}}
+{{- if eq ($volume.enabled | toString) "auto" -}}
+{{- $is_set := or $volume.existingClaim $volume.storageClass $volume.annotations (ne $volume.size "1Gi") (ne ($volume.accessModes | join "") "ReadWriteOnce") -}}
+{{- if or $is_set (not .Values.config) (eq (include "cdfd.keepsNothing" .) "") -}}yes{{- end -}}
+{{- else if $volume.enabled -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Whether no pod keeps anything: positions are in the sink, tables in stores, and the ledger is in a store, or there is none. */}}
+{{- define "cdfd.keepsNothing" -}}
+{{- $config := .Values.config -}}
+{{- $sinks := pick $config "sink" "sinks" | toYaml -}}
+{{- $ledger := dig "progress" "ledger" "none" $config -}}
+{{- $remote := or (has $ledger (list "none" "source")) (contains "://" $ledger) -}}
+{{- range $table := $config.tables -}}
+{{- $remote = and $remote (contains "://" ($table.uri | default $table.discover | default "" | toString)) -}}
+{{- end -}}
+{{- $local := or (contains "kind: files" $sinks) (and (contains "at_least_once" $sinks) (eq $ledger "none")) (eq (dig "engine" "kind" "embedded" $config) "spark") -}}
+{{- if and $remote (not $local) -}}yes{{- end -}}
+{{- end -}}
+
 {{- define "cdfd.claim" -}}
 {{- .Values.persistence.existingClaim | default (include "cdfd.fullname" .) -}}
 {{- end -}}
@@ -108,6 +130,10 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- $_ := set $config "http" $http -}}
+{{- if and (eq (include "cdfd.volume" .) "") (eq (.Values.persistence.enabled | toString) "auto") (not (dig "progress" "ledger" "" $config)) -}}
+{{- /* The default is a folder of the pod, and would be lost with it. */ -}}
+{{- $_ := set $config "progress" (merge (dict "ledger" "none") ($config.progress | default dict)) -}}
+{{- end -}}
 {{- if .Values.controls.secretName -}}
 {{- $controls := $config.controls | default dict -}}
 {{- if or (hasKey $controls "token") (hasKey $controls "token_file") -}}
@@ -212,10 +238,10 @@ configMap:
 {{/* Why several pods cannot run; empty if they can. They share what is written about the tables. */}}
 {{- define "cdfd.notShared" -}}
 {{- $config := .Values.config -}}
-{{- $ledger := dig "progress" "ledger" "" $config -}}
+{{- $ledger := dig "progress" "ledger" (ternary "none" "" (eq (.Values.persistence.enabled | toString) "auto")) $config -}}
 {{- if eq (dig "engine" "kind" "embedded" $config) "spark" -}}
 config.engine.kind spark does not support several pods
-{{- else if .Values.persistence.enabled -}}
+{{- else if include "cdfd.volume" . -}}
 {{- if not (or .Values.persistence.existingClaim (has "ReadWriteMany" .Values.persistence.accessModes)) -}}
 all pods use one volume: set persistence.accessModes to [ReadWriteMany], or persistence.enabled to false and config.progress.ledger to a place such as on S3
 {{- end -}}
@@ -228,7 +254,7 @@ without a volume, set config.progress.ledger to a place that all pods share, suc
 {{- define "cdfd.standby" -}}
 {{- $standby := .Values.standby | toString -}}
 {{- $files := contains "kind: files" (pick .Values.config "sink" "sinks" | toYaml) -}}
-{{- $possible := and .Values.config (not .Values.persistence.existingClaim) (not (include "cdfd.notShared" .)) (or .Values.persistence.enabled (not $files)) -}}
+{{- $possible := and .Values.config (not .Values.persistence.existingClaim) (not (include "cdfd.notShared" .)) (or (include "cdfd.volume" .) (not $files)) -}}
 {{- if and (le (int .Values.shards) 1) (or (eq $standby "true") (and (ne $standby "false") $possible)) -}}yes{{- end -}}
 {{- end -}}
 

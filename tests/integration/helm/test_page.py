@@ -51,4 +51,4 @@ def test_first_two_commands_of_the_page(chart: Chart) -> None:
     subprocess.run(["bash", "-c", commands[1]], cwd=ROOT, check=True, capture_output=True, timeout=60)
     done = subprocess.run(["bash", "-c", commands[2]], cwd=ROOT, check=True, capture_output=True, timeout=60)
     kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout)}
-    assert {"Deployment", "ConfigMap", "PersistentVolumeClaim"} <= kinds
+    assert {"Deployment", "ConfigMap", "PodDisruptionBudget"} <= kinds

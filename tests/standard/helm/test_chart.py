@@ -88,27 +88,74 @@ def test_pods_satisfy_the_restricted_standard(chart: Chart, example: Path) -> No
             assert volume.keys() & {"configMap", "secret", "emptyDir", "persistentVolumeClaim"}, volume
 
 
+READY = "shop-cdfd-test"
+"""The pod of `helm test` that asks whether the daemon is ready."""
+
+
 def test_by_default(chart: Chart) -> None:
+    """Two pods, which share all that they need: tables in stores, and positions in the sink."""
     objects = chart.objects()
     assert sorted(each["kind"] for each in objects) == [
-        *("ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Service", "ServiceAccount")
+        *("ConfigMap", "Deployment", "Pod", "Pod", "PodDisruptionBudget"),
+        *("Role", "RoleBinding", "Service", "ServiceAccount", "ServiceAccount"),
     ]
     deployment = one(objects, "Deployment")["spec"]
-    assert deployment["replicas"] == 1
-    assert deployment["strategy"] == {"type": "Recreate"}
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert yaml.safe_load(configuration(objects))["progress"] == {"ledger": "none"}
     spec = pod(objects)["spec"]
     assert spec["automountServiceAccountToken"] is False
-    assert one(objects, "ServiceAccount")["automountServiceAccountToken"] is False
+    assert one(objects, "ServiceAccount", "shop-cdfd")["automountServiceAccountToken"] is False
     container = daemon(objects)
-    assert container["args"][-2:] == ["run", "--config=/etc/cdfd/cdfd.yaml"]
+    assert container["args"][-3:] == ["run", "--config=/etc/cdfd/cdfd.yaml", "--standby"]
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/etc/cdfd", "/var/lib/cdfd", "/tmp"}
     assert container["livenessProbe"]["httpGet"]["path"] == container["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert spec["terminationGracePeriodSeconds"] > 10
-    claim = one(objects, "PersistentVolumeClaim")["metadata"]
-    assert claim["annotations"] == {"helm.sh/resource-policy": "keep"}
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["data"]["emptyDir"] == {}
+    assert one(objects, "Pod", "shop-cdfd-hand-over")["metadata"]["annotations"]["helm.sh/hook"] == "test"
+
+
+KEPT: list[dict[str, Any]] = [
+    {"persistence": {"enabled": True}},
+    {"persistence": {"size": "2Gi"}},
+    {"config": CONFIG | {"progress": {"ledger": "/var/lib/cdfd/ledger"}}},
+    {"config": CONFIG | {"tables": [{"uri": "/lake/orders"}]}},
+    {"config": CONFIG | {"tables": [*CONFIG["tables"], {"discover": "/lake/*"}]}},
+    {"config": CONFIG | {"sink": CONFIG["sink"] | {"delivery": "at_least_once"}}},
+    {"config": CONFIG | {"sink": {"kind": "files", "path": "/var/lib/cdfd/changes"}}},
+    {"config": CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}},
+    {"config": None, "configFrom": {"secret": "x"}},
+]
+
+
+@pytest.mark.parametrize("values", KEPT, ids=[str(number) for number in range(len(KEPT))])
+def test_pod_that_keeps_something_has_a_volume_and_runs_alone(chart: Chart, values: dict[str, Any]) -> None:
+    objects = chart.objects(**values)
+    deployment = one(objects, "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert "--standby" not in daemon(objects)["args"]
+    claim = one(objects, "PersistentVolumeClaim")["metadata"]
+    assert claim["annotations"]["helm.sh/resource-policy"] == "keep"
+    volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim["name"] == "shop-cdfd"
+
+
+@pytest.mark.parametrize(
+    ("ledger", "delivery"),
+    [
+        ("none", "exactly_once"),
+        ("source", "exactly_once"),
+        ("s3://lake/ledger", "exactly_once"),
+        ("s3://lake/ledger", "at_least_once"),
+    ],
+)
+def test_ledger_that_both_pods_share_is_used(chart: Chart, ledger: str, delivery: str) -> None:
+    sink = CONFIG["sink"] | {"delivery": delivery}
+    objects = chart.objects(config=CONFIG | {"progress": {"ledger": ledger}, "sink": sink})
+    assert one(objects, "Deployment")["spec"]["replicas"] == 2
+    assert yaml.safe_load(configuration(objects))["progress"] == {"ledger": ledger}
 
 
 def test_the_service_and_the_selectors_find_the_daemon_only(chart: Chart) -> None:
@@ -125,12 +172,12 @@ def test_the_service_and_the_selectors_find_the_daemon_only(chart: Chart) -> Non
     ]
     for selector in selectors:
         assert selector.items() <= labels.items()
-        assert not selector.items() <= one(objects, "Pod")["metadata"]["labels"].items()
+        assert not selector.items() <= one(objects, "Pod", READY)["metadata"]["labels"].items()
 
 
 def test_helm_test_asks_for_a_name_that_the_daemon_answers_to(chart: Chart) -> None:
     objects = chart.objects(service={"port": 80})
-    test = one(objects, "Pod")
+    test = one(objects, "Pod", READY)
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     (variable,) = test["spec"]["containers"][0]["env"]
     assert variable == {"name": "CDFD_HEALTH_URL", "value": "http://shop-cdfd:80/readyz"}
@@ -185,7 +232,9 @@ class TestSecuredServer:
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert daemon(objects)[name]["httpGet"]["scheme"] == "HTTPS"
             assert "scheme" not in daemon(chart.objects())[name]["httpGet"]
-        environment = {each["name"]: each["value"] for each in one(objects, "Pod")["spec"]["containers"][0]["env"]}
+        environment = {
+            each["name"]: each["value"] for each in one(objects, "Pod", READY)["spec"]["containers"][0]["env"]
+        }
         assert environment == {"CDFD_HEALTH_URL": "https://shop-cdfd:9464/readyz", "CDFD_HEALTH_CA": "none"}
 
     def test_a_probe_of_yours_keeps_its_form(self, chart: Chart) -> None:
@@ -433,6 +482,9 @@ def test_notes(chart: Chart, tmp_path: Path) -> None:
     assert 'WARNING: image.repository is "cdfd"' in notes()
     assert "WARNING" not in notes(image={"repository": "registry.example.com/cdfd"})
     assert "lost with the pod" in notes(persistence={"enabled": False})
+    assert "Positions are in the sink alone" in notes()
+    assert "Positions are in the sink alone" not in notes(config=CONFIG | {"progress": {"ledger": "s3://lake/ledger"}})
+    assert "There is no standby: all pods use one volume" in notes(persistence={"enabled": True})
     assert "maintenance is on" in notes(maintenance=True)
     assert "replicas is 0" in notes(replicas=0)
     assert "scrapes the daemon twice" in notes(podMonitor={"enabled": True}, serviceMonitor={"enabled": True})
@@ -480,13 +532,14 @@ def test_shards_are_the_pods_of_a_stateful_set(chart: Chart) -> None:
 
 def test_without_shards_there_is_one_pod_and_no_shard(chart: Chart) -> None:
     assert "env" not in daemon(chart.objects(shards=1))
-    assert "several pods stand by for each other" in chart.refused(replicas=2)
+    assert "several pods stand by for each other" in chart.refused(replicas=2, persistence={"enabled": True})
     assert "with shards, it is 1" in chart.refused(replicas=2, shards=2, **SHARED)
     assert "/shards" in chart.refused(shards=0)
 
 
 def test_shards_share_what_they_write(chart: Chart) -> None:
-    assert "ReadWriteMany" in chart.refused(shards=2)
+    assert "ReadWriteMany" in chart.refused(shards=2, persistence={"enabled": True})
+    assert not [each for each in chart.objects(shards=2) if each["kind"] == "PersistentVolumeClaim"]
     assert "all pods share" in chart.refused(shards=2, persistence={"enabled": False})
     chart.objects(shards=2, persistence={"existingClaim": "mine"})
     for ledger in ("s3://lake/ledger", "none", "source"):
@@ -526,7 +579,7 @@ def test_two_pods_stand_by_for_each_other_if_they_share_the_ledger(chart: Chart,
 @pytest.mark.parametrize(
     "values",
     [
-        {},
+        {"persistence": {"enabled": True}},
         {**ON_S3, "standby": False},
         {"persistence": {"enabled": False}},
         {"persistence": {"existingClaim": "mine"}},
@@ -550,7 +603,7 @@ def test_standby_is_what_you_say(chart: Chart) -> None:
     alone = chart.objects(**ON_S3, replicas=1)
     assert daemon(alone)["args"][-1] == "--standby", "an update hands over"
     assert not [each for each in alone if each["kind"] == "PodDisruptionBudget"]
-    assert "standby: all pods use one volume" in chart.refused(standby=True)
+    assert "standby: all pods use one volume" in chart.refused(standby=True, persistence={"enabled": True})
     spark = CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
     assert "does not support several pods" in chart.refused(config=spark, replicas=2, **SHARED)
 
