@@ -165,6 +165,9 @@ s3-server: $(MARK)  ## Tests of S3 with the other server, versitygw (needs Go)
 numpy: $(MARK)  ## Tests of the kernels with their counterparts in numpy
 	CDFD_TEST_SECOND=numpy $(PYTEST) tests/quick/unit tests/quick/contract tests/quick/trevni tests/standard/unit
 
+# These have all cases, too.
+coverage mutants producer s3-server numpy: export CDFD_TEST_CASES = all
+
 lock: $(MARK)  ## Pin what tests (uv.lock), the image (docker/requirements) and native/Cargo.lock have, after dependencies changed; UPGRADE=1: the newest
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
 	$(if $(CARGO),cargo update --manifest-path native/Cargo.toml $(if $(UPGRADE),,--workspace))

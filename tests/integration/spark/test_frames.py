@@ -74,39 +74,39 @@ def by_format(spark: SparkSession, table: str, **options: object) -> Bag:
 
 @pytest.mark.usefixtures("scans")
 class TestRows:
-    def test_those_of_all_other_readers(self, spark: SparkSession, orders: str) -> None:
+    def test_rows_equal_those_of_all_other_readers(self, spark: SparkSession, orders: str) -> None:
         for start, end in ((0, 3), (4, 11), (0, 11), (2, 2)):
             found = of_spark(cdfd.spark.changes(spark, orders, start, end, reader="spark"))
             assert found == by_format(spark, orders, startingVersion=start, endingVersion=end)
             assert found == bag(cdfd.changes(orders, start, end), [CHANGE_ORDINAL])
             assert found.total() > 0
 
-    def test_those_of_delta_spark(self, spark: SparkSession, orders: str) -> None:
+    def test_rows_equal_those_of_delta_spark(self, spark: SparkSession, orders: str) -> None:
         """Where it answers: between two changes of the schema."""
         feed = spark.read.format("delta").option("readChangeFeed", "true")
         wanted = of_spark(feed.option("startingVersion", 8).option("endingVersion", 9).load(orders))
         assert of_spark(cdfd.spark.changes(spark, orders, 8, 9, reader="spark")) == wanted
 
-    def test_of_files_with_ordinals(self, spark: SparkSession, orders: str) -> None:
+    def test_rows_of_file_actions_have_the_ordinals_of_cdfd(self, spark: SparkSession, orders: str) -> None:
         """Deletion vectors of one side, of both, and their differences; the same file in several versions."""
         found = cdfd.spark.changes(spark, orders, 0, options={"changes": "files"}, ordinals=True, reader="spark")
         assert of_spark(found) == bag(cdfd.changes(orders, 0, changes="files"))
         assert {row[0] for row in found.select("_change_type").collect()} == {"insert", "delete"}
 
-    def test_a_snapshot(self, spark: SparkSession, orders: str) -> None:
+    def test_snapshot_rows_equal_those_of_cdfd(self, spark: SparkSession, orders: str) -> None:
         for version in (3, 8, 11):
             found = cdfd.spark.snapshot(spark, orders, version, ordinals=True, reader="spark")
             assert of_spark(found) == bag(cdfd.snapshot(orders, version))
 
     @pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu"])
-    def test_in_another_time_zone(self, spark: SparkSession, orders: str, zone: str) -> None:
+    def test_time_zone_of_the_session_moves_no_instant(self, spark: SparkSession, orders: str, zone: str) -> None:
         """Of the session: partition values and commit times are instants."""
         wanted = bag(cdfd.changes(orders), [CHANGE_ORDINAL])
         with settings(spark, {"spark.sql.session.timeZone": zone}):
             frame = cdfd.spark.changes(spark, orders, 0, reader="spark")
             assert bag([utc(batch) for batch in frame.toArrow().to_batches()]) == wanted
 
-    def test_since_a_time_of_the_session(self, spark: SparkSession, orders: str) -> None:
+    def test_bounds_are_times_of_the_session(self, spark: SparkSession, orders: str) -> None:
         at = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}[9]
         local = at.astimezone(ZoneInfo("Asia/Kathmandu")).replace(tzinfo=None).isoformat(" ")
         with settings(spark, {"spark.sql.session.timeZone": "Asia/Kathmandu"}):
@@ -114,13 +114,13 @@ class TestRows:
             frame = cdfd.spark.changes(spark, orders, options=bounds)
             assert {row[0] for row in frame.select("_commit_version").collect()} == {9}
 
-    def test_columns_by_other_names(self, spark: SparkSession, orders: str) -> None:
+    def test_columns_have_the_names_that_options_give(self, spark: SparkSession, orders: str) -> None:
         options = {"columns": "text as name, day, id"}
         found = cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
         assert found.columns == ["name", "day", "id", "_change_type", "_commit_version", "_commit_timestamp"]
         assert of_spark(found) == by_format(spark, orders, startingVersion=0, **options)
 
-    def test_no_column_of_a_file(self, spark: SparkSession, orders: str) -> None:
+    def test_rows_are_counted_without_a_column_of_a_file(self, spark: SparkSession, orders: str) -> None:
         """Rows have to be counted all the same."""
         for columns in ("_commit_version", "day, _change_type"):
             found = cdfd.spark.changes(spark, orders, 0, options={"columns": columns}, reader="spark")
@@ -141,7 +141,9 @@ def is_by_spark(frame: DataFrame) -> bool:
 
 
 class TestQueries:
-    def test_read_what_they_need(self, spark: SparkSession, orders: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_query_reads_the_columns_that_it_needs(
+        self, spark: SparkSession, orders: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         frame = cdfd.spark.changes(spark, orders, 0, 11)
         frame.where("id = 14 AND _change_type = 'insert'").select("id").explain()
         plan = capsys.readouterr().out
@@ -154,7 +156,7 @@ class TestQueries:
 class TestReader:
     """Which reader reads."""
 
-    def test_few_files(self, spark: SparkSession, orders: str) -> None:
+    def test_few_files_are_read_by_spark(self, spark: SparkSession, orders: str) -> None:
         assert is_by_spark(cdfd.spark.changes(spark, orders, 0))
 
     @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ class TestReader:
             {"ignoreMissingFiles": True},
         ],
     )
-    def test_rows_that_are_not_those_of_files(
+    def test_options_that_derive_rows_are_read_by_cdfd(
         self, spark: SparkSession, orders: str, options: dict[str, object]
     ) -> None:
         frame = cdfd.spark.changes(spark, orders, 0, options=options)
@@ -179,6 +181,6 @@ class TestReader:
         with pytest.raises(UnsupportedError, match="Spark's reader cannot read the rows"):
             cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
 
-    def test_unknown(self, spark: SparkSession, orders: str) -> None:
+    def test_unknown_reader_is_refused(self, spark: SparkSession, orders: str) -> None:
         with pytest.raises(ConfigError, match="reader"):
             cdfd.spark.changes(spark, orders, reader="flink")  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def test_every_change_once_whenever_it_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sink", [{"partition_by": ["_change_type"], "compression": "zstd"}, {"file_size": "1KB"}])
-def test_layouts(tmp_path: Path, sink: dict[str, object]) -> None:
+def test_target_of_each_layout_has_every_change_once(tmp_path: Path, sink: dict[str, object]) -> None:
     run(write(tmp_path, 10, Random(1)))
     config = configure(tmp_path, **sink)
     assert "the target will be created" in cdfd("check", "-c", config).out

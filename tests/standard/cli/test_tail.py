@@ -54,17 +54,19 @@ class TestTail:
             5,
         ),
     )
-    def test_ranges(self, orders: str, options: list[str], expected: list[tuple[int, str, int]]) -> None:
+    def test_bounds_choose_the_rows(
+        self, orders: str, options: list[str], expected: list[tuple[int, str, int]]
+    ) -> None:
         ended = cdfd("tail", orders, *options)
         assert (ended.code, ended.err) == (0, "")
         assert sorted(brief(ended)) == sorted(expected)
         assert [row[0] for row in brief(ended)] == sorted(row[0] for row in expected)
 
-    def test_columns(self, orders: str) -> None:
+    def test_columns_are_chosen_in_any_case(self, orders: str) -> None:
         ended = cdfd("tail", orders, "--from", "0", "--until", "1", "--columns", "V")
         assert list(json.loads(ended.lines()[0]))[:2] == ["v", "_change_type"]
 
-    def test_debezium(self, orders: str) -> None:
+    def test_debezium_events_have_both_images(self, orders: str) -> None:
         ended = cdfd("tail", orders, "--from", "0", "--until", "now", "--format", "debezium")
         assert ended.code == 0
         events = [json.loads(line) for line in ended.lines()]
@@ -127,7 +129,7 @@ class TestTail:
             ended = tail.end(signal.SIGTERM)
         assert ended == Ended(0, "", "")
 
-    def test_interrupted(self, orders: str) -> None:
+    def test_interrupt_ends_it_with_130(self, orders: str) -> None:
         with started("tail", orders, "--from", "5") as tail:
             tail.line()
             assert tail.end(signal.SIGINT) == Ended(130, "", "")
@@ -141,7 +143,7 @@ class TestTail:
                 assert [json.loads(tail.line())["id"] for _ in ALL] == [row[2] for row in ALL]
                 assert tail.end(how).code == code
 
-    def test_a_place_that_is_no_table(self, writer: TableWriter, tmp_path: Path) -> None:
+    def test_place_that_is_not_a_table_is_waited_for(self, writer: TableWriter, tmp_path: Path) -> None:
         """The place may become a table, so the command waits. It logs the reason, in case the user named a wrong place."""
         (tmp_path / "files").mkdir()
         (tmp_path / "files" / "a.parquet").touch()
@@ -211,7 +213,7 @@ class TestTail:
             4,
         ),
     )
-    def test_what_cannot_be(self, orders: str, options: list[str], code: int, told: str) -> None:
+    def test_impossible_options_are_an_error(self, orders: str, options: list[str], code: int, told: str) -> None:
         until = [] if "--until" in options else ["--until", "now"]
         assert told in one_line(cdfd("tail", orders, *options, *until), code)
 
@@ -223,7 +225,7 @@ class TestTail:
             done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=WITHIN)
             assert told in one_line(Ended(done.returncode, done.stdout, done.stderr), 1)
 
-    def test_no_table(self, tmp_path: Path) -> None:
+    def test_folder_without_a_log_is_an_error(self, tmp_path: Path) -> None:
         told = one_line(cdfd("tail", tmp_path, "--until", "now"), 1)
         assert f"not a Delta table: it has no log (table {tmp_path})" in told
         assert "Expected files such as _delta_log/00000000000000000000.json" in told

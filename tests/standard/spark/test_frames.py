@@ -30,12 +30,12 @@ def test_settings_of_spark_say_where_its_keys_of_a_bucket_are(spark: SparkSessio
 
 
 class TestQueries:
-    def test_know_the_size(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_frame_tells_spark_its_size(self, spark: SparkSession, tmp_path: Path) -> None:
         """Spark broadcasts what is small."""
         plan = cdfd.spark.changes(spark, numbers(spark, tmp_path))._jdf.queryExecution().optimizedPlan()
         assert 0 < int(str(plan.stats().sizeInBytes())) < 10 << 20
 
-    def test_read_the_versions_of_then(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_frame_reads_the_versions_that_it_was_made_of(self, spark: SparkSession, tmp_path: Path) -> None:
         table = numbers(spark, tmp_path)
         for reader in ("spark", "cdfd"):
             before = cdfd.spark.changes(spark, table, reader=reader)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class TestQueries:
             assert cdfd.spark.changes(spark, table).count() == count + 3
 
 
-def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_2000_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(2000)]
     write_deltalake(tmp_path / "wide", pa.table({name: [number, None] for number, name in enumerate(names)}))
     frame = cdfd.spark.changes(spark, tmp_path / "wide", reader="spark")
@@ -56,13 +56,17 @@ def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
 class TestReader:
     """Which reader reads."""
 
-    def test_many_small_files(self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_small_files_are_read_by_cdfd(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         table = numbers(spark, tmp_path)
         assert is_by_spark(cdfd.spark.changes(spark, table))
         monkeypatch.setattr(groups, "FEW_FILES", 1)
         assert not is_by_spark(cdfd.spark.changes(spark, table))
 
-    def test_columns_by_id(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_columns_by_id_are_read_by_spark_if_the_session_finds_them(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
         """Spark finds columns by id only if the session says so."""
         table = f"{tmp_path}/by-id"
         spark.sql(
@@ -77,7 +81,7 @@ class TestReader:
             assert is_by_spark(frame)
             assert [row[:2] for row in frame.collect()] == [(1, 2)]
 
-    def test_names_that_spark_hides(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_files_with_names_that_spark_hides_are_read_by_cdfd(self, spark: SparkSession, tmp_path: Path) -> None:
         """Spark reads no file whose name begins with `_` or `.`, and says nothing."""
         folder = tmp_path / "hidden"
         write_deltalake(folder, pa.table({"id": [1, 2]}))
@@ -91,7 +95,7 @@ class TestReader:
 
 
 class TestFiles:
-    def test_that_are_gone(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_missing_file_is_an_error(self, spark: SparkSession, tmp_path: Path) -> None:
         table = numbers(spark, tmp_path)
         gone = next(Path(table).glob("*.parquet"))
         gone.unlink()
@@ -100,7 +104,7 @@ class TestFiles:
         assert caught.value.path == gone.name
         assert caught.value.version is not None
 
-    def test_that_lead_out_of_the_table(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_link_out_of_the_table_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         """Spark would follow the link."""
         table = numbers(spark, tmp_path)
         file = next(Path(table).glob("*.parquet"))
@@ -110,7 +114,7 @@ class TestFiles:
             cdfd.spark.changes(spark, table)
         assert cdfd.spark.changes(spark, table, options={"allowedRoots": str(tmp_path)}).count() == 20
 
-    def test_whatever_the_session_skips(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_damaged_file_fails_although_the_session_skips_those(self, spark: SparkSession, tmp_path: Path) -> None:
         """A session that skips damaged files must not lose rows silently."""
         table = numbers(spark, tmp_path)
         file = next(Path(table).glob("*.parquet"))

@@ -45,7 +45,7 @@ def read_rows(data: bytes) -> pa.Table:
 
 
 @pytest.mark.parametrize("codec", sample(["null", "snappy", "deflate", "bzip2"], 1))
-def test_a_file_that_ends_at_any_byte(codec: str) -> None:
+def test_file_that_ends_at_any_byte_is_an_error(codec: str) -> None:
     data = small(codec)
     read(data)
     for end in range(len(data)):
@@ -54,7 +54,7 @@ def test_a_file_that_ends_at_any_byte(codec: str) -> None:
 
 
 @pytest.mark.parametrize(("codec", "checksum"), [("null", "null"), ("null", "crc32"), ("snappy", "crc32")])
-def test_any_flipped_bit(codec: str, checksum: str) -> None:
+def test_flipped_bit_is_an_error_or_changes_no_row(codec: str, checksum: str) -> None:
     """The checksum finds a flipped bit in a block. In a header, another value may be a valid one: a column has another name."""
     data = small(codec, checksum)
     expected = read(data)
@@ -303,7 +303,7 @@ def _with_codec(file: bytes, codec: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", sample(["run of lengths", "columns", "blocks", "text", "deflate", "snappy"], 2))
-def test_bombs(kind: str) -> None:
+def test_bomb_is_an_error_in_bounded_memory(kind: str) -> None:
     data, what = bomb(kind)
     error, grown = peak(data)
     assert error != "read"

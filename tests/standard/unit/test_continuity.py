@@ -347,7 +347,7 @@ SAMPLE = sample(REPLACED, 4)
     "reader", [from_zero, from_within, from_snapshot, of_range], ids=lambda reader: reader.__name__
 )
 @pytest.mark.parametrize("make", sample(STORES, 1))
-async def test_at_every_moment(
+async def test_reader_of_a_replaced_table_gives_one_history(
     make: Callable[[Path], Store], reader: Reader, swap: Swap, other: str, tmp_path: Path
 ) -> None:
     old = await history(VERSIONS)
@@ -374,7 +374,9 @@ def rows_of(place: MemoryPlace) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("other", sample(OTHERS, 4))
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 @pytest.mark.parametrize("make", sample(STORES, 1))
-async def test_a_daemon_that_resumes(make: Callable[[Path], Store], start: str, other: str, tmp_path: Path) -> None:
+async def test_daemon_of_a_replaced_table_delivers_one_history(
+    make: Callable[[Path], Store], start: str, other: str, tmp_path: Path
+) -> None:
     """Its table is replaced while it is down, or at any moment after that. All delivered rows are of one table."""
 
     old = await history(VERSIONS)

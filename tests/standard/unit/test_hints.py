@@ -189,7 +189,7 @@ BESIDE: Mapping[str, Spoil] = {
 
 
 @pytest.mark.parametrize("name", sample(BESIDE, 4))
-def test_a_file_beside_the_log_that_is_wrong(name: str, table: Path, expected: Read) -> None:
+def test_wrong_file_beside_the_log_changes_no_row(name: str, table: Path, expected: Read) -> None:
     BESIDE[name](table)
     assert read(table) == expected
 
@@ -292,7 +292,7 @@ LIES: Mapping[str, Callable[[str, Fields], None]] = {
 
 
 @pytest.mark.parametrize("name", sample(LIES, 5))
-def test_an_action_that_says_what_is_wrong(name: str, table: Path, expected: Read) -> None:
+def test_wrong_fields_of_actions_change_no_row(name: str, table: Path, expected: Read) -> None:
     said(table, LIES[name])
     assert read(table) == expected
 

@@ -239,7 +239,7 @@ def test_what_is_much_in_few_bytes_is_read_in_parts(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("codec", sample(["zstd", "none", "snappy", "gzip", "brotli", "lz4"], 1))
-def test_small_files_that_are_joined(codec: str, tmp_path: Path) -> None:
+def test_coalesced_files_are_read_in_parts(codec: str, tmp_path: Path) -> None:
     """Together they have more than the process may, whether the kernel knows their codec or not."""
     size = 128 << 10
     table(tmp_path / "t", repeated(8_000, size, compression=codec), "string", copies=5)

@@ -308,7 +308,7 @@ class Source:
 
 
 @pytest.mark.parametrize("seed", sample(range(12), 3))
-async def test_random_changes(tmp_path: Path, seed: int) -> None:
+async def test_mirror_equals_its_source_after_random_changes(tmp_path: Path, seed: int) -> None:
     source = Source(seed, unique=seed % 2 == 0)
     options: dict[str, Any] = {
         "change_feed": seed % 3 == 0,

@@ -200,7 +200,7 @@ def test_the_entries_themselves_are_read() -> None:
     sample([place for place in places(ENTRIES) if len(place) > 2], 16),
     ids=lambda w: ".".join(map(str, w)),
 )
-def test_a_value_of_another_kind(where: Place) -> None:
+def test_value_of_another_type_gives_rows_or_an_error_with_its_place(where: Place) -> None:
     wrong = []
     for value in VALUES:
         error = refused(mutated(where, value))

@@ -135,7 +135,7 @@ def test_the_checkpoint_itself_is_read() -> None:
 
 
 @pytest.mark.parametrize("where", sample(places(TABLE), 8), ids=".".join)
-def test_a_column_of_another_kind(where: Place) -> None:
+def test_column_of_another_type_gives_rows_or_an_error_with_its_place(where: Place) -> None:
     wrong = []
     number = TABLE.schema.get_field_index(where[0])
     for found in values(len(TABLE)):

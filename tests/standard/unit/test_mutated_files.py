@@ -133,7 +133,7 @@ VALUES: list[Any] = [
     "name", sample(["storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"], 2)
 )
 @pytest.mark.parametrize("kind", ["u", "i", "p"])
-async def test_deletion_vectors(name: str, kind: str, tmp_path: Path) -> None:
+async def test_wrong_deletion_vector_gives_rows_or_an_error(name: str, kind: str, tmp_path: Path) -> None:
     writer = TableWriter(LocalStorage(tmp_path, sync=False), SCHEMA)
     await writer.create()
     await writer.insert(rows(1, 2, 3))
