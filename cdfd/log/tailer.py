@@ -99,6 +99,8 @@ class Tailer:
                         logger.warning("%s; waiting for the table to appear", problem, extra={"table": storage.uri})
             else:
                 self.backoff = self.backoff.reset()
+                if waited:
+                    self.watch.arrived()
                 return waited
             await self._wait()
 

@@ -10,6 +10,7 @@ from cdfd.errors import NotFoundError
 from cdfd.log.log import DeltaLog
 from cdfd.log.pace import Pace, PollBudget
 from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
 from cdfd.log.watch import PollWatch, SharedTip, SharedWatch
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat
@@ -182,6 +183,31 @@ def test_a_process_that_starts_again_knows_the_rhythm_by_the_log() -> None:
             assert polls <= polls_of_new
 
     asyncio.run(scenario())
+
+
+def test_all_readers_learn_that_the_table_has_appeared() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store, tip = Store("s3://bucket/t"), SharedTip(clock)
+        opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+        with opened.tailer(clock, POLL, MOST, tip=tip) as one, opened.tailer(clock, POLL, MOST, tip=tip) as two:
+            begun = []
+
+            async def begin(tailer: Tailer) -> None:
+                await tailer.wait_for_table()
+                begun.append(tailer)
+                await tailer.watch.wait(1000)  # it is at the tip, and polls for what follows
+
+            reading = [asyncio.create_task(begin(each)) for each in (one, two)]
+            await pass_time(clock, 5)
+            await table(store, 1, clock)
+            await pass_time(clock, 5 * MOST)
+            assert len(begun) == 2
+            for each in reading:
+                each.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN))
 
 
 def test_news_reach_a_reader_that_does_not_wait_yet() -> None:
