@@ -65,7 +65,7 @@ REASONS = {
         "ALTER TABLE orders SET TBLPROPERTIES",
     ): "a statement of Spark; tests/quick/unit/test_discovery.py reads the property",
     (
-        "many-tables",
+        "shards",
         "cdfd run -c shop.yaml --shard 0/3",
     ): "needs several processes: tests/integration/kafka/test_shards.py runs them",
     ("architecture", "  cli, demo"): "a drawing",

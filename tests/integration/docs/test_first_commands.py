@@ -12,6 +12,7 @@ CONTINUES = {
     "backfill": "](tutorial.md)",
     "formats": "](tutorial.md)",
     "positions": "](tutorial.md)",
+    "shards": "](many-tables.md)",
 }
 """Pages that continue another one: its table, its configuration, its broker."""
 NEEDS = {

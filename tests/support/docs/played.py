@@ -7,7 +7,7 @@ CONTROLS = ("controls",)
 ALONE = ("recovery", "delta-sink")
 """Pages that change the table of the demo: each has its own."""
 TREVNI = ("trevni",)
-MANY = ("many-tables",)
+MANY = ("many-tables", "shards")
 SIZING = ("sizing",)
 FIVE_MINUTES = ("tutorial", "backfill", "positions", "formats")
 S3 = ("s3",)
