@@ -1,7 +1,7 @@
 """Which pages are played, by which test. `test_blocks.py` looks for blocks that no test runs."""
 
 FRONT = ("README",)
-DEMO = ("install", "tail", "configuration", "python", "refine", "shape", "daemon", "status")
+DEMO = ("install", "tail", "configuration", "python", "refine", "shape", "daemon", "status", "vacuum")
 """Pages on the table of the demo."""
 CONTROLS = ("controls",)
 ALONE = ("recovery", "delta-sink")
