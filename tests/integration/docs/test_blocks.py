@@ -77,10 +77,14 @@ REASONS = {
     ("status", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
-    ("spark", "python3 -m venv environment"): "run by tests/overnight/cluster/test_page.py",
-    ("spark", "PYTHONPATH=cdfd.zip spark-submit"): "run by tests/overnight/cluster/test_page.py, on a cluster",
-    ("spark", "+----------------+-----+"): "the output of that command",
-    ("spark", "spark-submit --packages org.apache.hadoop:hadoop-aws:"): "tests/cluster compares it with what it runs",
+    ("spark-cluster", "$ cat job.py"): "run by tests/overnight/cluster/test_page.py",
+    ("spark-cluster", "python3 -m venv environment"): "run by tests/overnight/cluster/test_page.py",
+    ("spark-cluster", "PYTHONPATH=cdfd.zip spark-submit"): "run by tests/overnight/cluster/test_page.py, on a cluster",
+    ("spark-cluster", "+----------------+-----+"): "the output of that command",
+    (
+        "spark-cluster",
+        "spark-submit --packages org.apache.hadoop:hadoop-aws:",
+    ): "tests/cluster compares it with what it runs",
     (
         "spark-recipes",
         "spark-submit deliver.py --uri",

@@ -19,6 +19,7 @@ NEEDS = {
     "s3": "AWS_ENDPOINT_URL",
     "kubernetes": "Helm",
     "spark": "PySpark",
+    "spark-source": "PySpark",
     "spark-kafka": "PySpark",
     "spark-topics": "PySpark",
     "extending": "your package",

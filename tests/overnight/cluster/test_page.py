@@ -1,4 +1,4 @@
-"""The first section of Spark's page: its commands run, on a cluster where they need one."""
+"""The page of Spark on a cluster: its commands run, on a cluster where they need one."""
 
 from __future__ import annotations
 
@@ -20,22 +20,18 @@ from tests.support.kafka.pipeline import do
 from tests.support.lake import SCHEMA, rows
 from tests.support.spark.installation import S3A
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[3] / "docs" / "spark-cluster.md"
 WITHIN = 240.0  # seconds until a command counts as stuck; nothing waits for it otherwise
 
 
 def section() -> str:
-    return PAGE.read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+    return PAGE.read_text().partition("\n## ")[0]
 
 
 def shown() -> dict[str, str]:
-    """The blocks of the section."""
+    """The blocks before the first section."""
     job, pack, submit, output = ("\n".join(lines) for _, _, lines in blocks(section().splitlines()))
     return {"job": job.partition("\n")[2], "pack": pack, "submit": submit, "output": output}
-
-
-def test_the_page_begins_with_it() -> None:
-    assert re.findall(r"^## (.*)", PAGE.read_text(), re.MULTILINE)[0] == "On a cluster"
 
 
 def test_the_options_are_those_of_the_tests() -> None:

@@ -83,7 +83,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             (f"{SNAPSHOT} the driver lists: the driver's Python", "plan a first snapshot of 1 M files"),
             (
                 f"{SNAPSHOT} executors list: the driver's Python",
-                "the same if [executors list the files](spark.md#large-snapshots)",
+                "the same if [executors list the files](spark-source.md#large-snapshots)",
             ),
         ),
     ),

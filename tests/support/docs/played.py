@@ -12,6 +12,6 @@ SIZING = ("sizing",)
 FIVE_MINUTES = ("tutorial", "backfill", "positions", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
-SHELL = ("spark", "spark-kafka", "spark-topics")
+SHELL = ("spark", "spark-source", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
 PLAYED = (*FRONT, *DEMO, *ALONE, *TREVNI, *CONTROLS, *MANY, *SIZING, *FIVE_MINUTES, *S3, *CHART, *SHELL)
