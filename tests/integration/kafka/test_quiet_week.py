@@ -7,8 +7,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ import pytest
 
 from cdfd.demo.writer import TableWriter
 from tests.support.axes import under_test
+from tests.support.chaos.pair import Pair
 from tests.support.helm.alarm import QUIET_SECONDS, Tape, firing
 from tests.support.helm.fixtures import needs_tools, promtool
 from tests.support.kafka.broker import Broker
@@ -270,3 +272,53 @@ def test_nothing_of_a_week_wakes_a_person(week: Week, promtool: Path, tmp_path: 
     alerts = firing(promtool, tmp_path, watch.tape)
     assert {name for _, name in alerts} == {"CdfdDown"}
     assert min(second for second, _ in alerts) > end
+
+
+def scrape(port: int) -> str | None:
+    """The metrics of a process; None if it does not run."""
+    try:
+        return get(port, "/metrics")[1]
+    except urllib.error.URLError:
+        return None
+
+
+def test_election_and_hand_over_wake_no_person(pipeline: Pipeline, promtool: Path, tmp_path: Path) -> None:
+    """Two processes stand by for each other. One is killed and comes back, and another one hands over: no error, and no alert."""
+    ports, configs, table = free_ports(2), [], pipeline.table()
+    for port in ports:
+        pipeline.configure(http={"listen": f"127.0.0.1:{port}"})
+        configs.append(pipeline.config.rename(tmp_path / f"{port}.yaml"))
+    tape, ends = Tape(), threading.Event()
+    lock = threading.Lock()
+
+    def look(seconds: int = 1) -> None:
+        scrapes = {str(port): scrape(port) for port in ports}
+        with lock:
+            tape.add(scrapes, seconds)
+
+    def watch() -> None:
+        while not ends.wait(1.0):
+            look()
+
+    watching = threading.Thread(target=watch, name="watch")
+    count = 0
+    with ExitStack() as stack:
+        pair = Pair((configs[0], configs[1]), stack)
+        watching.start()
+        stack.callback(watching.join)
+        stack.callback(ends.set)
+        for kind in ("kill", "stop"):
+            do(table.insert(rows(count := count + 1)))
+            pair.strike(kind, Random(1))
+            do(table.insert(rows(count := count + 1)))
+            pipeline.read(count)
+            time.sleep(2.0)
+            look(QUIET_SECONDS)
+        ends.set()
+        watching.join()
+        pair.end()
+    assert pipeline.check() == count
+    assert len(pair.took) == 2
+    assert pair.errors == []
+    assert len([name for name in tape.series if name.startswith("cdfd_leader{")]) == 2
+    assert firing(promtool, tmp_path, tape) == []

@@ -28,9 +28,13 @@ class Tape:
     series: dict[str, list[str]] = field(default_factory=dict)
     seconds: int = 0
 
-    def add(self, scrape: str | None, seconds: int = 1) -> None:
-        """Add a scrape that stays as it is for so many seconds; None: the daemon did not answer."""
-        samples = {'up{job="cdfd", instance="a"}': "0" if scrape is None else "1"} | _samples(scrape or "")
+    def add(self, scrape: str | Mapping[str, str | None] | None, seconds: int = 1) -> None:
+        """Add a scrape that stays as it is for so many seconds; None: the daemon did not answer. Of several processes, one of each."""
+        scrapes = scrape if isinstance(scrape, Mapping) else {"a": scrape}
+        samples: dict[str, str] = {}
+        for instance, text in scrapes.items():
+            samples[f'up{{job="cdfd", instance="{instance}"}}'] = "0" if text is None else "1"
+            samples |= _samples(text or "", instance)
         for name in {*self.series, *samples}:
             values = self.series.setdefault(name, [f"_x{self.seconds}"] if self.seconds else [])
             value = samples.get(name, "_")
@@ -38,11 +42,11 @@ class Tape:
         self.seconds += seconds
 
 
-def _samples(scrape: str) -> dict[str, str]:
+def _samples(scrape: str, instance: str) -> dict[str, str]:
     wanted = set(re.findall(r"\bcdfd_\w+", ALERTS.read_text()))
     found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", scrape, re.MULTILINE)
     return {
-        f'{name}{{job="cdfd", instance="a"{", " if labels else ""}{labels}}}': f"{float(value):.15g}"
+        f'{name}{{job="cdfd", instance="{instance}"{", " if labels else ""}{labels}}}': f"{float(value):.15g}"
         for name, labels, value in found
         if name in wanted
     }
