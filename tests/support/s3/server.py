@@ -58,11 +58,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def moto(folder: Path) -> Iterator[Server]:
-    """moto's server: S3 in memory, as its authors understand AWS."""
+def moto(folder: Path, page: int = 1000) -> Iterator[Server]:
+    """moto's server: S3 in memory, as its authors understand AWS, with so many objects on a page of a listing."""
     port = free_port()
     command = [sys.executable, "-c", _MOTO, str(port)]
-    with run_server(command, port, folder / "moto.log", {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}) as server:
+    variables = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", "MOTO_S3_DEFAULT_MAX_KEYS": str(page)}
+    with run_server(command, port, folder / "moto.log", variables) as server:
         yield server
 
 
