@@ -65,14 +65,14 @@ class GlueCatalog:
 
     def store_options(self, location: str) -> Mapping[str, object]:
         """The options for S3, and Glue's own credentials where there are no others; see the port."""
-        given = {name.removeprefix("s3."): value for name, value in self._store.items()}
+        of_store = {name.removeprefix("s3."): value for name, value in self._store.items()}
         shared = ("access_key_id", "secret_access_key", "session_token", "profile", "region")
         own = (
             {}
-            if {"access_key_id", "profile"} & set(given)
+            if {"access_key_id", "profile"} & set(of_store)
             else {name: self._given[name] for name in shared if name in self._given}
         )
-        return own | given if location.lower().startswith(("s3:", "s3a:")) else {}
+        return own | of_store if location.lower().startswith(("s3:", "s3a:")) else {}
 
     async def load(self, name: str) -> CatalogTable:
         """A table; see the port."""
@@ -113,7 +113,7 @@ class GlueCatalog:
                 f"Glue has no table or database {name}", hint="Check the name, the region and the account"
             )
         hint = f"Allow {action} on it to cdfd's role" if code in _DENIED else "Check the region and the credentials"
-        what = code or self._options.redacted(f"{type(error).__name__}: {error}")
+        what = code or self._options.redact(f"{type(error).__name__}: {error}")
         transient = not code or code in _TRANSIENT
         return StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient)
 

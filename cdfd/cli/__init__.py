@@ -282,7 +282,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, traceback:
     """Print the traceback of an error. Its text may come from a table, so it is escaped. An unexpected one is a bug in cdfd."""
     from cdfd.runtime import logs
 
-    sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
+    sys.stderr.write(f"{logs.indent(logs.traceback_of(error))}\n")
 
 
 def main() -> None:

@@ -42,16 +42,13 @@ class Group(TyperGroup):
         """The command, with the global options."""
         command = super().get_command(ctx, cmd_name)
         if command is not None and not any(option.name in GlobalOptions.names for option in command.params):
-            own = (option for option in ctx.find_root().command.params if option.name in GlobalOptions.names)
-            command.params += [_again(option) for option in own]
+            for option in ctx.find_root().command.params:
+                if option.name in GlobalOptions.names:
+                    # After the command's name it overrides the one before the name.
+                    after = copy(option)
+                    after.default, after.expose_value, after.callback = None, False, GlobalOptions.set
+                    command.params.append(after)
         return command
-
-
-def _again(option: Any) -> Any:
-    """A copy of a global option for use after the command's name, where it overrides the one before the name."""
-    after = copy(option)
-    after.default, after.expose_value, after.callback = None, False, GlobalOptions.set
-    return after
 
 
 def write(text: str) -> None:

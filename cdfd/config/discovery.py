@@ -212,12 +212,14 @@ class Discovery(TableOptions, TablePattern):
         for override in self.overrides:
             if _matches_any(override.tables, steps):
                 overrides |= {name: getattr(override, name) for name in override.model_fields_set}
-        given = {name: value for name, value in overrides.items() if name != "tables" and value is not None}
-        name = given.pop("name", None) or self._fill(self.name, steps)
-        topic = given.pop("topic", None) or (self._fill(self.topic, steps) if self.topic else name)
+        overridden = {name: value for name, value in overrides.items() if name != "tables" and value is not None}
+        name = overridden.pop("name", None) or self._fill(self.name, steps)
+        topic = overridden.pop("topic", None) or (self._fill(self.topic, steps) if self.topic else name)
         common = {field: getattr(self, field) for field in Table.model_fields if field not in _OWN}
-        from_property = self.key is None and "key" not in given
-        fields = {"uri": uri, "name": name, "topic": topic, "key": () if from_property else self.key} | common | given
+        from_property = self.key is None and "key" not in overridden
+        fields = (
+            {"uri": uri, "name": name, "topic": topic, "key": () if from_property else self.key} | common | overridden
+        )
         needs_key = from_property and fields["refine"] == "key"
         try:
             # The key is known once the table's properties are read, and `refine: key` fits then.

@@ -65,7 +65,7 @@ def read(text: str) -> tuple[Node, list[Problem]]:
     spare = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
     marks = "".join(itertools.islice(spare, len(_BREAKING)))
     shield, unshield = str.maketrans(_BREAKING, marks), str.maketrans(marks, _BREAKING)
-    shielded = _REFERENCE.sub(lambda found: found[0].translate(shield), text)
+    shielded = _REFERENCE.sub(lambda match: match[0].translate(shield), text)
     composer = _Composer(_events(shielded), unshield)
     return composer.document(), composer.problems
 
@@ -90,7 +90,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     # Without the error's excerpt of the file, because that line may have a password.
     said = ", ".join(part for part in (error.context, error.problem) if part)
     said = said.replace("character '\\t'", "a tab")
-    said = re.sub(r"'([^']*)'", lambda found: found[0] if found[1][:1] == "<" or len(found[1]) < 2 else "a name", said)
+    said = re.sub(r"'([^']*)'", lambda match: match[0] if match[1][:1] == "<" or len(match[1]) < 2 else "a name", said)
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return Problem((), f"not YAML: {said}")

@@ -129,7 +129,7 @@ class _Resolver:
 
     def _expand(self, text: str, path: Path) -> str | None:
         before = len(self.resolved.problems)
-        expanded = _REFERENCE.sub(lambda found: self._resolve_reference(found, path), text)
+        expanded = _REFERENCE.sub(lambda match: self._resolve_reference(match, path), text)
         if len(self.resolved.problems) > before:
             # A unique placeholder, so that a missing variable causes no further problems.
             return f"unset{before}"

@@ -61,7 +61,8 @@ class OwnTopics:
             return None
         if topic.startswith(RESERVED):
             return f"the topic {quoted(topic)} is reserved: those of the daemon itself begin with {RESERVED}"
-        own, suffix = self._keys, self.dead_letter_suffix
+        own = {**self._others, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self._others
+        suffix = self.dead_letter_suffix
         if topic in own:
             return f"the topic {quoted(topic)} is the daemon's own, by {own[topic]}"
         if suffix is None:
@@ -93,7 +94,3 @@ class OwnTopics:
     def _others(self) -> Mapping[str, str]:
         """All but that of heartbeats, each with the key that asks for it."""
         return {**self.side, self.notifications: "controls.notifications"} if self.has_notifications else self.side
-
-    @property
-    def _keys(self) -> Mapping[str, str]:
-        return {**self._others, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self._others

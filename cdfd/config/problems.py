@@ -28,7 +28,7 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        place = f"{dotted(self.path)}: " if self.path else ""
+        place = f"{path_text(self.path)}: " if self.path else ""
         return f"{place}{self.what}" + (f" (line {self.line})" if self.line is not None else "")
 
 
@@ -70,7 +70,7 @@ def refuse(conflicts: Iterable[tuple[Path, str]]) -> None:
         raise Conflicts(*conflicts)
 
 
-def dotted(path: Path) -> str:
+def path_text(path: Path) -> str:
     """`("tables", 0, "uri")` -> `tables[0].uri`."""
     text = ""
     for step in path:
@@ -87,4 +87,4 @@ def quoted(text: str) -> str:
     """Text in quotes, on one line and of limited length."""
     if len(text) > _SHOWN_CHARACTERS:
         text = text[: _SHOWN_CHARACTERS - 1] + "…"
-    return '"' + "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text) + '"'
+    return f'"{one_line(text)}"'

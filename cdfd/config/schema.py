@@ -197,16 +197,14 @@ class _FileSchema(GenerateJsonSchema):
                 text = f"The path of a file with `{name}`."
                 properties[f"{name}_file"] = {"type": ["string", "null"], "description": text}
         always = [name for name in required if name not in _mounted()]
-        either = [_required_in_any_form(name) for name in required if name in _mounted()]
+        either = [
+            {"anyOf": [{"required": [name]}, {"required": [f"{name}_file"]}]} for name in required if name in _mounted()
+        ]
         document |= ({"required": always} if always else {}) | ({"allOf": either} if either else {})
         return document if section.words is None else {"anyOf": [_one_of(section.words.names()), document]}
 
 
 _mounted: Final = cache(file_settings)
-
-
-def _required_in_any_form(name: str) -> JsonSchemaValue:
-    return {"anyOf": [{"required": [name]}, {"required": [f"{name}_file"]}]}
 
 
 def _with_null(value: JsonSchemaValue) -> JsonSchemaValue:

@@ -91,17 +91,16 @@ class ColumnMask(Section):
     @model_validator(mode="after")
     def _check(self) -> ColumnMask:
         for name, method in (("value", "constant"), ("length", "truncate"), ("hmac_key", "hmac_sha256")):
-            given = getattr(self, name) is not None
-            if given != (self.method == method):
-                raise Conflicts(((name,), f"has no use with {self.method}" if given else f"required with {method}"))
+            is_set = getattr(self, name) is not None
+            if is_set != (self.method == method):
+                raise Conflicts(((name,), f"has no use with {self.method}" if is_set else f"required with {method}"))
         return self
 
     def mask(self, column: str) -> Mask:
         """The mask. Its key is read from its file."""
         from cdfd.config.shapes import mask_of
 
-        fields = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
-        return mask_of(column, fields)
+        return mask_of(column, self.set_fields())
 
 
 class RateLimits(Section):

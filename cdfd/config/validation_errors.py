@@ -78,20 +78,15 @@ def _messages(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
             yield (), _EXPECTED.get(kind, detail["msg"])
 
 
-def _at(data: Any, path: Path) -> Any:
-    """The value at a path of keys; None if there is none."""
-    for step in path:
-        data = data.get(step) if isinstance(data, dict) else None
-    return data
-
-
 class _Place:
     """A place in the document and in the models at once."""
 
     def __init__(self, loc: tuple[int | str, ...], resolved: Resolved, root: type[Section]) -> None:
         self._resolved = resolved
         self._path: Path = loc
-        sink = _at(resolved.data, loc[:2] if loc[:1] == ("sinks",) else ("sink",))
+        sink: Any = resolved.data
+        for step in loc[:2] if loc[:1] == ("sinks",) else ("sink",):
+            sink = sink.get(step) if isinstance(sink, dict) else None
         self._sections = _sections_at(root, loc, sink.get("kind") if isinstance(sink, dict) else None)
 
     def problem(self, below: Path, what: str) -> Problem:

@@ -180,7 +180,6 @@ def commit_info(fields: Json) -> CommitInfo:
         operation=_text_or_none(fields.get("operation")),
         # Values of other types than numbers and text are as good as absent, however deep they are nested.
         operation_metrics={name: str(value) for name, value in metrics.items() if isinstance(value, str | int | float)},
-        engine_info=_text_or_none(fields.get("engineInfo")),
         rows_preserved=None if preserved is None else str(preserved).lower() == "true",
     )
 

@@ -170,7 +170,6 @@ class CommitInfo:
     in_commit_timestamp: int | None = None
     operation: str | None = None
     operation_metrics: Mapping[str, str] = field(default_factory=lambda: NO_VALUES)
-    engine_info: str | None = None
     rows_preserved: bool | None = None
 
 

@@ -77,7 +77,7 @@ def parse(
             actions that contradict each other.
     """
     reader = Reader(version, with_stats)
-    for number, line in enumerate(lines(reader.counted(data), line_bytes), 1):
+    for number, line in enumerate(lines(reader.count_bytes(data), line_bytes), 1):
         reader.take(number, line)
     return reader.commit()
 
@@ -155,7 +155,7 @@ class Reader:
             ),
         }
 
-    def counted(self, data: bytes | Iterable[bytes]) -> bytes | Iterable[bytes]:
+    def count_bytes(self, data: bytes | Iterable[bytes]) -> bytes | Iterable[bytes]:
         """The bytes of the entry, whose number becomes the size of the commit."""
         if isinstance(data, bytes):
             self.size = len(data)

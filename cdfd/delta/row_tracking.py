@@ -54,7 +54,7 @@ def high_water_mark(domains: Mapping[str, DomainMetadata]) -> int:
     return mark
 
 
-def tracked(files: Sequence[tuple[Mapping[str, Any], int]], mark: int, version: int) -> list[Action]:
+def with_row_ids(files: Sequence[tuple[Mapping[str, Any], int]], mark: int, version: int) -> list[Action]:
     """The `add` actions of new files, with ids after `mark`, and the domain with the next one.
 
     Args:

@@ -98,7 +98,7 @@ async def _show(place: Place) -> None:
     _compare(sink, writer)
     milliseconds = sorted(sink.latencies)
     say(
-        f"From the writer's commit{synced(table)} to the delivery, synced to disk, {len(milliseconds)} commits: "
+        f"From the writer's commit{sync_note(table)} to the delivery, synced to disk, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
 
@@ -118,7 +118,7 @@ async def create_table(table: Table) -> TableWriter:
     return writer
 
 
-def synced(table: Table) -> str:
+def sync_note(table: Table) -> str:
     """The durability of the writer's commits, as text."""
     return "" if table.log.storage.remote else ", synced to disk,"
 

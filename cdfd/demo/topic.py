@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from cdfd.api import changes
-from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, create_table, place_of, say, steps, synced
+from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, create_table, place_of, say, steps, sync_note
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.log.table import Table
@@ -89,7 +89,7 @@ async def _show(servers: str, place: Place) -> None:
     _compare(reader, writer)
     milliseconds = sorted(reader.latencies[1:])
     say(
-        f"From the writer's commit{synced(table)} to a consumer that reads committed records, {len(milliseconds)} commits: "
+        f"From the writer's commit{sync_note(table)} to a consumer that reads committed records, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
 

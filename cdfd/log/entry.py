@@ -73,7 +73,7 @@ def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> 
         LogError: a line is too long; `line_bytes` as for `commit.parse`.
     """
     reader = Reader(0, with_stats=False)
-    for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
+    for _ in lines(reader.count_bytes(data), line_bytes) if not isinstance(data, bytes) else ():
         pass
     return len(data) if isinstance(data, bytes) else reader.size
 

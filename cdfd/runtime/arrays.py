@@ -93,7 +93,11 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
     if kinds == {bytes} and kind in (None, pa.binary(), pa.large_binary()):
         return _of_bytes(values, kind or pa.binary())
     if kind is not None and any(isinstance(value, pa.Scalar) for value in values):
-        return _of_scalars(values, kind)
+        if not pa.types.is_temporal(kind):
+            return _of_values([value.as_py() if isinstance(value, pa.Scalar) else value for value in values], kind)
+        whole = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        numbers = [value.value if isinstance(value, pa.Scalar) else value for value in values]
+        return _of_values(numbers, whole).view(kind)
     missing = [value is None for value in values]
     if kinds == {bool} and kind in (None, pa.bool_()):
         return _of_numpy(np.array([bool(value) for value in values]), np.array(missing))
@@ -107,13 +111,6 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
     if kind is not None and pa.types.is_map(kind):
         return _of_maps(values, kind)
     return pa.array(values, kind)  # noqa: TID251 # of other types, pyarrow alone can
-
-
-def _of_scalars(values: Sequence[Any], kind: pa.DataType) -> Any:
-    if not pa.types.is_temporal(kind):
-        return _of_values([value.as_py() if isinstance(value, pa.Scalar) else value for value in values], kind)
-    whole = pa.int32() if pa.types.is_date32(kind) else pa.int64()
-    return _of_values([value.value if isinstance(value, pa.Scalar) else value for value in values], whole).view(kind)
 
 
 def _of_structs(values: Sequence[Any], kind: pa.DataType) -> Any:

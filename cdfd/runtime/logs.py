@@ -122,7 +122,7 @@ def traceback_of(error: BaseException | None) -> str:
     return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
 
 
-def indented(lines: str) -> str:
+def indent(lines: str) -> str:
     """A traceback for people. It is indented, so that line ends in an error's text cannot forge other lines."""
     escaped = "\n".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n"))
     # Shortened first: the place of the cut may begin a line.
@@ -144,14 +144,14 @@ class _LoggedStream(io.TextIOBase):
         """Log the lines that are complete."""
         if getattr(self._lines, "busy", False):
             return self.stream.write(text)
-        *lines, self._lines.rest = (getattr(self._lines, "rest", "") + text).split("\n")
+        *lines, self._lines.pending = (getattr(self._lines, "pending", "") + text).split("\n")
         self._log(lines)
         return len(text)
 
     def flush(self) -> None:
         """Log the rest of a line, too."""
-        self._log([getattr(self._lines, "rest", "")])
-        self._lines.rest = ""
+        self._log([getattr(self._lines, "pending", "")])
+        self._lines.pending = ""
 
     def fileno(self) -> int:
         """That of the real one, for other processes."""
@@ -206,7 +206,7 @@ class TextFormatter(_Formatter):
         line = f"{iso(1000 * record.created)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
         if not record.exc_info:
             return line
-        return f"{line}\n    {indented(self.formatException(record.exc_info))}"
+        return f"{line}\n    {indent(self.formatException(record.exc_info))}"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

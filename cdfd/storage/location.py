@@ -77,17 +77,17 @@ def is_local(uri: str) -> bool:
 
 def open_file(uri: str, options: Options) -> Storage:
     """The store of a `file:` URI. Raises what `open_storage` does."""
-    rest = uri.partition(":")[2]
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
+    path = uri.partition(":")[2]
+    if path.startswith("//"):
+        host, slash, name = path[2:].partition("/")
         if host not in ("", "localhost"):
-            hint = f"Write file:///{host}/{path} for a local path"
+            hint = f"Write file:///{host}/{name} for a local path"
             raise ConfigError(f"a file URI names the host {host!r}", path=uri, hint=hint)
-        rest = slash + path
-    if not rest:
+        path = slash + name
+    if not path:
         raise ConfigError("a file URI names no path", path=uri, hint="Write file:///data/orders, with three slashes")
     try:
-        return LocalStorage(unquote_to_bytes(rest).decode())
+        return LocalStorage(unquote_to_bytes(path).decode())
     except UnicodeDecodeError as error:
         raise ConfigError("the escapes of a file URI are not UTF-8", path=uri) from error
 

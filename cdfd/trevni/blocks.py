@@ -101,7 +101,7 @@ def read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Block
 
 def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> BlockTable:
     cursor = Cursor(source, start, first=4)
-    count = cursor.fixed(4)
+    count = cursor.integer(4)
     if not 0 <= count <= cursor.remaining // DESCRIPTOR_BYTES:
         raise TrevniError(f"the column announces {count} blocks, which the file has no room for").at(offset=start)
     values: list[Value] | None = None
@@ -147,13 +147,13 @@ def _first_value(cursor: Cursor, kind: ValueType) -> Value:
         case ValueType.LONG:
             return cursor.long()
         case ValueType.FIXED32:
-            return cursor.fixed(4)
+            return cursor.integer(4)
         case ValueType.FIXED64:
-            return cursor.fixed(8)
+            return cursor.integer(8)
         case ValueType.STRING:
             return cursor.text()
         case ValueType.BYTES:
-            return cursor.sized()
+            return cursor.byte_string()
     width: Any = "<f4" if kind is ValueType.FLOAT else "<f8"
     return float(np.frombuffer(cursor.take(4 if kind is ValueType.FLOAT else 8), width)[0])
 

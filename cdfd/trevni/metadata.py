@@ -102,10 +102,10 @@ def read(source: Source) -> FileMetadata:
     """
     cursor = Cursor(source)
     version = _version(cursor)
-    rows = cursor.fixed(8)
+    rows = cursor.integer(8)
     if rows < 0:
         raise TrevniError(f"the number of rows is negative: {rows}").at(offset=4)
-    at, count = cursor.position, cursor.fixed(4)
+    at, count = cursor.position, cursor.integer(4)
     # A column has at least a byte of metadata, and its start.
     if not 0 <= count <= cursor.remaining // 9:
         raise TrevniError(f"the header announces {count} columns, which the file has no room for").at(offset=at)
@@ -116,7 +116,7 @@ def read(source: Source) -> FileMetadata:
         at = cursor.position
         column = _column(_properties(cursor), codec, checksum, columns, at)
         columns[column.name] = column
-    starts = tuple(cursor.fixed(8) for _ in range(count))
+    starts = tuple(cursor.integer(8) for _ in range(count))
     for column, start in zip(columns.values(), starts, strict=True):
         if not cursor.position <= start <= source.size - 4:
             what = f"the column begins at byte {start}, outside of the file's data"
@@ -142,7 +142,7 @@ def _properties(cursor: Cursor) -> dict[str, bytes]:
     properties: dict[str, bytes] = {}
     for _ in range(count):
         key = cursor.text()
-        properties[key] = cursor.sized()
+        properties[key] = cursor.byte_string()
     return properties
 
 

@@ -96,7 +96,7 @@ class Cursor:
         self._at += count
         return data
 
-    def fixed(self, size: int) -> int:
+    def integer(self, size: int) -> int:
         """A signed number of so many bytes."""
         return int.from_bytes(self.take(size), "little", signed=True)
 
@@ -122,7 +122,7 @@ class Cursor:
             raise TrevniError(f"a number has more than {32 if most == 5 else 64} bits").at(offset=start)
         return (number >> 1) ^ -(number & 1)
 
-    def sized(self) -> bytes:
+    def byte_string(self) -> bytes:
         """Bytes after their number.
 
         Raises:
@@ -138,11 +138,11 @@ class Cursor:
         """UTF-8 text after its length.
 
         Raises:
-            TrevniError: as `sized`, or the bytes are not UTF-8.
+            TrevniError: as `byte_string`, or the bytes are not UTF-8.
         """
         start = self.position
         try:
-            return self.sized().decode()
+            return self.byte_string().decode()
         except UnicodeDecodeError:
             raise TrevniError("text is not UTF-8").at(offset=start) from None
 

@@ -200,13 +200,13 @@ class UnityClient:
         error = error.get("error", error) if isinstance(error, dict) else {}
         error = error if isinstance(error, dict) else {}
         kind, message = error.get("type", error.get("error_code")), error.get("message")
-        shown = one_line(self._tokens.redacted(message), 300) if isinstance(message, str) else ""
+        shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
         return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
 
     def _unreachable(self, failure: Exception, request: str) -> StorageError:
         reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
         return StorageError(
-            f"the catalog cannot be reached: {one_line(self._tokens.redacted(reason), 300)}; the request was {self._with_host(request)}",
+            f"the catalog cannot be reached: {one_line(self._tokens.redact(reason), 300)}; the request was {self._with_host(request)}",
             hint="Check its address and the network. Versions that it has ratified already are delivered",
             retriable=True,
         )

@@ -76,7 +76,7 @@ class Tokens:
         self._token = None
         return (self._options.client_id or self._options.token_file) is not None
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """A text from elsewhere, with all secrets masked."""
         for secret in (self._token, self._options.token, self._options.client_secret):
             if secret:

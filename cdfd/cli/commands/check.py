@@ -95,7 +95,7 @@ def run(path: Path, *, as_json: bool = False, shard: Shard | None = None, sink: 
     if as_json:
         document = {"tables": [each.document() for each in reports], "refused": problems, **states}
         return json_of(document, indent=2) + "\n", code
-    text = aligned([COLUMNS, *(each.row() for each in reports)])
+    text = align_columns([COLUMNS, *(each.row() for each in reports)])
     text += "".join(f"not delivered: {one_line(problem)}\n" for problem in problems)
     lines = [f"{name.replace('_', ' ')}  {one_line(state)}\n" for name, state in states.items() if state is not None]
     return text + "\n" * bool(lines) + "".join(lines), code
@@ -209,7 +209,7 @@ def _unwritable(ledger: str) -> StorageError | None:
     )
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as aligned lines. Cells are escaped, because they may contain text from a table or a broker."""
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]

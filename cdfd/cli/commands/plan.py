@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cdfd.cli.commands.check import aligned
+from cdfd.cli.commands.check import align_columns
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import discover_tables
@@ -147,7 +147,7 @@ _NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
 
 def _lines(needs: Needs, setup: Setup) -> Iterator[str]:
     total = needs.total
-    yield aligned([COLUMNS, *map(_row, needs.tables), _row(total)])
+    yield align_columns([COLUMNS, *map(_row, needs.tables), _row(total)])
     yield "\n"
     topics = f"{needs.topics:,} with {needs.partitions:,} partitions" if needs.topics else "none"
     kept = f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas" if needs.topics else "a month of files"

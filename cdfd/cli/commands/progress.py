@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdfd.cli.commands.check import aligned
+from cdfd.cli.commands.check import align_columns
 from cdfd.cli.commands.dry_run import DryRun, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
@@ -46,7 +46,7 @@ def show(path: Path, *, as_json: bool = False, sink: str | None = None) -> tuple
             for config, name, each in rows
         ]
         return json_of({"tables": documents}, indent=2) + "\n", code
-    text = aligned([COLUMNS, *(_row(config.address(name), each) for config, name, each in rows)])
+    text = align_columns([COLUMNS, *(_row(config.address(name), each) for config, name, each in rows)])
     return text + "".join(f"not delivered: {one_line(str(problem))}\n" for problem in problems), code
 
 

@@ -19,7 +19,7 @@ from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.log.table import Table
 from cdfd.plan.row_options import RowOptions
-from cdfd.sinks.base import Sample, SampleRecord
+from cdfd.sinks.base import Sample
 from cdfd.sinks.configured import connector
 
 _NEWEST = 10
@@ -80,10 +80,11 @@ def _rows(
 
 
 def _first(opened: Table, rows: RowOptions, version: str, count: int) -> pa.RecordBatch | None:
-    """The first rows of a version, with both images of an update; None if it has none."""
+    """The first rows of a version, and one more if they end between the images of an update; None if it has none."""
     _, batches = read_range(opened, rows, version, version, net=False)
     for batch in batches:
-        return _whole(batch, count)
+        types = batch.column(batch.num_columns - 4).slice(0, count).to_pylist()
+        return batch.slice(0, count + (types[-1] == "update_preimage"))
     return None
 
 
@@ -98,12 +99,6 @@ def _live(config: Settings, opened: Table, table: settings.Table, count: int) ->
         if changes.rows.num_rows:
             return changes.rows.slice(0, count)
     raise ConfigError("the table has no rows", hint="Repeat the command when it has some")
-
-
-def _whole(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """The first rows, and one more if they end between the images of an update."""
-    types = batch.column(batch.num_columns - 4).slice(0, count).to_pylist()
-    return batch.slice(0, count + (types[-1] == "update_preimage"))
 
 
 def _document(sample: Sample) -> dict[str, Any]:
@@ -126,19 +121,15 @@ def _document(sample: Sample) -> dict[str, Any]:
 def _lines(sample: Sample) -> Iterator[str]:
     for number, each in enumerate(sample.records, 1):
         yield f"record {number} of topic {sample.topic}, {each.size:,} bytes"
-        yield from _fields(each)
+        yield f"  key     {_show(each.key)}"
+        for name, value in each.headers:
+            yield f"  header  {one_line(name)}: {_show(value)}"
+        yield f"  value   {_show(each.value)}"
         yield ""
     for schema in sample.schemas:
         yield f"schema of subject {one_line(schema.subject)} ({schema.kind}), {one_line(schema.state)}"
         yield from (f"  {one_line(line)}" for line in schema.text.splitlines())
         yield ""
-
-
-def _fields(record: SampleRecord) -> Iterator[str]:
-    yield f"  key     {_show(record.key)}"
-    for name, value in record.headers:
-        yield f"  header  {one_line(name)}: {_show(value)}"
-    yield f"  value   {_show(record.value)}"
 
 
 def _show(data: bytes | None) -> str:

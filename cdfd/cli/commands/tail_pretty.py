@@ -70,7 +70,8 @@ class PrettyOutput:
         widths, room = self._widths, shutil.get_terminal_size().columns
         if self._terminal:
             widths = _fit(widths, room - len(_GAP) * (len(widths) - 1))
-        right = [_is_number(field.type) for field in rows.schema]
+        kinds, is_a = rows.schema.types, pa.types
+        right = [is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) for kind in kinds]
         lines = [_line(row, style, widths, right) for row, style in zip(cells, styles, strict=True)]
         text = StringIO()
         # Lines have their final form: the console only writes the colours that the terminal knows.
@@ -87,10 +88,6 @@ def _cells(line: str) -> Iterator[str]:
         value, end = decoder.raw_decode(line, colon + 1)
         yield one_line(value if isinstance(value, str) else line[colon + 1 : end], _LONGEST)
         at = end + 1
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _fit(widths: Sequence[int], room: int) -> list[int]:

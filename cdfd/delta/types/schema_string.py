@@ -109,21 +109,17 @@ def _type_named(name: str, path: _Path) -> DataType:
     if known is not None:
         return known
     if match := _DECIMAL.fullmatch(name):
-        return _decimal(int(match[1]), int(match[2]), path)
+        precision, scale = int(match[1]), int(match[2])
+        if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
+            digits = f"1 to {MAX_PRECISION} digits, scale 0 to precision"
+            raise _error(path, f"decimal({precision},{scale}) is out of range: {digits}")
+        return Decimal(precision, scale)
     if _CHARACTERS.fullmatch(name):
         return Primitive("string")
     for pattern, arrow in _FOREIGN:
         if pattern.fullmatch(name.lower()):
             return Foreign(name, arrow)
     raise _error(path, f"unknown type {name!r:.80}")
-
-
-def _decimal(precision: int, scale: int, path: _Path) -> Decimal:
-    if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
-        raise _error(
-            path, f"decimal({precision},{scale}) is out of range: 1 to {MAX_PRECISION} digits, scale 0 to precision"
-        )
-    return Decimal(precision, scale)
 
 
 def _struct(document: Mapping[str, object], path: _Path) -> StructType:

@@ -184,16 +184,13 @@ class _Parser:
         return tuple(items)
 
     def _operand(self) -> Operand:
-        kind, text, _ = self._token
+        kind, text, at = self._token
         following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
         constant = text.upper() in ("TRUE", "FALSE", "NULL") and following.text != "."
         typed = text.upper() in ("DATE", "TIMESTAMP") and following.kind == "text"
         if kind in ("number", "text", "binary") or (kind == "word" and (constant or typed)):
             return self._literal()
-        return self._name()
-
-    def _name(self) -> Column:
-        at, path = self._token.at, [self._part()]
+        path = [self._part()]
         while self._accept("."):
             path.append(self._part())
         return Column(tuple(path), at)

@@ -71,7 +71,7 @@ def add_actions(
     names = columns.stored_partitions
     adds = [(_add_fields(file, names, now_ms, data_change), file.rows) for file in files]
     if adds and row_tracking.gives_ids(state.protocol, state.metadata):
-        return row_tracking.tracked(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
+        return row_tracking.with_row_ids(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
     return [("add", fields) for fields, _ in adds]
 
 

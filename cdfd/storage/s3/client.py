@@ -238,7 +238,7 @@ class S3Client:
     async def _classify(self, error: Exception, request: Request) -> StorageError:
         """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
         problem = translate(error, request)
-        problem.what = self.options.redacted(problem.what)
+        problem.what = self.options.redact(problem.what)
         problem.args = (problem.what,)
         if code_of(error) == SKEWED and isinstance(error, ClientError):
             problem.retriable = s3_clock.adjust_offset(error)

@@ -46,7 +46,7 @@ class S3Options:
         """Whether the options have credentials, which then cannot be renewed from a chain."""
         return self.access_key_id is not None
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """A text from elsewhere, with these options' secrets masked."""
         for secret in (self.secret_access_key, self.session_token, self.access_key_id):
             if secret:

@@ -121,7 +121,7 @@ PARSED = Commit(
     protocol=Protocol(3, 7, frozenset("x"), frozenset("xy")),
     txns=(Txn("app", 7, 9),),
     domains=(DomainMetadata("d", "{}", True),),
-    info=CommitInfo(1, 2, "MERGE", {"n": "1", "m": "2"}, "e"),
+    info=CommitInfo(1, 2, "MERGE", {"n": "1", "m": "2"}),
     sidecars=(Sidecar("a.parquet", 9, 8),),
     size=len(EVERY),
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdfd import errors
 from cdfd.cli.commands import inspect as inspection
-from cdfd.cli.commands.check import aligned
+from cdfd.cli.commands.check import align_columns
 from cdfd.config.problems import ConfigProblems, Problem
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
@@ -120,7 +120,7 @@ def test_facts_of_a_table_are_printed_as_plain_lines(text: str) -> None:
 @given(text=texts)
 @example(text=HOSTILE)
 def test_tables_of_reports(text: str) -> None:
-    lines = aligned([("name", "told"), (text, text)]).split("\n")
+    lines = align_columns([("name", "told"), (text, text)]).split("\n")
     assert len(lines) == 3
     for line in lines:
         check(line, 2 * LONGEST_LINE + 2)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol
-from cdfd.delta.row_tracking import DOMAIN, gives_ids, high_water_mark, keeps_ids, tracked
+from cdfd.delta.row_tracking import DOMAIN, gives_ids, high_water_mark, keeps_ids, with_row_ids
 from cdfd.errors import LogError
 
 TRACKED = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
@@ -31,7 +31,7 @@ def test_ids_are_given_with_the_feature_and_kept_if_it_is_enabled(
 
 
 def test_ids_follow_the_highest_one() -> None:
-    *adds, (kind, domain) = tracked([({"path": "a"}, 3), ({"path": "b"}, 0), ({"path": "c"}, 2)], 9, 4)
+    *adds, (kind, domain) = with_row_ids([({"path": "a"}, 3), ({"path": "b"}, 0), ({"path": "c"}, 2)], 9, 4)
     assert [(each["path"], each["baseRowId"], each["defaultRowCommitVersion"]) for _, each in adds] == [
         ("a", 10, 4),
         ("b", 13, 4),
