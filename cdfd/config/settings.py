@@ -184,12 +184,8 @@ class Settings(Section):
             for index, table in tables:
                 value = getattr(table, field)
                 if value in first:
-                    conflicts.append(
-                        (
-                            (index, field),
-                            f"the same as that of tables[{first[value]}], {quoted(value)}; give one of them another",
-                        )
-                    )
+                    what = f"the same as that of tables[{first[value]}], {quoted(value)}; give one of them another"
+                    conflicts.append(((index, field), what))
                 first.setdefault(value, index)
         conflicts += [
             ((index, "name"), f"a part or backfill of the table {quoted(other.name)} has such a name; give it another")
@@ -252,9 +248,8 @@ class Settings(Section):
             for name in chosen:
                 if name not in self.sinks:
                     known = ", ".join(self.sinks) or "none, because the file has no `sinks`"
-                    conflicts.append(
-                        (("tables", index, "sinks"), f"there is no sink {quoted(name)}; there are: {known}")
-                    )
+                    what = f"there is no sink {quoted(name)}; there are: {known}"
+                    conflicts.append((("tables", index, "sinks"), what))
         refuse(conflicts)
 
     @model_validator(mode="after")
