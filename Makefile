@@ -139,9 +139,10 @@ cluster: $(MARK)  ## A standalone cluster of Spark, applications on it, and proc
 soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
 	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/overnight/chaos/test_soak.py
 
-simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port; the same with standbys
+simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port; the same with standbys, and with two sinks
 	$(BIN)/python -m tests.support.simulation --seeds $${SEEDS:-10000}
 	$(BIN)/python -m tests.support.simulation --standby --seeds $${SEEDS:-10000}
+	$(BIN)/python -m tests.support.simulation --sinks --seeds $${SEEDS:-10000}
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORACLE_FIRST (0) on, and ten times as many Parquet files (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \

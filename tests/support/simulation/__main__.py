@@ -7,6 +7,7 @@ import sys
 
 from tests.support.simulation.run import Outcome, simulate
 from tests.support.simulation.seeds import many
+from tests.support.simulation.sinks import simulate_sinks
 from tests.support.simulation.standby import simulate_standby
 
 
@@ -21,10 +22,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--standby", action="store_true", help="with two or three processes of the pipeline")
+    parser.add_argument("--sinks", action="store_true", help="with two sinks, of which one fails now and then")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="one for each core")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    run = simulate_standby if arguments.standby else simulate
+    run = simulate_standby if arguments.standby else simulate_sinks if arguments.sinks else simulate
     if arguments.seed is not None:
         outcome = run(arguments.seed)
         print(shown(outcome))

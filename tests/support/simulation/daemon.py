@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
@@ -13,7 +13,7 @@ from cdfd.config import Settings, parse
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.supervision.signals import STOP_SECONDS
-from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.deliverer import Limits
 from cdfd.deliver.feed import Feed, Policies
@@ -22,8 +22,10 @@ from cdfd.errors import CdfdError, InternalError, MissingFileError
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
-from cdfd.log.watch import Backoff
+from cdfd.log.watch import Backoff, SharedTip, SharedWatch, Watch
+from cdfd.runtime.shared_results import SharedResults
 from cdfd.scan.execute import Execution
+from cdfd.scan.joined import Scanned
 from cdfd.scan.table_files import TableFiles
 from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry, NoLedger, app_id
 from cdfd.sinks.ledger.source_ledger import SourceLedger
@@ -188,14 +190,18 @@ class Daemon:
         self._shared = self._ledger(ledger) if settled.ledger != "source" else None
         self._admission = Admission(2)
         config, metrics = _configured()
+        tables = {table.name: table for table in config.listed}
         self.monitors = {
-            table.name: Watchful(table, metrics[table.name], self.clock)
-            for table in config.tables
-            if table.name in topics
+            name: Watchful(tables[topic.world.name], metrics[topic.world.name], self.clock)
+            for name, topic in topics.items()
         }
         for monitor in self.monitors.values():
             monitor.weather, monitor.process = weather, self.process
-        supervisor = Supervisor(self.stop, self.clock, weather.random)
+        several = any(name != topic.world.name for name, topic in topics.items())
+        self._tips = {topic.world.name: SharedTip(self.clock) for topic in topics.values() if several}
+        self._results = SharedResults[Scanned](lambda scanned: scanned.rows.nbytes)
+        policy = Policy(shares_tables=several and host is None)
+        supervisor = Supervisor(self.stop, self.clock, weather.random, policy)
         for name in topics:
             supervisor.add(name, partial(self._feed, name), self.monitors[name])
         weather.note("process", number, "starts")
@@ -220,27 +226,31 @@ class Daemon:
         table = Table(DeltaLog(storage), TableFiles(storage, lambda uri: storage))
         ledger = self._shared or self._ledger(disk)
         recorder = Recorder(ledger, app_id(PIPELINE, name), settled.ledger_seconds, clock, monitor)
-        watch = UnreliableWatch(disk, clock)
+        watch: Watch = UnreliableWatch(disk, clock)
+        tip = self._tips.get(topic.world.name)
+        if tip is not None:
+            watch = SharedWatch(tip, watch)
         try:
             sink = await TransactionalSink.open(topic, self.process, self._weather)
             try:
-                yield Feed(
-                    table,
-                    sink,
-                    _Inline(table.files, workers=1, **self._on_missing()),
-                    Tailer(table.log, watch, clock, Backoff(settled.poll, settled.max_poll)),
-                    Policies(
-                        settled.start,
-                        on_missing_file=settled.on_missing,
-                        recover_from_ledger=self._recover,
-                        ledger_counts=not settled.exactly_once,
-                    ),
-                    stop,
-                    settled.limits,
-                    recorder if settled.ledger != "none" else None,
-                    monitor,
-                    self._admission,
-                )
+                with nullcontext() if tip is None else self._results.reader(topic.world.name) as reader:
+                    yield Feed(
+                        table,
+                        sink,
+                        _Inline(table.files, workers=1, shared=reader, **self._on_missing()),
+                        Tailer(table.log, watch, clock, Backoff(settled.poll, settled.max_poll)),
+                        Policies(
+                            settled.start,
+                            on_missing_file=settled.on_missing,
+                            recover_from_ledger=self._recover,
+                            ledger_counts=not settled.exactly_once,
+                        ),
+                        stop,
+                        settled.limits,
+                        recorder if settled.ledger != "none" else None,
+                        monitor,
+                        self._admission,
+                    )
             finally:
                 await sink.close()
         finally:

@@ -38,7 +38,7 @@ class Auditor:
                         self._look(daemon, daemon.monitors[name], topic)
 
     def _look(self, daemon: Daemon, monitor: Watchful, topic: Topic) -> None:
-        name, world = topic.world.name, topic.world
+        name, world = topic.name, topic.world
         if world.disturbed or topic.resets:
             return
         reading = monitor.reading()
@@ -56,19 +56,23 @@ class Auditor:
                 self._weather.violate(f"{name}: says that it is at the tip after {topic.whole()}, of {max(old)}")
 
     def is_done(self, daemons: Sequence[Daemon]) -> bool:
-        """Whether every table is delivered, or its daemon says that it cannot be."""
-        return all(any(self._verdict(daemon, topic) is None for daemon in daemons) for topic in self._topics.values())
+        """Whether every table is delivered, or its daemon says that it cannot be. Sinks in an outage do not count."""
+        return all(
+            any(self._verdict(daemon, topic) is None for daemon in daemons)
+            for topic in self._topics.values()
+            if topic.outage is None
+        )
 
     def complain(self, daemons: Sequence[Daemon]) -> None:
         """Say what is not done."""
         for topic in self._topics.values():
             verdicts = [self._verdict(daemon, topic) for daemon in daemons]
-            if all(verdicts):
-                self._weather.violate(f"{topic.world.name}: {verdicts[-1] if verdicts else 'no process runs'}")
+            if all(verdicts) and topic.outage is None:
+                self._weather.violate(f"{topic.name}: {verdicts[-1] if verdicts else 'no process runs'}")
 
     def _verdict(self, daemon: Daemon, topic: Topic) -> str | None:
         """The violation of a table at the end, or None."""
-        monitor, world = daemon.monitors[topic.world.name], topic.world
+        monitor, world = daemon.monitors[topic.name], topic.world
         reading, why = monitor.reading(), monitor.not_ready()
         if daemon.task.done() and not world.disturbed:
             return "no process runs"

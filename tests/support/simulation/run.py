@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -113,7 +113,7 @@ class Simulation:
         self.random = random
         self.settled = settled = Settled.of(random)
         remote = random.random() < 0.5
-        disturbances = settled.ledger != "source" and random.random() < 0.4
+        self.disturbances = disturbances = settled.ledger != "source" and random.random() < 0.4
         checkpoints = settled.ledger != "source" and random.random() < 0.3
         self.topics: dict[str, Topic] = {}
         for number in range(random.choice((1, 1, 1, 2, 2, TABLES))):
@@ -132,6 +132,11 @@ class Simulation:
         self._recover = False
         self._not_before = 0.0
 
+    @property
+    def worlds(self) -> Sequence[World]:
+        """The tables."""
+        return tuple({topic.world.name: topic.world for topic in self.topics.values()}.values())
+
     def _passed(self, topic: Topic) -> int:
         """The last version that no later process asks for: of two positions, the ledger has the older one."""
         if self.settled.exactly_once or self.settled.ledger == "none":
@@ -149,9 +154,7 @@ class Simulation:
         weather, random = self.weather, self.random
         weather.note("settled", self.settled, "rates", weather.rates)
         pause = random.choice((0.05, 1.0, 10.0))
-        writers = [
-            asyncio.create_task(topic.world.write(random.randint(2, 6), pause)) for topic in self.topics.values()
-        ]
+        writers = [asyncio.create_task(world.write(random.randint(2, 6), pause)) for world in self.worlds]
         operator = asyncio.create_task(self._operate(random.choice((0, 1, 1, 2, 3)), pause))
         looking = asyncio.create_task(self.auditor.watch(self.daemons))
         await asyncio.gather(*writers, operator)

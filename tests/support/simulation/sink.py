@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 
@@ -37,10 +38,17 @@ class Topic:
         resets: how often it was emptied.
         first_version: the first one that the daemon chose to deliver.
         recorded: the version that was recorded in the ledger last, -1 if none was.
+        name: of the table's loop: the table's name, or with several sinks the table's and the sink's, `t0@one`.
+        outage: how its sink fails now: its calls fail, or hang; None: it works.
     """
 
-    def __init__(self, world: World, weather: Weather, *, exactly_once: bool, on_missing: str) -> None:
+    def __init__(
+        self, world: World, weather: Weather, *, exactly_once: bool, on_missing: str, name: str | None = None
+    ) -> None:
         self.world = world
+        self.name = name or world.name
+        self.outage: Literal["fails", "hangs"] | None = None
+        self.works = asyncio.Event()
         self.exactly_once = exactly_once
         self.on_missing = on_missing
         self.epoch = 0
@@ -57,6 +65,17 @@ class Topic:
         self._ordinal = 0
         self._given_up = 0
         self._opened = 0
+
+    async def reach(self) -> None:
+        """Called by each request. It waits while the sink hangs.
+
+        Raises:
+            SinkError: the sink fails.
+        """
+        if self.outage == "hangs":
+            await self.works.wait()
+        elif self.outage == "fails":
+            raise SinkError("the sink is down", retriable=True)
 
     def whole(self) -> int:
         """The last version that is delivered whole, -1 where none is."""
@@ -79,7 +98,7 @@ class Topic:
 
     def commit(self, begun: Position, following: Position, rows: Sequence[Seen]) -> None:
         """Rows and position become visible."""
-        self._weather.note(self.world.name, "delivered", begun, following, len(rows))
+        self._weather.note(self.name, "delivered", begun, following, len(rows))
         self.rows += len(rows)
         self._check_place(begun, following)
         restarted = self._end != begun
@@ -188,7 +207,7 @@ class Topic:
         return seen == expected if whole and not gone else seen <= expected
 
     def _violate(self, what: str) -> None:
-        self._weather.violate(f"{self.world.name}: {what}")
+        self._weather.violate(f"{self.name}: {what}")
 
 
 def _restarts(begun: Position, following: Position) -> bool:
@@ -217,12 +236,13 @@ class TransactionalSink(Sink):
     async def open(cls, topic: Topic, process: Process, weather: Weather) -> TransactionalSink:
         process.check()
         await process.reach()
+        await topic.reach()
         await weather.pass_by("sink: slow")
         process.check()
         if weather.strikes("sink: opening fails"):
             raise SinkError("no broker answers", retriable=True)
         topic.epoch += 1
-        weather.note(topic.world.name, "opened by process", process.number)
+        weather.note(topic.name, "opened by process", process.number)
         return cls(topic, process, weather)
 
     async def last_position(self) -> Position | None:
@@ -243,6 +263,7 @@ class TransactionalSink(Sink):
         """Simulate one request: delay it, and fail it if the weather says so."""
         self.process.check()
         await self.process.reach()
+        await self.topic.reach()
         await self.weather.pass_by("sink: slow")
         self.process.check()
         self.require_latest()

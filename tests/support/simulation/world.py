@@ -106,9 +106,10 @@ class World:
             await asyncio.sleep(self._random.expovariate(1 / pause))
             for _ in range(min(versions, self._random.choice((1, 1, 1, 2, 6)))):
                 versions -= 1
-                await self._step()
+                await self.step()
 
-    async def _step(self) -> None:
+    async def step(self) -> None:
+        """Commit something."""
         if self._weather.strikes("writer: clock jumps"):
             self.disk.skew_ms = self._random.choice((-3_600_000, -9_000, 0, 400, 3_600_000))
         steps = [self._insert] * 4 + [self._update, self._rewrite, self._hide] * 2
