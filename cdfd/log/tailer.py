@@ -20,7 +20,7 @@ from cdfd.log.entry import EntryFingerprint, LogEntry
 from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.pace import CHECK_SECONDS, LISTING_SECONDS, Pace
-from cdfd.log.watch import Backoff, Watch
+from cdfd.log.watch import Backoff, SharedWatch, Watch
 from cdfd.runtime.clock import Clock
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import describe_non_table
@@ -202,6 +202,8 @@ class Tailer:
                 self.idle.clear()
                 if self._has_waited:
                     self.watch.arrived()
+                if isinstance(self.watch, SharedWatch):
+                    self.watch.read(version)
                 return entry
             self._ready_in_row = 0
             if not self.log.storage.remote or self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS:

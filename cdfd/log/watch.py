@@ -91,6 +91,8 @@ class SharedTip:
         self.polls_since: float | None = None
         """When the wait of that reader ended, in seconds of the monotonic clock; None while it waits."""
         self.watches: set[SharedWatch] = set()
+        self.newest = -1
+        """The newest version that a reader has read, since the last one of them began."""
 
     @property
     def is_led(self) -> bool:
@@ -116,6 +118,7 @@ class SharedWatch:
         self.news = asyncio.Event()
         """Set when another reader has read a new entry."""
         self._followed = False
+        tip.newest = -1  # the log may have been replaced
         tip.watches.add(self)
 
     def follows(self) -> bool:
@@ -148,9 +151,18 @@ class SharedWatch:
             self._watch.arrived()
             if self._tip.leader is self:
                 self._tip.leader = None
-            for other in self._tip.watches:
-                if other is not self:
-                    other.news.set()
+            self._tell_others()
+
+    def read(self, version: int) -> None:
+        """This reader has read a version. Another one may have asked for it too early, and have no answer yet."""
+        if version > self._tip.newest:
+            self._tip.newest = version
+            self._tell_others()
+
+    def _tell_others(self) -> None:
+        for other in self._tip.watches:
+            if other is not self:
+                other.news.set()
 
     def close(self) -> None:
         """Stop watching."""

@@ -210,6 +210,42 @@ def test_all_readers_learn_that_the_table_has_appeared() -> None:
     asyncio.run(asyncio.wait_for(scenario(), WITHIN))
 
 
+def test_a_reader_whose_miss_comes_late_reads_what_another_one_found_at_once() -> None:
+    """The other one was behind, and has read the entry without a wait before this one follows it."""
+
+    class Slow(Store):
+        """Its misses come late."""
+
+        delay = 0.0
+
+        async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+            try:
+                return await super().fetch(path, length)
+            except NotFoundError:
+                await clock.sleep(self.delay)
+                raise
+
+    clock = ManualClock()
+
+    async def scenario() -> None:
+        fast, slow, tip = Store("s3://bucket/t"), Slow("s3://bucket/t"), SharedTip(clock)
+        slow._objects = fast._objects  # one table
+        writer = await table(fast, 2, clock)
+        ahead, behind = Reader(slow, clock, tip), Reader(fast, clock, tip)
+        behind.may_go_on.clear()
+        await pass_time(clock, 1)
+        slow.delay = 10.0
+        await pass_time(clock, MOST)  # a poll is under way, and misses
+        await writer.insert(rows(2))
+        behind.may_go_on.set()
+        await pass_time(clock, 5 * MOST)
+        assert [ahead.versions, behind.versions] == [[0, 1, 2]] * 2
+        for reader in (ahead, behind):
+            await reader.end()
+
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN))
+
+
 def test_news_reach_a_reader_that_does_not_wait_yet() -> None:
     async def scenario() -> None:
         clock = ManualClock()

@@ -54,7 +54,7 @@ class SinksSimulation(Simulation):
         return min(map(self._before_the_ledger, topics))
 
     async def _operate(self, actions: int, pause: float) -> None:
-        """What happens to daemons, while one of the sinks fails now and then."""
+        """Start a daemon and do to it as in other runs, while one of the sinks fails now and then."""
         failing = asyncio.create_task(self._fail(pause))
         await super()._operate(actions, pause)
         failing.cancel()
