@@ -210,7 +210,9 @@ def sample(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="WHERE", help="A version or a time. Default: the newest version with changes."),
+        typer.Option(
+            "--from", metavar="VERSION", help="A version or a time. Default: the newest version with changes."
+        ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=1000, help="Change rows at most.")] = 2,
     as_json: AS_JSON = False,
@@ -230,11 +232,11 @@ def backfill(
     config: CONFIG,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="First version, as in `cdfd tail`.")
+        str | None, typer.Option("--from", metavar="VERSION", help="First version, as in `cdfd tail`.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Last version. Default: now, or only the snapshot."),
+        typer.Option(metavar="VERSION", help="Last version. Default: now, or only the snapshot."),
     ] = None,
     snapshot: Annotated[
         bool,

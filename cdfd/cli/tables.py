@@ -53,12 +53,12 @@ def tail(
         str | None,
         typer.Option(
             "--from",
-            metavar="WHERE",
-            help="First version; `after WHERE` excludes it. Default: latest; with --until, earliest or only the snapshot.",
+            metavar="VERSION",
+            help="First version; `after VERSION` excludes it. Default: latest; with --until, earliest or only the snapshot.",
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="Last version, or now. Default: follow forever.")
+        str | None, typer.Option(metavar="VERSION", help="Last version, or now. Default: follow forever.")
     ] = None,
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
@@ -107,7 +107,7 @@ def tail(
 ) -> None:
     """Print change rows, one JSON object per line.
 
-    WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
+    VERSION is a number (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
     "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
     """
     choose_allocator()
@@ -157,9 +157,9 @@ def _access(
 def diff(
     table: TABLE,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="The version before. Default: the newest.")
+        str | None, typer.Option("--from", metavar="VERSION", help="The version before. Default: the newest.")
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="WHERE", help="The version after. Default: the newest.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="VERSION", help="The version after. Default: the newest.")] = None,
     other: Annotated[str | None, typer.Option(metavar="TABLE", help="Another table, which is the state after.")] = None,
     key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Compare only these columns.")] = None,
@@ -175,7 +175,7 @@ def diff(
 ) -> None:
     """Print the rows that differ between two versions, or two tables.
 
-    They are change rows. Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
+    They are change rows. Without --key, a row that differs is a delete and an insert. VERSION is as for `cdfd tail`.
     """
     choose_allocator()
     from cdfd.cli.commands import diff as comparing
@@ -216,7 +216,7 @@ def _shape(where: str | None, columns: str | None, masks: list[str] | None, excl
 def inspect(
     table: TABLE,
     version: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="Describe this version or time. Default: the newest version.")
+        str | None, typer.Option(metavar="VERSION", help="Describe this version or time. Default: the newest version.")
     ] = None,
     as_json: AS_JSON = False,
     allowed_root: ROOTS = None,

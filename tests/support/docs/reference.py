@@ -62,7 +62,7 @@ def _schema() -> str:
 _COMMANDS = """# Command line reference
 
 Every command, its arguments and its options. [See changes](tail.md) and [the daemon](daemon.md) show how you use them. For the meaning
-of `WHERE`, see [where a range begins and ends](tail.md#where-a-range-begins-and-ends).
+of `VERSION`, see [where a range begins and ends](tail.md#where-a-range-begins-and-ends).
 For exit codes, see [the daemon](daemon.md#exit-codes).
 
 Every command prints its options with `--help`.
