@@ -18,8 +18,9 @@ from cdfd.storage.local import LocalStorage
 from tests.support.commands import cdfd, one_line
 from tests.support.kafka.daemon_process import Daemon, until
 from tests.support.lake import SCHEMA, rows
+from tests.support.sampling import ALL
 
-KILLS = 8
+KILLS = 8 if ALL else 2
 
 
 class Pipeline:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.support.commands import CDFD, WITHIN, cdfd, one_line
+from tests.support.sampling import sample
 
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 ALIGNED = """\
@@ -123,7 +124,7 @@ class TestNoMeta:
         assert ended.lines() == ['{"v":"a"}', '{"v":"b"}']
 
 
-@pytest.mark.parametrize("group", [[], ["ctl"], ["progress"], ["trevni"]])
+@pytest.mark.parametrize("group", sample([[], ["ctl"], ["progress"], ["trevni"]], 2))
 def test_help_has_whole_summaries_at_80_columns(group: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     commands = cdfd(*group, "--help").out.partition("Commands:\n")[2]

@@ -15,8 +15,9 @@ from tests.support.kafka.daemon_process import until
 from tests.support.kafka.pipeline import Pipeline, do
 from tests.support.kafka.proxy import Proxy
 from tests.support.lake import rows
+from tests.support.sampling import ALL, sample
 
-KILLS = 6
+KILLS = 6 if ALL else 2
 NAMES = ("_commit_version", "_change_ordinal", "_change_type", "id", "v")
 
 
@@ -62,7 +63,7 @@ def check_others(pipeline: Pipeline) -> None:
     assert copy.to_pylist() == live.to_pylist()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", sample([1, 2], 1))
 def test_killed_daemons_deliver_every_change_once_into_each_sink(pipeline: Pipeline, seed: int) -> None:
     random = Random(seed)
     several(pipeline)
