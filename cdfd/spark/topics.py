@@ -85,9 +85,8 @@ def read_changes(
         spark: a session, classic or Connect, with Spark's Kafka connector.
         topic: one of a single table.
         bootstrap_servers: of the cluster.
-        format: as `sink.format` of the pipeline: a word, or a mapping with `envelope` and `encoding`. The encodings `json` and
-            `json_schema` are read in all envelopes, `avro` in `flat` and `cloudevents`, `arrow` in `flat`; with the forms of values that
-            are the default.
+        format: as `sink.format` of the pipeline: a word, or a mapping with `envelope` and `encoding`. The encodings `json`,
+            `json_schema` and `avro` are read in all envelopes, `arrow` in `flat`; with the forms of values that are the default.
         schema: of the table, as a type or in DDL, without the change columns.
         table: URI of the Delta table that is delivered, to take its newest schema from.
         storage_options: of the table's store.
@@ -117,7 +116,7 @@ def read_changes(
     source = SchemaSource(schema, table, storage_options, schema_topic, registry)
     source.check(choice.encoding)
     reading = _options(bootstrap_servers, options or {})
-    table_rows, versions = source.find(spark, topic, reading)
+    table_rows, versions = source.find(spark, topic, reading, events=choice.envelope == "debezium")
     table_rows = table_rows if columns is None else chosen(table_rows, columns)
     check_columns(table_rows)
     reading |= {"subscribe": topic, **_place("starting", starting, topic)}
@@ -201,5 +200,5 @@ def _decoder(choice: FormatChoice, schema: StructType, versions: Mapping[int, st
         case "arrow":
             return ArrowStreams(schema, strict)
         case "avro":
-            return AvroFrames(schema, versions, strict)
+            return AvroFrames(schema, versions, strict, events=choice.envelope == "debezium")
     return (EnvelopeRows if choice.envelope == "debezium" else JsonRows)(schema, strict)

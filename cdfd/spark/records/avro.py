@@ -1,4 +1,4 @@
-"""Records in Avro with Confluent's frame: a zero byte, the schema's id in four bytes, and the row.
+"""Records in Avro with Confluent's frame: a zero byte, the schema's id in four bytes, and the row, or Debezium's event.
 
 Spark's `from_avro` (`spark-avro`, a jar that is not part of Spark) reads each record with its own schema, which
 the registry tells when the reading begins. Rows of older schemas are conformed to the one that is asked for: fields by name, those that are
@@ -6,7 +6,7 @@ missing null, narrower numbers widened.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 from cdfd.delta.types.datatypes import MAX_PRECISION
 from cdfd.delta.types.schema_string import MAX_DEPTH
 from cdfd.errors import DataError, SchemaChangedError
+from cdfd.spark.records.envelope import IMAGE, change_cells, exploded, image_type, images_of
 from cdfd.spark.records.records import (
     CHANGE_NAMES,
     KAFKA_NAMES,
@@ -49,6 +50,7 @@ from cdfd.spark.records.records import (
 )
 
 _FRAME: Final = 5
+_WRONG: Final = "its value is not in Avro, as its schema has it"
 _PRIMITIVES: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -67,17 +69,19 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class AvroFrames:
-    """Records with one row each.
+    """Records with one row or one of Debezium's events each.
 
     Attributes:
         schema: of the table.
         versions: all Avro schemas of records, by id.
         strict: whether a column or field that is not in the schema is an error.
+        events: whether they are events.
     """
 
     schema: StructType
     versions: Mapping[int, str]
     strict: bool
+    events: bool = False
 
     def rows(self, records: DataFrame) -> DataFrame:
         """As `Decoder.rows`."""
@@ -93,23 +97,69 @@ class AvroFrames:
                 for each, text in self.versions.items()
             ),
         )
-        made = read.select(*KAFKA_NAMES, "_schema", self._row(number).alias("_decoded_row"))
-        row = checked(sql.col("_decoded_row"), row_type(self.schema), "its value is not in Avro, as its schema has it")
-        return made.select(*KAFKA_NAMES, row.alias(ROW))
+        return self._event_rows(read) if self.events else self._rows(read)
 
-    def _row(self, number: Column) -> Column:
+    def _rows(self, read: DataFrame) -> DataFrame:
         kind = row_type(self.schema)
+
+        def row(number: int, node: dict[str, Any]) -> Column:
+            return sql.struct(*_fields(kind, node, _record(number)))
+
+        made = read.select(*KAFKA_NAMES, "_schema", self._by_schema(kind, kind, row).alias("_decoded_row"))
+        return made.select(*KAFKA_NAMES, checked(sql.col("_decoded_row"), kind, _WRONG).alias(ROW))
+
+    def _event_rows(self, read: DataFrame) -> DataFrame:
+        def images(number: int, _node: dict[str, Any]) -> Column:
+            before, after = (_record(number).getField(name).isNotNull() for name in ("before", "after"))
+            # Whether it is the newer image stands for the image, because the records of two schemas have two types.
+            older, newer = sql.when(before, sql.lit(False)), sql.when(after, sql.lit(True))
+            return images_of(_record(number), older, newer, BooleanType(), _WRONG)
+
+        kind = image_type(BooleanType())
+        names = (f"_record_{number}" for number in self.versions)
+        rows = exploded(read, self._by_schema(kind, self.schema, images), "_schema", *names)
+        is_newer = sql.col(IMAGE).getField("row")
+
+        def row(number: int, node: dict[str, Any]) -> Column:
+            before, after = (_record(number).getField(name) for name in ("before", "after"))
+            image = sql.when(is_newer, after).otherwise(before)
+            return sql.struct(*_fields(self.schema, node, image), *change_cells())
+
+        return rows.select(*KAFKA_NAMES, self._by_schema(row_type(self.schema), self.schema, row).alias(ROW))
+
+    def _by_schema(self, kind: DataType, known: StructType, value: Callable[[int, dict[str, Any]], Column]) -> Column:
+        """A value for the schema of each record, out of its id and the schema of its row; or an error about the record.
+
+        Args:
+            kind: of the value.
+            known: fields of rows that are no error.
+            value: makes it.
+        """
+        number = sql.col("_schema")
         stranger = "no frame of a schema registry, or a schema that is newer than the query; restart the query"
-        row = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
+        chosen = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
         for each, text in self.versions.items():
-            node = record_node(text)
-            unknown = _unknown(kind, _type(node)) if self.strict else None
-            if unknown is not None:
-                row = row.when(number == each, known_only(sql.lit(None).cast(kind), kind, unknown))
-                continue
-            cells = [field.alias(field_name) for field_name, field in _fields(kind, node, sql.col(f"_record_{each}"))]
-            row = row.when(number == each, sql.struct(*cells))
-        return row.otherwise(refusal(stranger).cast(kind))
+            node = image_node(text) if self.events else record_node(text)
+            unknown = _unknown(known, _type(node)) if self.strict else None
+            wrong = None if unknown is None else known_only(sql.lit(None).cast(kind), kind, unknown)
+            chosen = chosen.when(number == each, value(each, node) if wrong is None else wrong)
+        return chosen.otherwise(refusal(stranger).cast(kind))
+
+
+def _record(number: int) -> Column:
+    """The record of a schema, as `from_avro` gives it."""
+    return sql.col(f"_record_{number}")
+
+
+def image_node(text: str) -> dict[str, Any]:
+    """The record of rows in a schema of Debezium's events. `DataError` if it is none."""
+    fields = {field["name"]: field for field in record_node(text)["fields"]}
+    image = _without_null(fields["before"]["type"]) if "before" in fields else None
+    if not {"after", "source", "op"} <= fields.keys() or not isinstance(image, dict) or image["type"] != "record":
+        raise DataError(
+            f"the registry's schema is not one of Debezium's events; its fields are {', '.join(fields)}"[:1000]
+        )
+    return image
 
 
 def record_node(text: str) -> dict[str, Any]:
@@ -164,13 +214,19 @@ def _is_field(field: Any) -> bool:
     )
 
 
-def table_type(text: str) -> StructType:
+def table_type(text: str, *, events: bool = False) -> StructType:
     """The table's columns in Spark's types, from the Avro schema of change rows. It has ints for bytes and shorts, and strings for variants.
 
+    Args:
+        text: the schema.
+        events: whether it is one of Debezium's events.
+
     Raises:
-        DataError: the schema is not one of change rows.
+        DataError: the schema is not one of change rows, or of events.
     """
-    kind = _type(record_node(text))
+    kind = _type(image_node(text) if events else record_node(text))
+    if events and isinstance(kind, StructType):
+        return kind
     names = kind.names if isinstance(kind, StructType) else []
     if not isinstance(kind, StructType) or tuple(names[-len(CHANGE_NAMES) :]) != CHANGE_NAMES:
         raise DataError(f"the registry's schema is not one of change rows; its fields are {', '.join(names)}"[:1000])
@@ -218,16 +274,17 @@ def _unknown(kind: DataType, written: DataType) -> str | None:
     return None
 
 
-def _fields(kind: StructType, node: dict[str, Any], cell: Column) -> list[tuple[str, Column]]:
+def _fields(kind: StructType, node: dict[str, Any], cell: Column) -> list[Column]:
     """The fields of a table's struct, from a record with another schema."""
     written = {_name(field): field for field in node["fields"]}
     fields = []
     for field in kind:
         source = written.get(field.name)
         if source is None or source["type"] == "null":
-            fields.append((field.name, sql.lit(None).cast(field.dataType)))
+            value = sql.lit(None).cast(field.dataType)
         else:
-            fields.append((field.name, _value(field.dataType, source["type"], cell.getField(source["name"]))))
+            value = _value(field.dataType, source["type"], cell.getField(source["name"]))
+        fields.append(value.alias(field.name))
     return fields
 
 
@@ -239,8 +296,7 @@ def _value(kind: DataType, node: Any, cell: Column) -> Column:
         case VariantType() if isinstance(wrote, StringType):
             return sql.parse_json(cell)
         case StructType() if isinstance(wrote, StructType):
-            fields = [value.alias(name) for name, value in _fields(kind, node, cell)]
-            return sql.when(cell.isNotNull(), sql.struct(*fields))
+            return sql.when(cell.isNotNull(), sql.struct(*_fields(kind, node, cell)))
         case ArrayType() if isinstance(wrote, ArrayType):
             return sql.transform(cell, lambda element: _value(kind.elementType, node["items"], element))
         case MapType() if isinstance(wrote, MapType) and (entry := _entry(node)) is not None:

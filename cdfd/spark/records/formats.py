@@ -9,11 +9,10 @@ from cdfd.errors import ConfigError, UnsupportedError
 _READ: Final[Mapping[EncodingName, tuple[EnvelopeName, ...]]] = {
     "json": get_args(EnvelopeName),
     "json_schema": get_args(EnvelopeName),
-    "avro": ("flat", "cloudevents"),
+    "avro": get_args(EnvelopeName),
     "arrow": ("flat",),
 }
 _FUNCTIONS: Final[Mapping[EncodingName, str]] = {
-    "avro": "`from_avro`",
     "protobuf": "`from_protobuf`",
     "connect_json": "`from_json`",
 }

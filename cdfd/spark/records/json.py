@@ -37,28 +37,23 @@ from pyspark.sql.types import (
 )
 
 from cdfd.errors import UnsupportedError
+from cdfd.spark.records.envelope import IMAGE, change_cells, event_fields, exploded, image_type, images_of
 from cdfd.spark.records.records import (
-    CHANGE_FIELDS,
-    CHANGE_NAMES,
     KAFKA_NAMES,
     ROW,
     VALUE,
     checked,
     known_only,
-    refusal,
     row_type,
     strict_cast,
-    when_all,
 )
 
 _FRAME: Final = 5
 _CORRUPT: Final = "_cdfd_corrupt"
 _DOCUMENT: Final = "_document"
-_IMAGE: Final = "_image"
 _AS_TEXT: Final = (LongType, DateType, TimestampType, TimestampNTZType)
 _TEXT: Final = StringType()
 _UNKNOWN: Final = "_unknown"
-_SOURCE: Final = ("ts_ms", "commit_version", "change_ordinal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,46 +96,19 @@ class EnvelopeRows:
     def rows(self, records: DataFrame) -> DataFrame:
         """As `Decoder.rows`."""
         image = wire_type(self.schema)
-        source = StructType([StructField(name, LongType()) for name in _SOURCE])
-        fields = [
-            StructField("before", image),
-            StructField("after", image),
-            StructField("source", source),
-            StructField("op", _TEXT),
-        ]
         text = sql.col(VALUE).cast("string")
         newer = sql.coalesce(sql.get_json_object(text, "$.after"), sql.get_json_object(text, "$.before"))
         unknown = _unknown(newer, self.schema.names) if self.strict else sql.lit(None)
-        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(fields))
-        parsed = read.select(*KAFKA_NAMES, self._images(image).alias(_IMAGE))
-        # Decode after `explode`, so that Spark decodes each image only once.
-        rows = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
-        row, one = sql.col(_IMAGE).getField("row"), sql.col(_IMAGE)
-        cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
-        changes = [one.getField(name).alias(name) for name in CHANGE_NAMES]
-        return rows.select(*KAFKA_NAMES, sql.struct(*cells, *changes).alias(ROW))
-
-    def _images(self, image: StructType) -> Column:
-        """The images of an event with their change columns, as an array."""
+        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(event_fields(image)))
         event = sql.col(_DOCUMENT)
-        before, after, op = (event.getField(name) for name in ("before", "after", "op"))
-        made, updated = op.isin("c", "r"), op == "u"
-        # An event without the images of its `op` matches no branch.
-        images = (
-            sql.when(made & after.isNotNull(), sql.array(_image("insert", after)))
-            .when((op == "d") & before.isNotNull(), sql.array(_image("delete", before)))
-            .when(updated & after.isNotNull() & before.isNull(), sql.array(_image("update_postimage", after)))
-            .when(
-                updated & after.isNotNull(),
-                sql.array(_image("update_preimage", before, earlier=1), _image("update_postimage", after)),
-            )
-        )
-        source = event.getField("source")
-        conditions = [source.getField(name).isNotNull() for name in _SOURCE]
-        kind = ArrayType(StructType([StructField("row", image), *CHANGE_FIELDS]))
-        wrong = refusal("no event in JSON with the columns of this schema").cast(kind)
-        valid = when_all([event.getField(_CORRUPT).isNull(), images.isNotNull(), *conditions], images, wrong)
-        return known_only(valid, kind, sql.col(_UNKNOWN)) if self.strict else valid
+        before, after, corrupt = (event.getField(name) for name in ("before", "after", _CORRUPT))
+        wrong = "no event in JSON with the columns of this schema"
+        images = images_of(event, before, after, image, wrong, corrupt.isNull())
+        if self.strict:
+            images = known_only(images, image_type(image), sql.col(_UNKNOWN))
+        row = sql.col(IMAGE).getField("row")
+        cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
+        return exploded(read, images).select(*KAFKA_NAMES, sql.struct(*cells, *change_cells()).alias(ROW))
 
 
 def unframed(records: DataFrame, schema: StructType) -> DataFrame:
@@ -169,19 +137,6 @@ def _differs(kind: DataType) -> bool:
         case MapType():
             return not isinstance(kind.keyType, StringType) or _differs(kind.valueType)
     return isinstance(kind, VariantType)
-
-
-def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:
-    source = sql.col(_DOCUMENT).getField("source")
-    ordinal = source.getField("change_ordinal")
-    cells = (
-        sql.lit(change_type),
-        source.getField("commit_version"),
-        sql.timestamp_millis(source.getField("ts_ms")),
-        ordinal - earlier if earlier else ordinal,
-    )
-    changes = (cell.alias(name) for cell, name in zip(cells, CHANGE_NAMES, strict=True))
-    return sql.struct(image.alias("row"), *changes)
 
 
 def _unknown(document: Column, names: Sequence[str]) -> Column:

@@ -46,25 +46,29 @@ class SchemaSource:
                 hint="Give one of `schema`, `table` and `schema_topic`; with Avro `registry` will do",
             )
 
-    def find(self, spark: SparkSession, topic: str, options: Mapping[str, str]) -> tuple[StructType, dict[int, str]]:
+    def find(
+        self, spark: SparkSession, topic: str, options: Mapping[str, str], *, events: bool
+    ) -> tuple[StructType, dict[int, str]]:
         """The schema of the table; and with a registry, the Avro schemas of the topic by id.
 
         Args:
             spark: the session.
             topic: of the rows.
             options: of Spark's Kafka source, without the topic and where to begin.
+            events: whether records are Debezium's events.
 
         Raises:
             CdfdError: it cannot be had.
         """
-        versions = {} if self.registry is None else avro_versions(self.registry, topic)
+        record = f"{topic}.{'Envelope' if events else 'Value'}"
+        versions = {} if self.registry is None else avro_versions(self.registry, topic, record)
         if self.schema is not None:
             return of_spark(self.schema), versions
         if self.table is not None:
             return of_table(self.table, self.storage_options), versions
         if self.schema_topic is not None:
             return of_schema_topic(spark, self.schema_topic, topic, options), versions
-        return topic_avro.table_type(list(versions.values())[-1]), versions
+        return topic_avro.table_type(list(versions.values())[-1], events=events), versions
 
 
 def of_table(uri: str, storage_options: Mapping[str, object] | None) -> StructType:
@@ -114,12 +118,13 @@ def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options:
         raise DataError(f"the newest record of {topic} in the topic {schema_topic} is no schema") from error
 
 
-def avro_versions(registry: str | Mapping[str, str], topic: str) -> dict[int, str]:
+def avro_versions(registry: str | Mapping[str, str], topic: str, record: str) -> dict[int, str]:
     """All Avro schemas of a topic's values, by id.
 
     Args:
         registry: its URL, or settings as in `sink.schema_registry`.
         topic: of the rows.
+        record: full name of the record in the schemas.
 
     Raises:
         ConfigError: the registry does not know the topic, or the arguments are wrong.
@@ -129,7 +134,7 @@ def avro_versions(registry: str | Mapping[str, str], topic: str) -> dict[int, st
     versions = SchemaRegistry(settings.url, login=login_of(settings), tls=tls_of(settings), timeout=settings.timeout)
     try:
         subjects = Registration(versions, settings.subject)
-        return versions.versions(subjects.subject(topic, "value", legal_path(f"{topic}.Value")))
+        return versions.versions(subjects.subject(topic, "value", legal_path(record)))
     finally:
         versions.close()
 

@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.formats import FormatChoice
+from cdfd.encode.records import Origin
 from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
@@ -62,6 +64,16 @@ def read(spark: SparkSession, broker: SharedBroker) -> Callable[..., DataFrame]:
     return changes
 
 
+def of_sink(kind: str) -> str | FormatChoice:
+    """A format by its word, or by an envelope and an encoding."""
+    return FormatChoice(*kind.split()) if " " in kind else kind  # type: ignore[arg-type]
+
+
+def of_reader(kind: str) -> str | Mapping[str, str]:
+    """The same for `read_changes`."""
+    return dict(zip(("envelope", "encoding"), kind.split(), strict=True)) if " " in kind else kind
+
+
 def in_order(rows: Rows) -> list[str]:
     """As texts: a NaN equals no other."""
     return [repr(row) for row in sorted(rows, key=lambda row: (row["_commit_version"], row["_change_ordinal"]))]
@@ -71,7 +83,7 @@ def collected(changes: DataFrame) -> list[str]:
     return in_order(changes.toArrow().to_pylist())
 
 
-@pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro"])
+@pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro", "debezium avro"])
 def test_every_type_comes_back_exactly(
     kind: str,
     rich: str,
@@ -82,9 +94,9 @@ def test_every_type_comes_back_exactly(
     read: Callable[..., DataFrame],
 ) -> None:
     place = Place(broker.bootstrap_servers, name, partitions=2)
-    deliver(place, cdfd.changes(rich), kind, registration=Registration(register))
-    options = {"registry": registry.url} if kind == "avro" else {}
-    changes = read(place.topic, format=kind, table=rich, **options)
+    deliver(place, cdfd.changes(rich), of_sink(kind), registration=Registration(register))
+    options = {"registry": registry.url} if "avro" in kind else {}
+    changes = read(place.topic, format=of_reader(kind), table=rich, **options)
     assert collected(changes) == in_order(expected(rich))
 
 
@@ -128,7 +140,9 @@ def test_subject_by_record(
     assert collected(changes) == in_order(expected(rich))
 
 
+@pytest.mark.parametrize("kind", ["avro", "debezium avro"])
 def test_avro_tells_its_schema_itself(
+    kind: str,
     rich: str,
     broker: SharedBroker,
     name: str,
@@ -137,15 +151,15 @@ def test_avro_tells_its_schema_itself(
     read: Callable[..., DataFrame],
 ) -> None:
     place = Place(broker.bootstrap_servers, name)
-    deliver(place, cdfd.changes(rich), "avro", registration=Registration(register))
-    changes = read(place.topic, format="avro", registry=registry.url)
+    deliver(place, cdfd.changes(rich), of_sink(kind), registration=Registration(register))
+    changes = read(place.topic, format=of_reader(kind), registry=registry.url)
     # Avro has ints of one width.
     wider = expected(rich)
     assert collected(changes) == in_order(wider)
     assert dict(changes.dtypes)["b"] == "int"
 
 
-@pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "avro"])
+@pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "avro", "debezium avro"])
 def test_columns_of_type_void_are_left_out(
     kind: str,
     broker: SharedBroker,
@@ -168,9 +182,9 @@ def test_columns_of_type_void_are_left_out(
     place = Place(broker.bootstrap_servers, name)
     rows = cdfd.changes(table)
     assert "nothing" in rows.schema.names
-    deliver(place, rows, kind, registration=Registration(register))
-    options = {"registry": registry.url} if kind == "avro" else {}
-    found = read(place.topic, format=kind, table=table, **options).toArrow()
+    deliver(place, rows, of_sink(kind), registration=Registration(register))
+    options = {"registry": registry.url} if "avro" in kind else {}
+    found = read(place.topic, format=of_reader(kind), table=table, **options).toArrow()
     assert "nothing" not in found.schema.names
     assert sorted(found["id"].to_pylist()) == [1, 2]
 
@@ -201,8 +215,8 @@ def test_variants(
     )
     place = Place(broker.bootstrap_servers, name)
     deliver(place, cdfd.changes(table), kind, registration=Registration(register))
-    options = {"registry": registry.url} if kind == "avro" else {}
-    found = read(place.topic, format=kind, table=table, **options)
+    options = {"registry": registry.url} if "avro" in kind else {}
+    found = read(place.topic, format=of_reader(kind), table=table, **options)
     assert dict(found.dtypes)["v"] == "variant"
     texts = found.selectExpr("id", "to_json(v) v", "many[0].w::string w", "size(many) n").orderBy("id").collect()
     assert [tuple(row) for row in texts] == [(1, document, "text", 2), (2, None, None, None)]
@@ -231,12 +245,12 @@ def test_rows_of_earlier_schemas(
     )
     after = cdfd.changes(table, 4).read_all()
     wanted = in_order(expected(table))
-    for kind in ("flat", "debezium", "arrow", "avro"):
-        place = Place(broker.bootstrap_servers, f"{name}-{kind}", keyed=False)
+    for kind in ("flat", "debezium", "arrow", "avro", "debezium avro"):
+        place = Place(broker.bootstrap_servers, f"{name}-{kind.replace(' ', '-')}", keyed=False)
         for found in (before, after):
-            deliver(place, found.to_reader(), kind, registration=Registration(register))
-        options = {"registry": registry.url} if kind == "avro" else {}
-        assert collected(read(place.topic, format=kind, table=table, **options)) == wanted, kind
+            deliver(place, found.to_reader(), of_sink(kind), registration=Registration(register))
+        options = {"registry": registry.url} if "avro" in kind else {}
+        assert collected(read(place.topic, format=of_reader(kind), table=table, **options)) == wanted, kind
 
 
 def simple(*ids: int, version: int = 0, kind: str = "insert") -> pa.RecordBatchReader:
@@ -278,7 +292,7 @@ def test_records_that_are_not_committed_are_no_rows(
         assert sorted((row._change_type, row.id) for row in found) == [("insert", 1), ("insert", 2)]
 
 
-@pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro"])
+@pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro", "debezium avro"])
 def test_tombstones_are_no_rows_whatever_is_asked(
     kind: str,
     spark: SparkSession,
@@ -292,13 +306,13 @@ def test_tombstones_are_no_rows_whatever_is_asked(
     """Spark pushes what it infers from a question below the filter that leaves tombstones out."""
     place = Place(broker.bootstrap_servers, name, tombstones="always", keyed=kind != "arrow")
     for changed in (simple(1, 2), simple(1, version=1, kind="delete")):
-        deliver(place, changed, kind, registration=Registration(register))
+        deliver(place, changed, of_sink(kind), registration=Registration(register))
     if kind == "arrow":
         # The format has none. A producer of one's own may write some.
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send(place.topic, None, key=b"1").get(60)
-    options = {"registry": registry.url} if kind == "avro" else {"schema": SIMPLE}
-    changes = read(place.topic, format=kind, **options)
+    options = {"registry": registry.url} if "avro" in kind else {"schema": SIMPLE}
+    changes = read(place.topic, format=of_reader(kind), **options)
     assert changes.count() == 3
     assert sorted(tuple(row) for row in changes.select("id", "_change_type").collect()) == [
         (1, "delete"),
@@ -308,7 +322,7 @@ def test_tombstones_are_no_rows_whatever_is_asked(
     assert [row.id for row in changes.where("_change_type = 'delete' AND id IS NOT NULL").collect()] == [1]
     assert changes.where("id IS NULL").count() == 0
     assert {row[0]: row[1] for row in changes.groupBy("id").count().collect()} == {1: 2, 2: 1}
-    stream = read(place.topic, format=kind, streaming=True, **options)
+    stream = read(place.topic, format=of_reader(kind), streaming=True, **options)
     target = str(tmp_path / "copy")
     query = apply_changes(
         stream, target, ["id"], checkpoint=str(tmp_path / "checkpoint"), trigger={"availableNow": True}
@@ -357,12 +371,34 @@ def test_a_wrong_record_is_named(
         for _, value in WRONG:
             producer.send(name, value)
     for offset, (kind, value) in enumerate(WRONG):
-        options = {"registry": registry.url} if kind == "avro" else {}
-        found = read(name, format=kind, schema=SIMPLE, starting={0: offset}, ending={0: offset + 1}, **options)
+        options = {"registry": registry.url} if "avro" in kind else {}
+        found = read(
+            name, format=of_reader(kind), schema=SIMPLE, starting={0: offset}, ending={0: offset + 1}, **options
+        )
         with pytest.raises(PySparkException, match=f"topic {name}, partition 0, offset {offset}: ") as told:
             # One column, and not that which is wrong: nothing is looked at less for it.
             found.select("note").collect()
         assert value.decode("latin-1") not in str(told.value).splitlines()[0] or not value
+
+
+def test_a_wrong_event_in_avro_is_named(
+    broker: SharedBroker,
+    name: str,
+    create: Callable[..., str],
+    registry: Registry,
+    register: SchemaRegistry,
+    read: Callable[..., DataFrame],
+) -> None:
+    create(name)
+    shape = DebeziumEncoder(Origin("bench", name, "id", name)).shape(rows(1).schema)
+    number = register.register(f"{name}-value", AvroFormat(shape).schema, "AVRO")
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for frame in (number + 1000, number):
+            producer.send(name, b"\0" + frame.to_bytes(4, "big") + b"\xff")
+    for offset in range(2):
+        asked = {"schema": SIMPLE, "registry": registry.url, "starting": {0: offset}, "ending": {0: offset + 1}}
+        with pytest.raises(PySparkException, match=f"topic {name}, partition 0, offset {offset}: "):
+            read(name, format=of_reader("debezium avro"), **asked).select("note").collect()
 
 
 def test_a_stream_goes_on_where_it_was(
@@ -370,10 +406,10 @@ def test_a_stream_goes_on_where_it_was(
 ) -> None:
     place = Place(broker.bootstrap_servers, name, keyed=False)
     for kind in ("flat", "arrow"):
-        place = Place(broker.bootstrap_servers, f"{name}-{kind}", keyed=False)
+        place = Place(broker.bootstrap_servers, f"{name}-{kind.replace(' ', '-')}", keyed=False)
         for ids in ((1, 2), (3, 4, 5)):
             deliver(place, simple(*ids, version=ids[0]), kind)
-            changes = read(place.topic, format=kind, schema=SIMPLE, streaming=True)
+            changes = read(place.topic, format=of_reader(kind), schema=SIMPLE, streaming=True)
             query = (
                 changes.writeStream.format("parquet")
                 .option("checkpointLocation", f"{tmp_path}/{kind}-checkpoint")
@@ -407,7 +443,7 @@ def test_a_stream_goes_on_where_it_was(
             {"format": {"encoding": "connect_json"}, "schema": SIMPLE},
             "or read records of Spark's Kafka source by `from_json`",
         ),
-        ({"format": {"envelope": "debezium", "encoding": "avro"}}, "in the envelope debezium"),
+        ({"format": {"envelope": "debezium", "encoding": "arrow"}}, "in the envelope debezium"),
         ({"format": {"encoding": "json_schema", "binary": "hex"}}, "`binary: hex`"),
         ({"format": {"encoding": "thrift"}}, "`encoding` of `format` is 'thrift'"),
         ({"format": {"encodings": "avro"}}, "`format` has no key 'encodings'"),

@@ -59,3 +59,25 @@ def test_columns_of_a_table() -> None:
 def test_a_schema_that_is_none(text: str) -> None:
     with pytest.raises(DataError, match="the registry"):
         table_type(text)
+
+
+def event(before: Any, **more: Any) -> str:
+    """With a schema of rows that `before` defines, and `after` names."""
+    fields = {"before": before, "after": ["null", "Value"], "source": {"type": "record", "name": "S", "fields": []}}
+    named = [{"name": name, "type": type} for name, type in (fields | {"op": "string"} | more).items() if type]
+    return json.dumps({"type": "record", "name": "Envelope", "fields": named})
+
+
+ROW = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": ["null", "long"]}]}
+
+
+def test_columns_of_a_table_from_a_schema_of_events() -> None:
+    assert table_type(event(["null", ROW]), events=True) == StructType([StructField("id", LongType())])
+
+
+@pytest.mark.parametrize(
+    "text", [schema({"name": "id", "type": "long"}), event(["null", ROW], op=None), event(["null", "long"])]
+)
+def test_a_schema_that_is_not_of_events(text: str) -> None:
+    with pytest.raises(DataError, match="not one of Debezium's events"):
+        table_type(text, events=True)
