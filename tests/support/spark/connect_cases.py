@@ -17,6 +17,7 @@ from pyspark.sql.streaming import listener
 import cdfd
 import cdfd.spark
 from cdfd.demo.writer import TableWriter
+from cdfd.spark.frames.changes import Reader
 from cdfd.spark.lag import Lag, lag, lag_now
 from cdfd.spark.topics import apply_changes, read_changes
 from cdfd.storage.local import LocalStorage
@@ -80,6 +81,17 @@ def test_batches(spark: SparkSession, table: str) -> None:
         assert changes(other.read.format("cdfd").load(table)) == expected(table)
     finally:
         other.client.close()  # type: ignore[attr-defined] # `stop` ends all sessions of the user
+
+
+@pytest.mark.parametrize("reader", ["spark", "cdfd"])
+def test_changes_by_either_reader(spark: SparkSession, table: str, reader: Reader) -> None:
+    """The table has change data files and a deletion vector, which the client reads for Spark's own reader."""
+    found = cdfd.spark.changes(spark, table, 0, reader=reader).select("_commit_version", "_change_type", "id")
+    wanted = Counter((version, kind, number) for version, _, kind, number in expected(table))
+    assert Counter(map(tuple, found.collect())) == wanted
+    assert found.where("_commit_version = 3").collect() == [(3, "delete", 7)]
+    live = cdfd.spark.snapshot(spark, table, reader=reader)
+    assert sorted(row.id for row in live.select("id").collect()) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
 
 def test_a_stream_to_a_topic_and_back(spark: SparkSession, table: str, tmp_path: Path) -> None:
