@@ -14,20 +14,26 @@ In one version a key has one old and one new row at most, so the new one stays, 
 * unless a later version is known to have deleted the key. A deleted row has no position, so a stream stores deleted keys and their times in a
 small Delta table in the folder of its checkpoint. A batch writes this table before its MERGE; if it fails in between, it is repeated and
 does both again. The table's id and the batch number identify a MERGE to Delta, so that a completed one is not repeated.
+
+MERGE reads its source twice. So the last changes are stored once, as Spark's local checkpoint, and their keys become literals in MERGE's
+condition: all of them if they are few, otherwise their least and greatest values. Delta then skips files and rows of the copy before it
+shuffles them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import starmap
 from typing import Any, Final
 from uuid import uuid4
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, DateType, IntegralType, MapType, StringType, StructType, VariantType
 
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -39,8 +45,12 @@ _DELETED: Final = "_cdfd_deleted"
 _DELETES: Final = ("delete", "update_preimage")
 _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
-_JOIN_PARTITIONS: Final = {"spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true"}
-"""Small partitions of persisted rows are joined, as those of other rows are. Otherwise each batch is written as 200 files."""
+_STORED: Final = {"spark.databricks.delta.merge.materializeSource": "none"}
+"""The rows are stored. Delta would store them once more."""
+_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+_ATTEMPTS: Final = 3
+_MOST_KEYS: Final = 1_000
+"""Keys in a condition of MERGE, at most. Spark compares each row of the copy with them before it shuffles it."""
 _NULL_KEY: Final = "cdfd: a key is null"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _BATCHES_BETWEEN_SWEEPS: Final = 100
@@ -142,57 +152,68 @@ class Upsert:
         """
         columns = _table_columns(batch)
         _check_keys(batch.schema, columns, self.keys)
-        try:
-            self._apply(batch, batch_id, columns)
-        except PySparkException as error:
-            if self._null_keys or _NULL_KEY not in str(error):
-                raise
-            self._null_keys = True
-            self._apply(batch, batch_id, columns)
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._apply(batch, batch_id, columns)
+            except (PySparkException, Py4JError) as error:
+                has_null_key = not self._null_keys and _NULL_KEY in str(error)
+                # An executor that had stored rows has died.
+                if not has_null_key and (_LOST not in str(error) or attempt == _ATTEMPTS - 1):
+                    raise
+                self._null_keys |= has_null_key
+            else:
+                return
 
     def _apply(self, batch: DataFrame, batch_id: int, columns: Sequence[str]) -> None:
         spark = batch.sparkSession
         newest = self._newest(batch, columns)
-        self._prepare(spark, newest)
-        if self.deleted is None:
-            # Delta persists the rows of a source that it reads twice, and commits nothing if there are none.
-            self._merge(spark, newest, columns)
-            return
-        with _settings(spark, _JOIN_PARTITIONS):
-            # A look at the batch itself would read it twice, and end the Python processes that read it.
-            newest.persist()
-            try:
-                if newest.isEmpty():
+        kinds = self._prepare(spark, newest)
+        changes = newest.localCheckpoint(eager=False)
+        try:
+            count, deletes, same_key = self._survey(changes, kinds)
+            if not count:
+                return
+            with _settings(spark, _STORED):
+                if self.deleted is None:
+                    self._merge(spark, changes, columns, same_key)
                     return
-                with self._once(spark, batch_id, self._without_deleted(spark, newest, batch_id)) as living:
-                    self._merge(spark, living, columns)
-            finally:
-                newest.unpersist()
+                stored = self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
+                with _settings(spark, {_TXN_APP: f"cdfd.{stored}", _TXN_VERSION: str(batch_id)}):
+                    self._merge(spark, self._without_deleted(changes, self.deleted, same_key), columns, same_key)
+        finally:
+            _release(changes)
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The last change of each key: the table's columns, its position, whether it deletes the row, and its time."""
-        order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_DELETES), sql.col(CHANGE_ORDINAL).desc()]
+        deletes = sql.col(CHANGE_TYPE).isin(*_DELETES)
+        order = [sql.col(COMMIT_VERSION).desc(), deletes, sql.col(CHANGE_ORDINAL).desc()]
         window = Window.partitionBy(*(sql.col(quoted(key)) for key in self.keys)).orderBy(*order)
-        ranked = batch.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
+        # A row is deleted by its key. Spark need not shuffle and store its other values.
+        values = {
+            name: sql.when(~deletes, sql.col(quoted(name))).alias(name, metadata=batch.schema[name].metadata)
+            for name in columns
+            if name not in self.keys
+        }
+        rows = batch.select(*(values.get(name, sql.col(quoted(name))) for name in columns), *CHANGE_NAMES)
+        ranked = rows.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
         if not self._null_keys:
             ranked = ranked.where(self._no_null_key())
         return ranked.select(
             *(sql.col(quoted(name)) for name in columns),
             sql.col(COMMIT_VERSION).alias(VERSION),
             sql.col(CHANGE_ORDINAL).alias(ORDINAL),
-            sql.col(CHANGE_TYPE).isin(*_DELETES).alias(_DELETED),
+            deletes.alias(_DELETED),
             sql.col(COMMIT_TIMESTAMP),
         )
 
-    def _prepare(self, spark: SparkSession, newest: DataFrame) -> None:
-        """Create the copy if it is missing, and check its columns."""
+    def _prepare(self, spark: SparkSession, newest: DataFrame) -> dict[str, DataType]:
+        """Create the copy if it is missing, and check its columns; their types, by names in lower case."""
         if not self._found:
             empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
             _create(empty, self.target, self.partition_by, self.properties)
-        there = _open(spark, self.target).columns
+        kinds = {field.name.lower(): field.dataType for field in _open(spark, self.target).schema}
         wanted = [name for name in newest.columns if name not in (_DELETED, COMMIT_TIMESTAMP)]
-        known = {name.lower() for name in there}
-        missing = [name for name in wanted if name.lower() not in known]
+        missing = [name for name in wanted if name.lower() not in kinds]
         for name in (VERSION, ORDINAL, *self.keys):
             if name in missing:
                 raise ConfigError(
@@ -207,52 +228,60 @@ class Upsert:
                 hint="Set `evolve_schema=True` to add it, or remove it from the changes",
             )
         self._found = True
+        return kinds
 
-    def _without_deleted(self, spark: SparkSession, newest: DataFrame, batch_id: int) -> DataFrame:
-        """Store the deleted keys, and remove changes of rows that a later version has deleted."""
-        if self.deleted is None:
-            return newest
-        gone = newest.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
-        table = _identifier(self.deleted)
+    def _survey(self, changes: DataFrame, kinds: Mapping[str, DataType]) -> tuple[int, int, str]:
+        """The number of changes, how many of them delete a row, and the condition that finds their rows in a table of the types `kinds`."""
+        same = "<=>" if self._null_keys else "="
+        conditions = [f"t.{quoted(key)} {same} s.{quoted(key)}" for key in self.keys]
+        # A condition with literals leaves out nulls.
+        fields = [] if self._null_keys else [changes.schema[key] for key in self.keys]
+        fields = [field for field in fields if _has_literals(field.dataType, kinds[field.name.lower()])]
+        columns = [(sql.col(quoted(field.name)), field.dataType) for field in fields]
+        ranges = (
+            sql.concat(_literal(sql.min(key), kind), sql.lit(" AND "), _literal(sql.max(key), kind))
+            for key, kind in columns
+        )
+        count, deletes, *texts = changes.agg(sql.count("*"), sql.count_if(_DELETED), *ranges).collect()[0]
+        how = "BETWEEN {}"
+        if 0 < count <= _MOST_KEYS and columns:
+            rows = changes.select(*starmap(_literal, columns)).collect()
+            how, texts = "IN ({})", [", ".join(sorted(set(texts))) for texts in zip(*rows, strict=True)]
+        conditions += [f"t.{quoted(field.name)} {how.format(text)}" for field, text in zip(fields, texts, strict=True)]
+        return count, deletes, " AND ".join(conditions)
+
+    def _store_deleted(
+        self, spark: SparkSession, changes: DataFrame, deleted: str, same_key: str | None, batch_id: int
+    ) -> str:
+        """Store the deleted keys, unless `same_key` is None; the id of their table."""
+        gone = changes.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
+        table, names = _identifier(deleted), gone.columns
         if self._stream is None:
-            _create(gone.limit(0), self.deleted, (), {})
+            _create(gone.limit(0), deleted, (), {})
             self._stream = str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
-        if not gone.isEmpty():
-            names = gone.columns
+        if same_key is not None:
             _run(
                 spark,
                 gone,
-                f"MERGE INTO {table} t USING {{changes}} s ON {self._same_key()}\n{_update(names)}\n{_insert(names)}",
+                f"MERGE INTO {table} t USING {{changes}} s ON {same_key}\n{_update(names)}\n{_insert(names)}",
             )
         if self.remembered is not None and batch_id % _BATCHES_BETWEEN_SWEEPS == _BATCHES_BETWEEN_SWEEPS - 1:
-            _forget(spark, self.deleted, self.remembered)
-        known = _open(spark, self.deleted).alias("t")
-        changes = newest.alias("s")
-        later = sql.expr(f"{self._same_key()} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
-        return changes.join(known, later, "left_anti")
+            _forget(spark, deleted, self.remembered)
+        return self._stream
 
-    @contextmanager
-    def _once(self, spark: SparkSession, batch_id: int, changes: DataFrame) -> Iterator[DataFrame]:
-        """Identify the batch to Delta, so that a repeated MERGE within the block does nothing."""
-        if self._stream is None:
-            yield changes
-            return
-        with _settings(spark, {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}):
-            yield changes
+    def _without_deleted(self, changes: DataFrame, deleted: str, same_key: str) -> DataFrame:
+        """Without the changes of rows that a later version has deleted."""
+        later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
+        return changes.alias("s").join(_open(changes.sparkSession, deleted).alias("t"), later, "left_anti")
 
-    def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str]) -> None:
+    def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str], same_key: str) -> None:
         names = [*columns, VERSION, ORDINAL]
         evolving = "WITH SCHEMA EVOLUTION " if self.evolve_schema else ""
-        statement = f"""MERGE {evolving}INTO {_identifier(self.target)} t USING {{changes}} s ON {self._same_key()}
+        statement = f"""MERGE {evolving}INTO {_identifier(self.target)} t USING {{changes}} s ON {same_key}
             WHEN MATCHED AND s.{_DELETED} AND (t.{VERSION} IS NULL OR s.{VERSION} > t.{VERSION}) THEN DELETE
             {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
         _run(spark, changes, statement)
-
-    def _same_key(self) -> str:
-        # Spark joins by `=` rows that the window has partitioned and sorted by their keys. For `<=>` it does both again.
-        same = "<=>" if self._null_keys else "="
-        return " AND ".join(f"t.{quoted(key)} {same} s.{quoted(key)}" for key in self.keys)
 
     def _no_null_key(self) -> Column:
         """True; a null in a key is an error."""
@@ -274,6 +303,28 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
+
+
+def _release(stored: DataFrame) -> None:
+    """Free rows of a local checkpoint. Spark Connect has no call for that, and frees them with its own reference."""
+    if (frame := getattr(stored, "_jdf", None)) is not None:
+        frame.queryExecution().analyzed().rdd().unpersist(False)
+
+
+def _has_literals(changes: DataType, table: DataType) -> bool:
+    """Whether a key of a table equals one of the changes exactly if it equals that one's literal."""
+    integers = isinstance(changes, IntegralType) and isinstance(table, IntegralType)
+    return integers or (changes == table and changes in (DateType(), StringType()))
+
+
+def _literal(value: Column, kind: DataType) -> Column:
+    """A value as SQL has it, whatever the zone and the encoding of Python."""
+    match kind:
+        case DateType():
+            return sql.concat(sql.lit("date_from_unix_date("), sql.unix_date(value), sql.lit(")"))
+        case StringType():
+            return sql.concat(sql.lit("CAST(X'"), sql.hex(value.cast("binary")), sql.lit("' AS STRING)"))
+    return value.cast("string")
 
 
 # Another program wrote a row without a position. Any change is newer.

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 import cdfd
 from cdfd.errors import ConfigError
@@ -155,6 +157,73 @@ def test_a_batch_is_written_as_few_files(
     finally:
         spark.conf.set(partitions, before[0])
     assert len(copied(spark, f"{tmp_path}/copy")) == 100
+
+
+@pytest.mark.parametrize("most", [1_000, 1])
+@pytest.mark.parametrize("kind", ["BIGINT", "DATE", "STRING", "TIMESTAMP"])
+def test_keys_of_each_type_find_their_rows(
+    spark: SparkSession,
+    made: Callable[..., DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    most: int,
+) -> None:
+    """As literals of MERGE's condition, of all keys or of the least and the greatest one; times are none of them."""
+    monkeypatch.setattr("cdfd.spark.upsert._MOST_KEYS", most)
+    keys = {
+        "BIGINT": ["-9223372036854775808L", "0L", "9223372036854775807L"],
+        "DATE": ["DATE'0001-01-01'", "DATE'2026-03-29'", "DATE'+12000-12-31'"],
+        "STRING": ["''", "'a\\'b\\\\n ? :x {changes}'", "'Ünï\U0001f600'"],
+        "TIMESTAMP": ["TIMESTAMP'0001-01-01 00:00:00'", "TIMESTAMP'2026-10-25 00:30:00.000001'"],
+    }[kind]
+    key = f"element_at(array({', '.join(keys)}), id)"
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), deleted=f"{tmp_path}/deleted")
+    rows = [(number + 1, "a", "insert", 1, number) for number in range(len(keys))]
+    upsert(made(*rows).withColumn("id", sql.expr(key)), 0)
+    upsert(
+        made(*((*row[:1], "b", "update_postimage", 2, row[4]) for row in rows[1:]), rows[0]).withColumn(
+            "id", sql.expr(key)
+        ),
+        1,
+    )
+    deletes = [(*row[:2], "delete", 3, row[4]) for row in rows[:-1]]
+    upsert(made(*deletes).withColumn("id", sql.expr(key)), 2)
+    upsert(made(*rows).withColumn("id", sql.expr(key)), 3)
+    assert spark.read.format("delta").load(target).select("note", "_cdfd_version").collect() == [("b", 2)]
+    (merge,) = spark.sql(f"DESCRIBE HISTORY delta.`{target}` LIMIT 1").collect()
+    predicate = merge.operationParameters["predicate"]
+    assert (" IN (" in predicate or ">=" in predicate) == (kind != "TIMESTAMP"), predicate
+
+
+def test_rows_that_died_with_an_executor_are_stored_again(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge, stored, attempts = Upsert._merge, list[int](), list[Any]()
+
+    def rows() -> list[Any]:
+        """Those of batches: Delta gives its own a name."""
+        return [each for each in spark.sparkContext._jsc.getPersistentRDDs().values() if each.name() is None]
+
+    def losing(upsert: Upsert, *arguments: Any) -> None:
+        stored.append(len(rows()))
+        attempts.append(arguments)
+        if len(attempts) < 3:
+            for each in rows():
+                each.unpersist(True)
+        merge(upsert, *arguments)
+
+    monkeypatch.setattr(Upsert, "_merge", losing)
+    Upsert(f"{tmp_path}/copy", ("id",))(made(*FIRST))
+    assert len(attempts) == 3
+    assert copied(spark, f"{tmp_path}/copy") == [(1, "A"), (4, "c")]
+    assert stored == [1, 1, 1]
+    assert not rows()  # a batch that is applied frees its own
+    attempts.clear()
+    monkeypatch.setattr("cdfd.spark.upsert._ATTEMPTS", 2)
+    with pytest.raises(Py4JJavaError, match="CHECKPOINT"):
+        Upsert(f"{tmp_path}/other", ("id",))(made(*FIRST))
 
 
 def test_a_copy_that_is_there(spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path) -> None:
