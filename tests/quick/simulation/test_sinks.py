@@ -33,7 +33,7 @@ def _tell_nobody(_: SharedWatch) -> None:
 
 
 def test_seeds_find_a_sink_that_polls_and_does_not_tell_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedWatch, "arrived", _tell_nobody)
+    monkeypatch.setattr(SharedWatch, "_tell_others", _tell_nobody)
     outcome = next((outcome for outcome in map(simulate_sinks, range(MOST_SEEDS)) if outcome.violations), None)
     assert outcome is not None
     assert re.search("at the tip after|long after the last fault", outcome.violations[0]), outcome.violations
