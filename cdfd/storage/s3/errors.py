@@ -109,7 +109,7 @@ def _from_response(error: ClientError, request: Request) -> StorageError:
 
 def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:
     if code in _RETRIABLE or (status >= 500 and status != 501) or status == 429:
-        return "The store is busy or faulty; cdfd retries", True
+        return "The store is busy or faulty", True
     if code == SKEWED:
         return _CLOCK, True
     if code in EXPIRED:
@@ -176,10 +176,10 @@ def _from_transport(error: Exception) -> tuple[str, str | None, bool]:
                 True,
             )
         case ReadTimeoutError() | TimeoutError():
-            return "the response stalled", "Check the network; cdfd retries", True
+            return "the response stalled", "Check the network", True
         case IncompleteReadError():
-            return "the response ended too early", "Check the network; cdfd retries", True
+            return "the response ended too early", "Check the network", True
         case HTTPClientError() | aiohttp.ClientError() | OSError():
-            return "the connection was lost", "Check the network; cdfd retries", True
+            return "the connection was lost", "Check the network", True
         case _:
             return f"{type(error).__name__}", "See the client's configuration", False
