@@ -13,7 +13,7 @@ SELECTED = (
     "tests/integration/spark/test_source_stream.py::test_from_the_beginning_and_on",
     "tests/integration/spark/test_source_stream.py::test_available_now_with_a_limit",
     "tests/integration/spark/test_source_stream.py::test_lag",
-    "tests/standard/spark/test_frames.py::TestRows::test_those_of_all_other_readers",
+    "tests/integration/spark/test_frames.py::TestRows::test_rows_equal_those_of_all_other_readers",
     "tests/integration/spark/test_frames_oracle.py::test_rows_are_those_of_delta_spark[vectors]",
     "tests/standard/spark/test_kafka_sink.py::TestStream::test_a_batch_that_is_run_again_is_not_delivered_again",
     "tests/overnight/spark/test_read_time_changes.py",
