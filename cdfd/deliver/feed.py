@@ -383,8 +383,8 @@ class Feed:
         return following
 
     def _note_delivered(self, version: int, position: Position, *, ours: bool = False) -> None:
-        """`version` is delivered, and `position` is the next one."""
-        if self.recorder is not None:
+        """`version` is delivered, and `position` is the next one. The ledger is never ahead of what the sink has stored."""
+        if self.recorder is not None and not self.sink.deferred:
             self.recorder.delivered(version, position.table_id, digest_of(position, version), ours=ours)
 
     async def _next(

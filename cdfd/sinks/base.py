@@ -124,8 +124,8 @@ class Delivery(ABC):
 
         Without rows, `following` may be the position at which the delivery began. This stores the start before the first row.
 
-        After it returns, `last_position` is `following`, even after a crash. If it raises, the outcome may be unknown: open a new sink and
-        read its `last_position`.
+        After it returns, `last_position` is `following`, even after a crash, unless the sink says that it is `deferred`. If it raises, the
+        outcome may be unknown: open a new sink and read its `last_position`.
         """
 
     @abstractmethod
@@ -174,6 +174,11 @@ class Sink(JobSink, ABC):
     @abstractmethod
     async def close(self) -> None:
         """Abort the current delivery, if any, and release all resources."""
+
+    @property
+    def deferred(self) -> bool:
+        """Whether the last deliveries changed nothing, and their position is not stored yet. After a crash they are repeated."""
+        return False
 
     @property
     def stores_control(self) -> bool:

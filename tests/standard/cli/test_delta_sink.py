@@ -10,7 +10,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 import cdfd as package
 from tests.support.cli.delta_target import (
@@ -160,3 +160,21 @@ def test_a_mirror_that_would_lack_rows_is_refused(tmp_path: Path, change: dict[s
     assert ended.code == 2
     assert told in ended.err
     assert not (tmp_path / "copies").exists()
+
+
+def test_a_mirror_of_an_empty_table_starts_again(tmp_path: Path) -> None:
+    """There is no target before the first row, so the ledger must not say that a version was delivered."""
+    source = tmp_path / "lake" / "orders"
+    DeltaTable.create(source, pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    config = configure_mirror(tmp_path)
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"progress": {"ledger": str(tmp_path / "ledger")}}))
+    for _ in range(2):
+        with started("run", "-c", config) as daemon:
+            daemon.log_line("snapshot of version 0 completed")
+            assert daemon.end(signal.SIGTERM).code == 0
+    with started("run", "-c", config) as daemon:
+        write_deltalake(source, pa.table({"id": [1], "v": ["a"]}), mode="append")
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert live_rows(tmp_path / "copies" / "orders") == [{"id": 1, "v": "a"}]

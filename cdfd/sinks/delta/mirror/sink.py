@@ -43,6 +43,11 @@ class MirrorSink(MirrorState, Sink):
         self._delivery = MirrorDelivery(self, position)
         return self._delivery
 
+    @property
+    def deferred(self) -> bool:
+        """Whether the position waits for the next change; see the port and `MirrorState`."""
+        return self.stored != self.cursor.position
+
     stores_control = True
 
     @property
