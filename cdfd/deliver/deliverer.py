@@ -120,15 +120,16 @@ class Deliverer:
         for start, end in ranges(plan, part, self.limits.part_bytes):
             if start > part and self.stop.is_set():
                 return 0
-            whole, group = start == part and end == len(plan.scans), versions[:1]
+            whole, fitting = start == part and end == len(plan.scans), 1
             size = plan.size if whole else sum(scan.share for scan in plan.scans[start:end])
             for version in versions[1:] if whole else ():
                 following, is_large = size + version.plan.size, large is not None and large.is_large(version)
                 if following > self.limits.max_bytes or version.schema_change is not None or is_large:
                     break
-                size, group = following, versions[: len(group) + 1]
+                size, fitting = following, fitting + 1
             if not await self._admit(size):
                 return 0
+            group = versions[:fitting]
             while True:
                 try:
                     count, position = await self._deliver(group, position, None if whole else end)
