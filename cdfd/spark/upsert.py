@@ -29,7 +29,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
@@ -38,6 +38,7 @@ from pyspark.sql.types import ArrayType, DataType, DateType, IntegralType, MapTy
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted
+from cdfd.spark.target import check_absolute, create_table, identifier, read_table
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
@@ -52,7 +53,6 @@ _ATTEMPTS: Final = 3
 _MOST_KEYS: Final = 1_000
 """Keys in a condition of MERGE, at most. Spark compares each row of the copy with them before it shuffles it."""
 _NULL_KEY: Final = "cdfd: a key is null"
-_FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _BATCHES_BETWEEN_SWEEPS: Final = 100
 
 
@@ -96,7 +96,7 @@ def apply_changes(
     """
     columns = _table_columns(changes)
     _check_keys(changes.schema, columns, keys)
-    _check_absolute("target", target)
+    check_absolute("target", target)
     if not changes.isStreaming:
         upsert = Upsert(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {}))
         upsert(changes)
@@ -107,7 +107,7 @@ def apply_changes(
             hint="Give a folder that only this query uses. A restarted query resumes from it",
         )
     if remember_deletes is not None:
-        _check_absolute("checkpoint", f"{checkpoint}/")
+        check_absolute("checkpoint", f"{checkpoint}/")
     upsert = Upsert(
         *(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {})),
         deleted=None if remember_deletes is None else f"{checkpoint.rstrip('/')}/cdfd-deleted",
@@ -210,8 +210,8 @@ class Upsert:
         """Create the copy if it is missing, and check its columns; their types, by names in lower case."""
         if not self._found:
             empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
-            _create(empty, self.target, self.partition_by, self.properties)
-        kinds = {field.name.lower(): field.dataType for field in _open(spark, self.target).schema}
+            create_table(empty, self.target, self.partition_by, self.properties)
+        kinds = {field.name.lower(): field.dataType for field in read_table(spark, self.target).schema}
         wanted = [name for name in newest.columns if name not in (_DELETED, COMMIT_TIMESTAMP)]
         missing = [name for name in wanted if name.lower() not in kinds]
         for name in (VERSION, ORDINAL, *self.keys):
@@ -255,9 +255,9 @@ class Upsert:
     ) -> str:
         """Store the deleted keys, unless `same_key` is None; the id of their table."""
         gone = changes.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
-        table, names = _identifier(deleted), gone.columns
+        table, names = identifier(deleted), gone.columns
         if self._stream is None:
-            _create(gone.limit(0), deleted, (), {})
+            create_table(gone.limit(0), deleted, (), {})
             self._stream = str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
         if same_key is not None:
             _run(
@@ -272,12 +272,12 @@ class Upsert:
     def _without_deleted(self, changes: DataFrame, deleted: str, same_key: str) -> DataFrame:
         """Without the changes of rows that a later version has deleted."""
         later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
-        return changes.alias("s").join(_open(changes.sparkSession, deleted).alias("t"), later, "left_anti")
+        return changes.alias("s").join(read_table(changes.sparkSession, deleted).alias("t"), later, "left_anti")
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str], same_key: str) -> None:
         names = [*columns, VERSION, ORDINAL]
         evolving = "WITH SCHEMA EVOLUTION " if self.evolve_schema else ""
-        statement = f"""MERGE {evolving}INTO {_identifier(self.target)} t USING {{changes}} s ON {same_key}
+        statement = f"""MERGE {evolving}INTO {identifier(self.target)} t USING {{changes}} s ON {same_key}
             WHEN MATCHED AND s.{_DELETED} AND (t.{VERSION} IS NULL OR s.{VERSION} > t.{VERSION}) THEN DELETE
             {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
@@ -356,52 +356,10 @@ def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
 
 def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
     """Forget keys that were deleted more than `remembered` before the newest one."""
-    newest = _open(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
+    newest = read_table(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
     if newest is not None:
         oldest = newest - remembered // timedelta(microseconds=1)
-        spark.sql(f"DELETE FROM {_identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
-
-
-def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properties: Mapping[str, str]) -> None:
-    """Create a Delta table without rows, unless it exists."""
-    mapping = {"delta.columnMapping.mode": "name"} if _needs_mapping(empty.schema) else {}
-    writer = empty.write.format("delta").mode("ignore").options(**(mapping | dict(properties)))
-    if partition_by:
-        writer = writer.partitionBy(*partition_by)
-    try:
-        if _is_path(target):
-            writer.save(target)
-        else:
-            writer.saveAsTable(target)
-    except AnalysisException as error:
-        raise ConfigError(
-            # Without its text: Spark fails to format the errors of delta-spark.
-            f"Spark cannot create the copy: {error.getCondition()}",
-            table=target,
-            hint="The session needs delta-spark, as its extension and its catalog",
-        ) from error
-
-
-def _open(spark: SparkSession, target: str) -> DataFrame:
-    return spark.read.format("delta").load(target) if _is_path(target) else spark.table(target)
-
-
-def _identifier(target: str) -> str:
-    return f"delta.{quoted(target)}" if _is_path(target) else target
-
-
-def _is_path(target: str) -> bool:
-    return "/" in target
-
-
-def _check_absolute(name: str, target: str) -> None:
-    """MERGE finds no table at a relative path."""
-    if _is_path(target) and not target.startswith("/") and ":/" not in target:
-        raise ConfigError(
-            f"`{name}` is a relative path",
-            path=target.rstrip("/"),
-            hint="Give an absolute path or a URI: Delta requires it",
-        )
+        spark.sql(f"DELETE FROM {identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
 
 
 def _table_columns(changes: DataFrame) -> list[str]:
@@ -432,18 +390,6 @@ def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str])
             raise ConfigError(
                 f"the key column {key!r:.200} is a {schema[key].dataType.simpleString():.100}, which cannot be compared"
             )
-
-
-def _needs_mapping(kind: DataType) -> bool:
-    """Whether a name is not allowed for Parquet columns."""
-    match kind:
-        case StructType():
-            return any(not _FORBIDDEN.isdisjoint(each.name) or _needs_mapping(each.dataType) for each in kind)
-        case ArrayType():
-            return _needs_mapping(kind.elementType)
-        case MapType():
-            return _needs_mapping(kind.keyType) or _needs_mapping(kind.valueType)
-    return False
 
 
 def _has_map(kind: DataType) -> bool:
