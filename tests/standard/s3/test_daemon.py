@@ -118,8 +118,8 @@ def test_a_store_that_fails_for_longer(pipeline: Pipeline, proxy: Proxy) -> None
         assert pipeline.check() == 2
         proxy.faults = [Fault("answer", 9999, 503, "SlowDown", concerns=of_the_table)]
         do(table.insert(rows(3)))
-        line = daemon.wait_for("retrying in")
-        for expected in ("SlowDown", f"gave up after {DEADLINE:g} seconds", "_delta_log", "version 2"):
+        line = daemon.wait_for(lambda line: "SlowDown" in line["message"] and "retrying in" in line["message"])
+        for expected in (f"gave up after {DEADLINE:g} seconds", "_delta_log", "version 2"):
             assert expected in line["message"]
         assert line["level"] == "warning"
         proxy.faults = []
