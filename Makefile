@@ -82,7 +82,7 @@ SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' 'te
 
 # The long forms, each a target of its own.
 OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy pythons fuzz fuzz-native simulate soak mutants
-overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|upgrade|cluster|oracle|connect|producer|s3-server|numpy|pythons|fuzz|fuzz-native|simulate|soak|mutants
+overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|upgrade|cluster|oracle|oracle-preview|connect|producer|s3-server|numpy|pythons|fuzz|fuzz-native|simulate|soak|mutants
 	$(MAKE) --keep-going $(or $(ONLY),$(OVERNIGHT))
 
 # Tools that tests fetch or build where they are missing, beside the installation and lint: those keep one core busy. Tests say what fails here.

@@ -227,9 +227,11 @@ _UNITS: Final[Mapping[Any, Sequence[tuple[int, str]]]] = {
 
 
 def with_unit(value: float, parser: Callable[[object], Any]) -> str:
-    """A duration (`values.seconds`) or a size (`values.size`) as a file has it: `500ms`, `64MiB`."""
+    """A duration (`values.seconds`) or a size (`values.size`) as a file has it: `500ms`, `2.5s`, `64MiB`."""
     smallest = round(value * 1000) if parser is values.seconds else int(value)
     size, unit = next((size, unit) for size, unit in _UNITS[parser] if smallest % size == 0)
+    if unit == "ms" and smallest > 1000:
+        return f"{smallest / 1000}s"
     return f"{smallest // size}{unit}"
 
 

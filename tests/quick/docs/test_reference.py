@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cdfd.config import values
 from cdfd.config.fields import Section, Text
+from cdfd.config.sections import Standby
 from tests.support.docs import reference, reference_settings
 
 PAGES = (
@@ -57,6 +59,11 @@ def test_a_setting_without_a_description_is_an_error() -> None:
     assert reference_settings.key(Undescribed, "known", "").description == "Its description."
     with pytest.raises(AssertionError, match=r"Undescribed\.forgotten has no docstring"):
         reference_settings.key(Undescribed, "forgotten", "")
+
+
+def test_a_time_with_a_fraction_of_a_second_is_in_seconds() -> None:
+    shown = reference_settings.key(Standby, "takeover_after", "standby.").default
+    assert (shown, values.seconds(shown.strip("`"))) == ("`2.5s`", 2.5)
 
 
 def test_causes_and_actions_are_those_of_known_families_and_classes() -> None:

@@ -119,7 +119,7 @@ def _option(option: Any) -> str:
 
 def _value(option: Any) -> str:
     choices = type(option.default) if isinstance(option.default, Enum) else ()
-    return option.metavar or "\\|".join(choice.value for choice in choices)
+    return option.metavar or "\\|".join(choice.value for choice in choices) or "NUMBER"
 
 
 def _row(name: str, parameter: Any) -> str:
