@@ -49,7 +49,7 @@ class SinkSettings(Section):
     """Kind of the destination."""
 
     pipeline: Annotated[str, PlainValidator(values.pipeline_name)] | None = None
-    """With `sinks`: name of the pipeline in this sink and in the ledger. Set it to keep the positions that a pipeline of the sink alone has stored.
+    """With `sinks`: name of the pipeline in this sink and in the ledger. Set it to keep the positions that another pipeline stored there.
 
     Default: `pipeline`.
     """

@@ -20,6 +20,7 @@ ALERTS = FOLDER / "files" / "alerts.yaml"
 RULES: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboards" / "cdfd.json").read_text())
 PAGE = (ROOT / "docs" / "alerts.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
 def scraped() -> str:
@@ -63,6 +64,11 @@ def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     assert f"\n## {name}\n" in PAGE
     assert {"summary", "description"} < rule["annotations"].keys()
     assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_the_page_of_operations_lists_the_alerts_that_page_a_person() -> None:
+    listed = re.findall(r"^\| \[(\w+)\]\(alerts\.md#\w+\) \| critical \|", OPERATIONS, re.MULTILINE)
+    assert listed == [rule["alert"] for rule in RULES if rule["labels"]["severity"] == "critical"]
 
 
 def test_there_is_no_page_for_an_alert_that_is_gone() -> None:

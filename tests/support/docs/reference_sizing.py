@@ -38,7 +38,7 @@ def _costs() -> Iterator[str]:
     measured = costs()
     text = measured.measured
     yield f"{text[0].upper()}{text[1:]}.\n"
-    yield "| sink and form | a million rows | a GB of data files | a small version | written for each row | large deliveries |"
+    yield "| sink and format | a million rows | a GB of data files | a small version | written for each row | large deliveries |"
     yield "|---|---|---|---|---|---|"
     for name, sink in measured.sinks.items():
         cells = (
