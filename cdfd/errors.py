@@ -249,7 +249,7 @@ class TableConfigError(CdfdError):
 
 
 class InternalError(CdfdError):
-    """An unexpected error in a table's loop: a bug, or a machine without memory."""
+    """An unexpected error in a table's task: a bug, or a machine without memory."""
 
     family = "internal"
 

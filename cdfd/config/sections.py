@@ -340,7 +340,7 @@ class OpenTelemetry(Section):
 
 
 class OpenLineage(Section):
-    """Run events of the tables' loops, for a receiver of OpenLineage."""
+    """Run events of the tables, for a receiver of OpenLineage."""
 
     url: WebAddress | None = None
     """Address of the receiver, such as `http://marquez:5000/api/v1/lineage`.

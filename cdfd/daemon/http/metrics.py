@@ -178,7 +178,7 @@ class _Families:
         self.bytes_read = counter("cdfd_bytes_read", "Bytes of the files read for delivered rows.")
         self.errors = counter(
             "cdfd_errors",
-            "Errors that count, including those that did not stop the loop, such as a ledger that is not writable.",
+            "Errors that count, including those that did not stop the table, such as a ledger that is not writable.",
             "family",
         )
         self.transient = counter(
@@ -234,7 +234,7 @@ class _Scrape(Collector):
         for family in self._counted.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
-        yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a loop ends unexpectedly.", value=1)
+        yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a table's task ends unexpectedly.", value=1)
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=self._labels)
             for reading in self._readings:
@@ -298,7 +298,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
     ),
     (
         "cdfd_paused",
-        "1 from an error that stops the loop until it delivers again or is at the tip.",
+        "1 from an error that stops the table until it delivers again or is at the tip.",
         attrgetter("paused"),
     ),
 )
