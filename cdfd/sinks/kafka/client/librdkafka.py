@@ -1,6 +1,6 @@
 """The `Producer` port over confluent-kafka, which wraps librdkafka (`pip install cdfd[librdkafka]`).
 
-It takes records one by one as Python objects and builds the batches itself. That has a third of the speed, with a widely used client.
+It takes records one by one as Python objects and builds the batches itself. That is slower, with a widely used client.
 """
 
 import logging
