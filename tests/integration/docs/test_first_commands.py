@@ -23,9 +23,10 @@ NEEDS = {
     "spark-kafka": "PySpark",
     "spark-topics": "PySpark",
     "extending": "your package",
+    "sizing": "your tables",
     "consume/python-cache": "Kafka",
 }
-"""Pages that need a server or a program besides cdfd, and what they call it."""
+"""Pages that need something besides cdfd, such as a server, and what they call it."""
 FIRST = {name: page for name, page in pages() if any(steps(page.read_text())) and name not in {*CONTINUES, *NEEDS}}
 
 
