@@ -1,11 +1,10 @@
 """A slice of the seeds, with every test run; and bugs that are planted, to see that seeds find bugs."""
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -30,13 +29,6 @@ from tests.support.simulation.run import simulate
 SEEDS, PORTIONS = 100, 2
 MOST_SEEDS = 1000  # most bugs show within a hundred
 """Seeds within which a planted bug is found."""
-
-
-@pytest.fixture(autouse=True)
-def _silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("portion", range(PORTIONS))

@@ -1,8 +1,6 @@
 """A slice of the seeds with two sinks in one daemon; and a bug that is planted, to see that seeds find it."""
 
-import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +11,6 @@ from tests.support.simulation.sinks import simulate_sinks
 SEEDS = 15
 MOST_SEEDS = 50
 """Seeds within which the planted bug is found."""
-
-
-@pytest.fixture(autouse=True)
-def _silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_no_seed_violates_a_promise() -> None:

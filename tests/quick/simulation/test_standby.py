@@ -1,8 +1,7 @@
 """A slice of the seeds with several processes of a pipeline; and bugs that are planted, to see that seeds find bugs."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +17,6 @@ from tests.support.simulation.standby import simulate_standby
 SEEDS = 15
 MOST_SEEDS = 300
 """Seeds within which a planted bug is found."""
-
-
-@pytest.fixture(autouse=True)
-def _silent() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_no_seed_violates_a_promise() -> None:
