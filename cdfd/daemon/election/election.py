@@ -89,8 +89,7 @@ class Election:
             await self._step()
             if self.candidate.leads:
                 return await self._lead(lead, stop)
-            seen = self.candidate.seen
-            closing = seen is not None and seen.closing and not seen.released
+            closing = self.candidate.seen is not None and self.candidate.seen.closing
             await self._clock.wait(stop, min(self._poll, CLOSING_POLL_SECONDS) if closing else self._poll)
         return None
 
@@ -128,8 +127,9 @@ class Election:
     async def _renew(self, over: asyncio.Event, closing: asyncio.Event, closed: asyncio.Event) -> None:
         """Renew the lease until the sinks are closed, and at once after `closing`. Sets `over` once another process leads."""
         seconds = self.candidate.takeover_after / RENEWALS
-        while not closed.is_set():
-            if await self._clock.wait(closed if closing.is_set() else closing, seconds) and closed.is_set():
+        while True:
+            await self._clock.wait(closed if closing.is_set() else closing, seconds)
+            if closed.is_set():
                 return
             await self._step()
             if not self.candidate.leads:
