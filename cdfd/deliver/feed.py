@@ -264,9 +264,9 @@ class Feed:
 
     async def _first_position(self) -> Position:
         """The configured start. It is committed at once, so that a daemon that crashes before its first row starts there again."""
-        found = await wait_for_start_position(self.tailer, self.policies.start)
-        phase: Phase = "snapshot" if found.snapshot else "stream"
-        position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
+        start = await wait_for_start_position(self.tailer, self.policies.start)
+        phase: Phase = "snapshot" if start.snapshot else "stream"
+        position = Position(start.table_id, start.version, phase=phase, digest=start.digest)
         await self._move(position, position)
         before = delivered_version(position)
         if self.policies.ledger_counts and before is not None:
@@ -337,9 +337,9 @@ class Feed:
         if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
         most = self.limits.max_bytes
-        found = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
-        await found.begin(position, stream, self.tailer)
-        return found if found.active else None
+        resnapshotter = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
+        await resnapshotter.begin(position, stream, self.tailer)
+        return resnapshotter if resnapshotter.active else None
 
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
         """Deliver the live rows at `position`; the position after them, or None if a stop came first."""

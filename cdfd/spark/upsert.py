@@ -140,7 +140,7 @@ class Upsert:
     properties: Mapping[str, str] = field(default_factory=dict)
     deleted: str | None = None
     remembered: timedelta | None = None
-    _found: bool = False
+    _exists: bool = False
     _stream: str | None = None
     _null_keys: bool = False
 
@@ -208,7 +208,7 @@ class Upsert:
 
     def _prepare(self, spark: SparkSession, newest: DataFrame) -> dict[str, DataType]:
         """Create the copy if it is missing, and check its columns; their types, by names in lower case."""
-        if not self._found:
+        if not self._exists:
             empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
             create_table(empty, self.target, self.partition_by, self.properties)
         kinds = {field.name.lower(): field.dataType for field in read_table(spark, self.target).schema}
@@ -227,7 +227,7 @@ class Upsert:
                 table=self.target,
                 hint="Set `evolve_schema=True` to add it, or remove it from the changes",
             )
-        self._found = True
+        self._exists = True
         return kinds
 
     def _survey(self, changes: DataFrame, kinds: Mapping[str, DataType]) -> tuple[int, int, str]:

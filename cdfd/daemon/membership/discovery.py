@@ -288,8 +288,8 @@ async def search(config: Settings) -> Tables:
     Raises:
         StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
     """
-    found = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
-    return await asyncio.to_thread(merge_tables, config, found)
+    folders = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
+    return await asyncio.to_thread(merge_tables, config, folders)
 
 
 async def discover_tables(

@@ -121,12 +121,12 @@ class KafkaConnector(Connector):
     ) -> AsyncIterator[KafkaSink]:
         """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `open`."""
         sink, prepared = self._sink, self._prepared.pop(_key(place), None)
-        with registry(sink) as found:
-            made = await KafkaSink.open(place, client(sink), self._encoders(table, found), stage, prepared)
+        with registry(sink) as registration:
+            opened = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
             try:
-                yield made
+                yield opened
             finally:
-                await made.close()
+                await opened.close()
 
     async def prepare(self, table: Table) -> None:
         """Connect, and read what `open` reads. Creates no topic; see the port."""

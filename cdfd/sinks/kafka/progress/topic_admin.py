@@ -111,14 +111,14 @@ class TopicAdmin:
         Raises:
             SinkError: a topic is unsuitable, or cannot be created.
         """
-        found = self.find(topic.name for topic in topics) if existing is None else dict(existing)
-        absent = [topic for topic in topics if topic.name not in found]
+        present = self.find(topic.name for topic in topics) if existing is None else dict(existing)
+        absent = [topic for topic in topics if topic.name not in present]
         if absent:
             self._create(absent, only_validate=False)
-            found |= self._wait_for([topic.name for topic in absent])
+            present |= self._wait_for([topic.name for topic in absent])
         for topic in topics:
-            verify(topic, found[topic.name])
-        return found
+            verify(topic, present[topic.name])
+        return present
 
     def check(self, topics: Sequence[Topic]) -> dict[str, ExistingTopic]:
         """The existing topics, without creating any. Asks the broker whether it would create the others.
@@ -126,12 +126,12 @@ class TopicAdmin:
         Raises:
             SinkError: a topic is unsuitable, or could not be created.
         """
-        found = self.find(topic.name for topic in topics)
+        present = self.find(topic.name for topic in topics)
         for topic in topics:
-            if topic.name in found:
-                verify(topic, found[topic.name])
-        self._create([topic for topic in topics if topic.name not in found], only_validate=True)
-        return found
+            if topic.name in present:
+                verify(topic, present[topic.name])
+        self._create([topic for topic in topics if topic.name not in present], only_validate=True)
+        return present
 
     def bounds(self, topic: str, partition: int, *, committed: bool, first: int | None = None) -> tuple[int, int]:
         """The first offset of a partition and the one after the last.
