@@ -78,6 +78,7 @@ class Controls:
     async def watch_stop(self) -> None:
         """Interrupt the loop once it has to end."""
         await self.stop.wait()
+        self.sink.hasten()
         self.mailbox.halt()
 
     async def obey(self) -> None:

@@ -175,6 +175,10 @@ class Sink(JobSink, ABC):
     async def close(self) -> None:
         """Abort the current delivery, if any, and release all resources."""
 
+    def hasten(self) -> None:
+        """The process stops: from now on, leave out what the next process can do, also what is under way. Deliveries finish."""
+        return
+
     @property
     def deferred(self) -> bool:
         """Whether the last deliveries changed nothing, and their position is not stored yet. After a crash they are repeated."""

@@ -66,6 +66,10 @@ class Hooked(Sink):
         self.hook("begin chunk", position)
         return _HookedChunk(await self.sink.begin_chunk(position, version), self.hook)
 
+    def hasten(self) -> None:
+        self.hook("hasten", None)
+        self.sink.hasten()
+
     async def last_position(self) -> Position | None:
         return await self.sink.last_position()
 

@@ -85,6 +85,10 @@ class DeltaSink(Sink):
         self.cursor.move(position)
         self.target.move(backfill or {})
 
+    def hasten(self) -> None:
+        """Give up the housekeeping of the target; see the port."""
+        self.target.hurried.set()
+
     stores_control = True
 
     @property

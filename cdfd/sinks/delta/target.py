@@ -20,6 +20,7 @@ from cdfd.errors import CdfdError, FencedError, NotATableError, SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import unless_set
 from cdfd.sinks.delta.columns import (
     NO_COLUMNS,
     Columns,
@@ -105,6 +106,8 @@ class Target:
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
+        self.hurried = asyncio.Event()
+        """Set it to leave the housekeeping to another process."""
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
 
@@ -265,7 +268,7 @@ class Target:
             except NotATableError as error:
                 raise self._deletion_error() from error
             if version is not None and self._keeper.is_due(version, self._log.checkpoint, self._protocol):
-                await self._keeper.keep(version)
+                await unless_set(self.hurried, self._keeper.keep(version))
             return self._columns
 
     def _deletion_error(self) -> SinkError:

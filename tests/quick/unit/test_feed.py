@@ -107,6 +107,20 @@ class TestStarts:
         await feeding
         assert await position(place) is None
 
+    async def test_a_stop_hastens_a_delivery(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        """The sink hears of it, so that work that may wait does not delay the end of the process."""
+        await table(lake, 1, clock)
+        stop, hastened = asyncio.Event(), asyncio.Event()
+
+        def hook(event: str, about: Any) -> None:
+            if event == "committed":
+                stop.set()
+            if event == "hasten":
+                hastened.set()
+
+        await feed(lake, place, clock, stop=stop, hook=hook)
+        assert hastened.is_set()
+
     async def test_versions_without_changes_move_the_position(
         self, place: Place, clock: ManualClock, lake: Lake
     ) -> None:

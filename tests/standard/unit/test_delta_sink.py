@@ -782,6 +782,29 @@ class TestCheckpoints:
         assert await sink.last_position() == at(1)
         assert "cannot write a checkpoint of the target: no space left" in caplog.text
 
+    @pytest.mark.parametrize("step", ["checkpoint", "part-"])
+    async def test_a_stop_does_not_wait_for_housekeeping(self, tmp_path: Path, step: str) -> None:
+        """A checkpoint or a compaction that hangs is given up. The version is committed, and the next process keeps house."""
+        layout = Layout(checkpoint_interval=10, compaction=Compaction("snappy", 1 << 20))
+
+        async def hang(method: str, path: str) -> None:
+            due = (tmp_path / "_delta_log" / f"{10:020}.json").exists()
+            if method == "put" and step in path and due:
+                sink.hasten()
+                await asyncio.Event().wait()
+
+        sink = await opened(FaultyStorage(LocalStorage(tmp_path), before=hang), layout, owner=1)
+        async with asyncio.timeout(60):
+            for version in range(10):
+                await deliver(sink, version, batch(n=[version]))
+        assert await sink.last_position() == at(10)
+        assert (tmp_path / "_delta_log" / "_last_checkpoint").exists() == (step == "part-")
+        following = await opened(LocalStorage(tmp_path), layout, owner=2)
+        for version in range(10, 20):
+            await deliver(following, version, batch(n=[version]))
+        assert (tmp_path / "_delta_log" / "_last_checkpoint").exists()
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(20))
+
     async def test_a_checkpoint_after_another_one_without_partitions(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=2))
         for version in range(6):

@@ -48,6 +48,10 @@ class MirrorSink(MirrorState, Sink):
         """Whether the position waits for the next change; see the port and `MirrorState`."""
         return self.stored != self.cursor.position
 
+    def hasten(self) -> None:
+        """Give up the housekeeping of the target; see the port."""
+        self.target.hurried.set()
+
     stores_control = True
 
     @property
