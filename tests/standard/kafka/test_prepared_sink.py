@@ -1,12 +1,15 @@
 """A sink that a standby prepares: it does not fence the leader, and opening it takes all that was prepared."""
 
+import asyncio
 import time
 
 import pytest
 
 from cdfd.config import parse
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.transactions import sink as sinks
+from tests.support.kafka.daemon_process import until
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import at, deliver, rows
 
@@ -43,6 +46,23 @@ async def test_leader_delivers_on_while_a_standby_prepares(
     async with standby.open(table) as sink:
         assert await sink.last_position() == at(3)
         await deliver(sink, rows(4))
+
+
+async def test_the_first_delivery_asks_for_nothing_that_is_prepared(connector: KafkaConnector) -> None:
+    """After its election, a standby does not wait for metadata of the topics, nor for the coordinator of its transactions."""
+    (table,) = connector._config.listed
+    async with connector.open(table) as leader:
+        await deliver(leader, rows(1))
+    await connector.prepare(table)
+    (prepared,) = connector._prepared.values()
+    connected = prepared.result()
+    assert connected is not None
+    producer = connected.producer
+    assert isinstance(producer, KafkaPythonProducer)
+    for topic in connector.destination(table).needed():
+        assert producer._metadata.partitions_for_topic(topic.name)
+    await asyncio.to_thread(until, lambda: producer._manager._transaction_coordinator is not None)
+    await connector.discard()
 
 
 async def test_connections_that_were_lost_are_made_anew(

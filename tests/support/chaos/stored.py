@@ -74,4 +74,4 @@ def outlive(sink: str, folder: Path, kinds: Sequence[str], faults: int) -> None:
         pair.end()
     report(pair.took)
     assert rows == (sorted(expected) if sink == "delta" else expected)
-    assert pair.errors == []
+    assert not pair.errors, pair.errors

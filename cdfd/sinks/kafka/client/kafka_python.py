@@ -35,6 +35,7 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import EndTxnHandler, TransactionManager
+from kafka.protocol.metadata import CoordinatorType
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from cdfd.encode.records import Records
@@ -63,6 +64,7 @@ _LOOK_MS = 100
 _ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
 _MANAGER_PARTS = (
     "_enqueue_request",
+    "_lookup_coordinator",
     "begin_abort",
     "begin_commit",
     "last_error",
@@ -125,6 +127,15 @@ class KafkaPythonProducer(Producer):
         self._asked = time.monotonic()
         self._unannounced = 0
         _ask_again(self._manager)
+
+    def _prepare(self, topics: Sequence[str]) -> None:
+        """Read the metadata, which also keeps the connection, and look up the coordinator of the transactions."""
+        for topic in topics:
+            self._partitions_of(topic)
+            self.topic_id(topic)
+        if self._transactional:
+            self._manager._lookup_coordinator(CoordinatorType.TRANSACTION, self._settings.transactional_id)
+            self._wake()
 
     def _init_transactions(self) -> None:
         self._client.init_transactions()

@@ -85,6 +85,15 @@ class Producer(ABC):
             if self._transactional:
                 self._init_transactions()
 
+    def prepare(self, topics: Sequence[str]) -> None:
+        """Read what the start and the first sends need, if the client can, so that they are quick. Call it again to follow changes.
+
+        Args:
+            topics: existing ones.
+        """
+        with self._attempt("prepare to deliver"):
+            self._prepare(topics)
+
     def begin(self) -> None:
         """Begin a transaction. Sends nothing yet."""
         with self._attempt("begin a transaction"):
@@ -182,6 +191,9 @@ class Producer(ABC):
     def _fail(self, error: Exception, doing: str) -> SinkError:
         self._failure = self._failure or self._as_sink_error(error, doing)
         return self._failure
+
+    def _prepare(self, topics: Sequence[str]) -> None:
+        return
 
     @abstractmethod
     def _init_transactions(self) -> None: ...

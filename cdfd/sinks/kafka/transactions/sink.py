@@ -74,7 +74,10 @@ class Connected:
         existing = self.admin.find([topic.name for topic in destination.needed()])
         if destination.exactly_once and destination.progress.name in existing:
             last_progress(destination, self.admin, self.newest, committed=True)
-        return len(existing) == len(destination.needed()) and existing[destination.topic] == self.existing
+        if len(existing) < len(destination.needed()) or existing[destination.topic] != self.existing:
+            return False
+        self.producer.prepare(list(existing))
+        return True
 
     def close(self) -> None:
         """Disconnect. Does not raise."""
