@@ -76,7 +76,7 @@ def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
         case "map":
             assert kind.keys is not None
             assert kind.items is not None
-            document["keys"] = _schema(kind.keys, optional=False)
+            document["keys"] = _schema(kind.keys, optional=kind.keys.can_be_nan)
             document["values"] = _schema(kind.items, optional=True)
         case "null":
             raise UnsupportedError(

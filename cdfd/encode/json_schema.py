@@ -13,7 +13,7 @@ from pyarrow import types
 
 from cdfd.encode.connect_json import rules_of
 from cdfd.encode.json_writer import JsonWriter
-from cdfd.encode.kinds import Kind, Modes, kind_of_shape
+from cdfd.encode.kinds import JSON, Kind, Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 
 MODES: Final = Modes("string", "iso", "base64")
@@ -97,9 +97,10 @@ def _format(kind: Kind) -> dict[str, Any]:
 def _map(kind: Kind) -> dict[str, Any]:
     assert kind.keys is not None
     assert kind.items is not None
-    if kind.keys.type == "string" and kind.keys.name is None:
+    if kind.keys.type == "string" and kind.keys.name != JSON:
         return {"type": "object", "additionalProperties": _nullable(kind.items), "connect.type": "map"}
-    pair = {"key": _schema(kind.keys), "value": _nullable(kind.items)}
+    key = _nullable(kind.keys) if kind.keys.can_be_nan else _schema(kind.keys)
+    pair = {"key": key, "value": _nullable(kind.items)}
     items = {"type": "object", "properties": pair, "required": ["key"]}
     return {"type": "array", "connect.type": "map", "items": items}
 

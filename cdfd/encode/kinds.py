@@ -45,7 +45,7 @@ CONNECT_DATE: Final = "org.apache.kafka.connect.data.Date"
 JSON: Final = "io.debezium.data.Json"
 ENUM: Final = "io.debezium.data.Enum"
 
-_HINT: Final = "Leave the column out with `columns`"
+HINT: Final = "Leave the column out with `columns`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ class Kind:
     def scale(self) -> int:
         """Digits after the point, of a decimal."""
         return int(self.parameters["scale"])
+
+    @property
+    def can_be_nan(self) -> bool:
+        """Whether there are values that are no numbers, which JSON with a schema has as null: also as keys of maps."""
+        return self.arrow is not None and types.is_floating(self.arrow)
 
     @property
     def is_decimal(self) -> bool:
@@ -143,7 +148,7 @@ def kind_of(type: pa.DataType, modes: Modes, path: str) -> Kind:
     for matches, make in _KINDS:
         if matches(type):
             return make(type, modes, path)
-    raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=_HINT)
+    raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=HINT)
 
 
 def _primitive(name: Primitive) -> Callable[[pa.DataType, Modes, str], Kind]:
@@ -152,7 +157,7 @@ def _primitive(name: Primitive) -> Callable[[pa.DataType, Modes, str], Kind]:
 
 def _decimal(type: pa.DataType, modes: Modes, _path: str) -> Kind:
     if type.scale < 0:
-        raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=_HINT)
+        raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=HINT)
     if modes.decimal == "precise":
         parameters = {"scale": str(type.scale), "connect.decimal.precision": str(type.precision)}
         return Kind("bytes", DECIMAL, parameters, type)

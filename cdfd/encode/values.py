@@ -112,7 +112,7 @@ def in_mode(array: pa.Array, rules: Rules) -> pa.Array:
             values = values // 1_000 if rules.time == "connect" and types.is_timestamp(kind) else values
             return array_of(values, mask=nulls_of(array))
     if types.is_decimal(kind) and rules.decimal != "string":
-        return array.cast(pa.float64()) if rules.decimal == "double" else _with_nulls(unscaled_bytes(array), array)
+        return numbers.doubles(array) if rules.decimal == "double" else _with_nulls(unscaled_bytes(array), array)
     if rules.has_schema and isinstance(kind, pa.JsonType):
         return array.storage
     if types.is_floating(kind) and rules.no_number:
@@ -139,6 +139,8 @@ def plain_text(array: pa.Array, binary: str = "base64") -> pa.Array:
     cells = column(array, Rules(binary=binary))
     cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
     texts = join([b"", b""], [cells], len(array))
+    if types.is_timestamp(array.type) and array.type.tz is None:
+        texts = pc.binary_slice(texts, 0, -1)  # the closing quote, which is part of these texts
     return _with_nulls(texts, array)
 
 

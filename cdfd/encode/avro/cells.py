@@ -10,7 +10,7 @@ from pyarrow import types
 
 from cdfd.encode.binary import booleans, byte_strings, fixed, marked, sequences, unscaled, varints
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField, Modes
-from cdfd.encode.numbers import raw_values, without_gaps
+from cdfd.encode.numbers import doubles, raw_values, without_gaps
 from cdfd.encode.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
 from cdfd.encode.times import days_of, microseconds
 from cdfd.encode.values import plain_text, with_items
@@ -150,6 +150,8 @@ def whole_numbers(array: pa.Array, kind: Kind) -> np.ndarray:
 def floats(array: pa.Array, kind: Kind) -> Cell:
     """Numbers of four or eight bytes, and decimals as the nearest of these."""
     size = pa.float64() if kind.type == "float64" else pa.float32()
+    if types.is_decimal(array.type):
+        array = doubles(array)
     array = array if array.type == size else array.cast(size)
     return fixed(raw_values(array, size.to_pandas_dtype()), nulls_of(array))
 

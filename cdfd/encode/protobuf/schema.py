@@ -34,7 +34,7 @@ from typing import Final
 
 from pyarrow import types
 
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, HINT, Kind, KindField
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni.avro_names import legal, legal_path, unique
 
@@ -148,6 +148,8 @@ class ProtobufSchema:
         return tuple(slots)
 
     def _field(self, message: _Message, each: KindField, name: str, number: int, path: str, messages: set[str]) -> Slot:
+        if "\0" in each.name:
+            raise UnsupportedError("Protobuf has no name with a zero byte", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
         label, type, slot = self._type(message, each.kind, name, number, path, messages)
         if not label and not (each.kind.type == "struct" or type in (TIMESTAMP,) or type.startswith("map<")):
@@ -173,9 +175,7 @@ class ProtobufSchema:
             case "map":
                 return self._map(message, kind, name, number, path, messages)
             case "null":
-                raise UnsupportedError(
-                    "a column of type void has no type in Protobuf", hint="Leave the column out with `columns`"
-                )
+                raise UnsupportedError("a column of type void has no type in Protobuf", hint=HINT)
         if kind.is_decimal:
             raise UnsupportedError(
                 "Protobuf has no decimals", hint="Set `decimal: string` or `decimal: double` in `sink.format`"
@@ -205,7 +205,8 @@ class ProtobufSchema:
         assert kind.keys is not None
         assert kind.items is not None
         key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
-        if key in _KEYS:
+        # Protobuf names the message of an entry after the field, without underscores: that has to begin with a letter.
+        if key in _KEYS and name.lstrip("_")[:1].isalpha():
             below = _Message(unique(f"{_title(name)}Item", messages))
             element = self._wrap(below, kind.items, f"{path}.{below.name}")
             message.messages.append(below)

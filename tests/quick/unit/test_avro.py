@@ -18,6 +18,7 @@ from cdfd.encode.avro.format import AvroFormat
 from cdfd.encode.binary import varints
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, FormatChoice, encoding_of, keys_of
+from cdfd.encode.kinds import Modes
 from cdfd.encode.pieces import Form, join
 from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
@@ -176,6 +177,28 @@ def test_times_beyond_what_a_datetime_holds() -> None:
     ]
     with pytest.raises(DataError, match="column v: a time is out of range"):
         column(pa.array([2**62], pa.timestamp("s")))
+
+
+def test_times_as_text() -> None:
+    times = pa.array([0, None, 1_999], pa.timestamp("us"))
+    batch = pa.record_batch(
+        [times, times.cast(pa.timestamp("us", "UTC")), times.cast(pa.date32(), safe=False)], names=["n", "z", "d"]
+    )
+    encoder = BatchEncoder(lambda shape: AvroFormat(shape, Modes(time="iso")), batch.schema)
+    assert read(encoder, batch) == [
+        {"n": "1970-01-01T00:00:00.000000", "z": "1970-01-01T00:00:00.000000Z", "d": "1970-01-01"},
+        {"n": None, "z": None, "d": None},
+        {"n": "1970-01-01T00:00:00.001999", "z": "1970-01-01T00:00:00.001999Z", "d": "1970-01-01"},
+    ]
+
+
+def test_decimals_as_doubles_are_the_nearest_ones() -> None:
+    """57 times 0.01 is 0.5700000000000001."""
+    texts = ["0.57", "-0.07", "1.10", "99999999.99", None]
+    decimals = [None if text is None else Decimal(text) for text in texts]
+    batch = pa.record_batch([pa.array(decimals, pa.decimal128(10, 2))], names=["v"])
+    encoder = BatchEncoder(lambda shape: AvroFormat(shape, Modes(decimal="double")), batch.schema)
+    assert [row["v"] for row in read(encoder, batch)] == [None if text is None else float(text) for text in texts]
 
 
 # Errors

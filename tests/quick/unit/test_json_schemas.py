@@ -105,7 +105,7 @@ def expected(value: Any, kind: pa.DataType, modes: Modes) -> Any:
         return struct.pack("<d", value) if math.isfinite(value) else None
     if types.is_decimal(kind):
         if modes.decimal == "double":
-            return struct.pack("<d", pa.scalar(value, kind).cast(pa.float64()).as_py())
+            return struct.pack("<d", float(value))
         return value if modes.decimal == "precise" else f"{value:f}"
     if types.is_date(kind):
         return value.isoformat() if modes.time == "iso" else (value - dt.date(1970, 1, 1)).days
@@ -166,3 +166,29 @@ def test_json_schema_refuses_a_value_of_another_type() -> None:
     for wrong in ({"n": "5"}, {"n": 2**15}, {"n": 1.5}, {"at": 5}):
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(wrong)
+
+
+# Keys of maps
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.DataType) -> None:
+    pairs = [(math.nan, 1), (math.inf, 2), (0.5, 3)]
+    batch = batch_of([pa.array([pairs], pa.map_(kind, pa.int64()))])
+    (text,) = ConnectJsonEncoding(Modes()).values(payload_of(batch)).to_pylist()
+    document = json.loads(text)
+    keys = struct.pack("<d", 0.5)
+    assert converted(document["schema"], document["payload"]) == {"c0": [(None, 1), (None, 2), (keys, 3)]}
+    encoder = BatchEncoder(JsonSchemaFormat, batch.schema)
+    (row,) = map(json.loads, encoder.rows(batch).to_pylist())
+    jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
+    assert [entry["key"] for entry in row["c0"]] == [None, None, 0.5]
+
+
+def test_times_that_name_entries_are_properties_of_an_object() -> None:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    batch = batch_of([pa.array([[(at, 1)]], pa.map_(pa.timestamp("us", "UTC"), pa.int64()))])
+    encoder = BatchEncoder(JsonSchemaFormat, batch.schema)
+    (row,) = map(json.loads, encoder.rows(batch).to_pylist())
+    jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
+    assert row == {"c0": {"2026-01-01T00:00:00.000000Z": 1}}

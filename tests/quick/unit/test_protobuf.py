@@ -170,7 +170,26 @@ def test_words_of_the_language_are_names() -> None:
         assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == words
 
 
-def test_types_that_protobuf_does_not_have() -> None:
+@pytest.mark.parametrize("name", ["1st", "_", "é"])
+def test_maps_whose_name_begins_without_a_letter(name: str) -> None:
+    """protoc names an entry after its field, and Google's library refuses `1stEntry`."""
+    array = pa.array([[("a", 1), ("b", None)], [], None], pa.map_(pa.string(), pa.int64()))
+    assert [row[name] for row in read(pa.record_batch({name: array}))] == [[("a", 1), ("b", None)], [], []]
+
+
+def test_times_as_text() -> None:
+    batch = pa.record_batch({"n": pa.array([0, None], pa.timestamp("us"))})
+    encoder = encoder_of(batch, modes=Modes(time="iso"))
+    messages = [parse(encoder.schema, value) for value in encoder.rows(batch).to_pylist()]
+    assert [message.n if message.HasField("n") else None for message in messages] == [
+        "1970-01-01T00:00:00.000000",
+        None,
+    ]
+
+
+def test_types_and_names_that_protobuf_does_not_have() -> None:
+    with pytest.raises(UnsupportedError, match="Protobuf has no name with a zero byte"):
+        encoder_of(pa.record_batch({"a\0b": pa.array([1])}))
     with pytest.raises(UnsupportedError, match="column d: Protobuf has no decimals"):
         encoder_of(pa.record_batch({"d": pa.array([1]).cast(pa.decimal128(19))}), modes=Modes("precise"))
     with pytest.raises(UnsupportedError, match="column n: a column of type void"):
