@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,7 +17,6 @@ from cdfd.errors import CdfdError, SinkError
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
@@ -176,78 +175,51 @@ class Deliverer:
         sizes = [plan.size for plan in plans]
         if position.part:
             sizes = [sum(scan.share for scan in plans[0].scans[position.part :])]
+        ordinal, started, rows, counts = position.ordinal, 0, 0, RowCounts()
+        deadline = self.clock.monotonic() + self.limits.max_seconds
+
+        def ends() -> bool:
+            return rows >= self.limits.max_rows or self.clock.monotonic() >= deadline or self.stop.is_set()
+
         async with (
             self.admission.admit(sum(sizes), self.monitor.urgency, self.monitor.waiting) as progressed,
             _delivery(self.sink, position, self.monitor) as delivery,
         ):
-            written = await self._write(delivery, versions, plans, position, progressed)
-            size, whole = sum(sizes[: written.started]), versions[: written.started]
-            last = whole[-1]
+            scanned, read = self.execution.batches(plans, position, joined=True), partial(self.monitor.stage, "read")
+            full, batches = False, iterate_in_thread(scanned, _share, read)
+            async with contextlib.aclosing(batches):
+                async for batch in batches:
+                    fits = delivery.takes_runs and rows + batch.rows.num_rows <= self.limits.max_rows and not ends()
+                    for part in (batch,) if fits else batch.by_version():
+                        first = part.earlier[0].plan.version if part.earlier else part.plan.version
+                        full = bool(started) and versions[started - 1].plan.version < first and ends()
+                        if full:
+                            break
+                        while not started or versions[started - 1].plan.version < part.plan.version:
+                            await delivery.start_version(versions[started])
+                            started += 1
+                        if part.rows.num_rows:
+                            await delivery.write(part.rows)
+                            counts.add(part.rows)
+                        rows += part.rows.num_rows
+                        ordinal = part.following
+                    if full:
+                        break
+                    progressed()
+                    self.report.count(batch.plan.version, batch.rows.num_rows)
+            while not full and started < len(versions):  # the others have no rows
+                await delivery.start_version(versions[started])
+                started += 1
+            size, whole, last = sum(sizes[:started]), versions[:started], versions[started - 1]
             following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
             if end is not None and end < len(last.plan.scans):
-                following = position.at_part(end, last.plan.ordinal_of(end, written.ordinal), last.digest)
-                whole = []
+                following, whole = position.at_part(end, last.plan.ordinal_of(end, ordinal), last.digest), []
             began = time.perf_counter()
             await delivery.commit(following)
             self.monitor.stage("commit", time.perf_counter() - began)
-            self.rates.settle(written.rows, size)
-            self.monitor.committed(following, whole, written.counts.by_type(), size)
+            self.rates.settle(rows, size)
+            self.monitor.committed(following, whole, counts.by_type(), size)
         return len(whole), following
-
-    async def _write(
-        self,
-        delivery: Delivery,
-        versions: Sequence[Version],
-        plans: Sequence[ChangePlan],
-        position: Position,
-        progressed: Callable[[], None],
-    ) -> _Written:
-        """Write versions into a delivery, up to a limit."""
-        written, most = _Written(position.ordinal), self.limits.max_rows
-        deadline = self.clock.monotonic() + self.limits.max_seconds
-
-        def ends() -> bool:
-            return written.rows >= most or self.clock.monotonic() >= deadline or self.stop.is_set()
-
-        rows, read = self.execution.batches(plans, position, joined=True), partial(self.monitor.stage, "read")
-        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(rows, _share, read)
-        async with contextlib.aclosing(batches):
-            async for batch in batches:
-                whole = delivery.takes_runs and written.rows + batch.rows.num_rows <= most and not ends()
-                for part in (batch,) if whole else batch.by_version():
-                    first = part.earlier[0].plan.version if part.earlier else part.plan.version
-                    if written.started and versions[written.started - 1].plan.version < first and ends():
-                        return written
-                    while not written.started or versions[written.started - 1].plan.version < part.plan.version:
-                        await delivery.start_version(versions[written.started])
-                        written.started += 1
-                    if part.rows.num_rows:
-                        await delivery.write(part.rows)
-                        written.counts.add(part.rows)
-                    written.rows += part.rows.num_rows
-                    written.ordinal = part.following
-                progressed()
-                self.report.count(batch.plan.version, batch.rows.num_rows)
-        for version in versions[written.started :]:  # which have no rows
-            await delivery.start_version(version)
-        written.started = len(versions)
-        return written
-
-
-@dataclass(slots=True)
-class _Written:
-    """The progress of a delivery.
-
-    Attributes:
-        ordinal: of the next row of the current version.
-        started: number of versions.
-        rows, counts: rows, and rows by change type.
-    """
-
-    ordinal: int
-    started: int = 0
-    rows: int = 0
-    counts: RowCounts = field(default_factory=RowCounts)
 
 
 @contextlib.asynccontextmanager

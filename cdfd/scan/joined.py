@@ -50,35 +50,38 @@ class PlannedScan(NamedTuple):
 
 
 def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
-    """The scans in order: those of consecutive small files in one group, and each other scan by itself.
+    """The scans in order: consecutive small files in one group, and each other scan by itself.
 
     The error that ends `scans` is raised after all groups before it.
     """
-    source, group, size = iter(scans), list[PlannedScan](), 0
-    while True:
-        try:
-            each, failed = next(source, None), None
-        except CdfdError as error:
-            each, failed = None, error
-        joinable = each is not None and _is_joinable(each.scan)
-        if group and (
-            each is None
-            or not joinable
-            or len(group) == JOINED_FILES
-            or size + each.scan.size > JOINED_BYTES
-            or not _agree(each, group[0])
-        ):
-            yield from (group,) if len(group) >= FEW else ((one,) for one in group)
-            group, size = [], 0
-        if failed is not None:
-            raise failed
-        if each is None:
-            return
-        if joinable:
-            group.append(each)
-            size += each.scan.size
-        else:
-            yield (each,)
+    group, size = list[PlannedScan](), 0
+    try:
+        for each in scans:
+            joinable = _is_joinable(each.scan)
+            if group and not (
+                joinable
+                and len(group) < JOINED_FILES
+                and size + each.scan.size <= JOINED_BYTES
+                and _agree(each, group[0])
+            ):
+                yield from _alone_if_few(group)
+                group, size = [], 0
+            if joinable:
+                group.append(each)
+                size += each.scan.size
+            else:
+                yield (each,)
+    except CdfdError:
+        yield from _alone_if_few(group)
+        raise
+    yield from _alone_if_few(group)
+
+
+def _alone_if_few(group: list[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
+    if len(group) >= FEW:
+        yield group
+    else:
+        yield from ((each,) for each in group)
 
 
 def _agree(one: PlannedScan, other: PlannedScan) -> bool:
