@@ -44,7 +44,7 @@ def file_settings() -> frozenset[str]:
     return MOUNTED_BESIDES_SECRETS | secrets
 
 
-def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section] = Settings) -> list[Problem]:
+def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section]) -> list[Problem]:
     """All validation errors as problems, except for values that could not be resolved."""
     known = {problem.path for problem in resolved.problems}
     problems: list[Problem] = []

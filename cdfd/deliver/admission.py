@@ -25,10 +25,6 @@ def no_urgency() -> None:
     """The urgency of deliveries that nothing threatens."""
 
 
-def _ignore_wait(waits: bool) -> None:
-    """Ignores that a delivery waits."""
-
-
 @dataclass(eq=False, slots=True)
 class _Request:
     """A delivery that waits for a slot."""
@@ -64,7 +60,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = _ignore_wait
+        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = lambda _: None
     ) -> AsyncIterator[Callable[[], None]]:
         """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress.
 
@@ -74,7 +70,7 @@ class Admission:
             waiting: called with True before a wait, and with False after it.
         """
         if size <= SMALL_BYTES:
-            yield _no_slot
+            yield lambda: None  # it has no slot to lose
             return
         if self._resting is not None:
             self._resting.cancel()
@@ -115,10 +111,6 @@ class Admission:
         first = min(self._waiting, key=_Request.rank)  # the earliest of equals
         self._waiting.remove(first)
         first.granted.set_result(None)
-
-
-def _no_slot() -> None:
-    """A small delivery has no slot to lose."""
 
 
 class _Slot:

@@ -96,13 +96,13 @@ class HeadroomTracker:
         if self._retention is None or since_ms is None:
             return ()
         age = max(0, self._clock.now_ms() - since_ms) / 1000
-        found = zip(KINDS, (self._retention.log_ms, self._retention.files_ms), strict=True)
-        return tuple(self._headroom(kind, age, max(0, ms) / 1000) for kind, ms in found if ms is not None)
-
-    def _headroom(self, kind: Kind, age: float, retention: float) -> Headroom:
-        lost = kind == self._lost
-        seconds = retention - age
-        return Headroom(kind, min(0.0, seconds) if lost else seconds, retention, lost)
+        headrooms = []
+        for kind, ms in zip(KINDS, (self._retention.log_ms, self._retention.files_ms), strict=True):
+            if ms is not None:
+                retention, lost = max(0, ms) / 1000, kind == self._lost
+                seconds = retention - age
+                headrooms.append(Headroom(kind, min(0.0, seconds) if lost else seconds, retention, lost))
+        return tuple(headrooms)
 
     def least(self) -> Headroom | None:
         """The headroom that ends first; None if unknown."""

@@ -68,7 +68,7 @@ class Resnapshotter:
         controls: Controls,
         admission: Admission,
         rates: Rates,
-        most_bytes: int = 0,
+        most_bytes: int,
     ) -> None:
         self._rates = rates
         self._chunk_bytes = min(most_bytes or CHUNK_BYTES, CHUNK_BYTES)

@@ -44,10 +44,14 @@ class ArrowRecords:
         self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        return [
-            Records(None, _join(list(self._streams(rows))), partition=partition)
-            for partition, rows in self._by_partition(KeyedRows.of(batch, self._keys))
-        ]
+        records = []
+        for partition, rows in self._by_partition(KeyedRows.of(batch, self._keys)):
+            streams = list(self._streams(rows))
+            ends = np.cumsum([0, *(stream.size for stream in streams)], dtype=np.int64)
+            # A single one is not copied.
+            data = streams[0] if len(streams) == 1 else pa.py_buffer(b"".join(streams))
+            records.append(Records(None, pool_from_parts(ends, data), partition=partition))
+        return records
 
     def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
         batch = rows.batch
@@ -72,23 +76,13 @@ class ArrowRecords:
     def _streams(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
         """Streams of the rows, cut in two until each is short enough."""
         if batch.num_rows == 1 or batch.nbytes <= self._record_bytes:
-            stream = _stream(batch)
+            out = pa.BufferOutputStream()
+            with pa.ipc.new_stream(out, batch.schema) as writer:
+                writer.write_batch(batch)
+            stream = out.getvalue()
             if batch.num_rows == 1 or stream.size <= self._record_bytes:
                 yield stream
                 return
         half = (batch.num_rows + 1) // 2
         yield from self._streams(batch.slice(0, half))
         yield from self._streams(batch.slice(half))
-
-
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batch.schema) as writer:
-        writer.write_batch(batch)
-    return out.getvalue()
-
-
-def _join(streams: list[pa.Buffer]) -> pa.Array:
-    """The streams as values. A single one is not copied."""
-    ends = np.cumsum([0, *(stream.size for stream in streams)], dtype=np.int64)
-    return pool_from_parts(ends, streams[0] if len(streams) == 1 else pa.py_buffer(b"".join(streams)))

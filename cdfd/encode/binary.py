@@ -50,7 +50,7 @@ def varints(values: Integers, form: Form, nulls: Booleans | None = None) -> Cell
     return _every(lengths(without_gaps(values, nulls), form), nulls)
 
 
-def fixed(values: npt.NDArray[np.generic], nulls: Booleans | None = None) -> Cell:
+def fixed(values: npt.NDArray[np.generic], nulls: Booleans | None) -> Cell:
     """Values of a fixed size, as they are in memory, the lowest byte first."""
     size = values.dtype.itemsize
     data = np.ascontiguousarray(values).view(np.uint8)

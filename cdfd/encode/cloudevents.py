@@ -44,7 +44,7 @@ class CloudEventAttributes:
         content_type: of values.
     """
 
-    def __init__(self, origin: Origin, content_type: bytes = b"application/json") -> None:
+    def __init__(self, origin: Origin, content_type: bytes) -> None:
         self._table_id = origin.table_id
         self._constant = (
             ("ce_specversion", b"1.0"),

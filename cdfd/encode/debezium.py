@@ -200,7 +200,11 @@ class DebeziumEncoder:
         source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, times, ordinals)
         # Those of a snapshot on demand stand between the events of transactions.
         announced = self._transactions and part is not SnapshotPart.INCREMENTAL
-        transaction = _transaction(versions, ordinals) if announced else Constant(None)
+        transaction: Value = Constant(None)
+        if announced:
+            # The place of events in their version. It follows from the row, so that it is the same after a restart and on executors.
+            place = _numbers(ordinals + 1)
+            transaction = Group([Joined(("", ""), (versions,)), place, place])
         values = [before, after, source, transaction, operations, *self._moments(times)]
         return Payload(self.shape(batch.schema), values, len(places)), places
 
@@ -228,12 +232,6 @@ class DebeziumEncoder:
             return [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
         now = self._clock()
         return [Constant(now // scale) for scale in (1_000_000, 1_000, 1)]
-
-
-def _transaction(versions: Integers, ordinals: Integers) -> Value:
-    """The place of events in their version. It follows from the row, so that it is the same after a restart and on executors."""
-    order = _numbers(ordinals + 1)
-    return Group([Joined(("", ""), (versions,)), order, order])
 
 
 def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:

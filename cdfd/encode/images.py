@@ -81,7 +81,7 @@ class KeyedRows:
         """The pre-images of updates that keep their key; the row after each is the post-image."""
         return pairs_of(self.batch, self.codes)
 
-    def key_headers(self, prefix: str, wrapping: tuple[int, int] = (0, 0)) -> HeaderColumns:
+    def key_headers(self, prefix: str, wrapping: tuple[int, int]) -> HeaderColumns:
         """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none.
 
         Args:

@@ -114,7 +114,10 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
         rows: how many.
         size: bytes of all cells, about.
     """
-    data = _allocate(size + rows * sum(map(len, gaps)) + _SPARE)
+    # Memory that was in use before, if possible: the system clears each new page, which takes as long as writing rows into it. jemalloc
+    # returns buffers of 8 MiB at once, and keeps more of the smaller ones than malloc does.
+    room = size + rows * sum(map(len, gaps)) + _SPARE
+    data = pa.allocate_buffer(room, pa.system_memory_pool(), resizable=True)
     offsets = np.zeros(rows + 1, np.int64)
     row = native.json_rows.write(gaps, columns, 0, np.frombuffer(data, np.uint8), offsets)
     while row < rows:
@@ -122,11 +125,3 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
         row = native.json_rows.write(gaps, columns, row, np.frombuffer(data, np.uint8), offsets)
     data.resize(int(offsets[-1]), shrink_to_fit=False)
     return offsets, data
-
-
-def _allocate(size: int) -> Any:
-    """A buffer of memory that was in use before, if possible: the system clears each new page, which takes as long as writing rows into it.
-
-    jemalloc returns buffers of 8 MiB at once, and keeps more of the smaller ones than malloc does.
-    """
-    return pa.allocate_buffer(size, pa.system_memory_pool(), resizable=True)

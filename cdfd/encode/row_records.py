@@ -23,25 +23,22 @@ class RowRecords:
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether a delete is followed by a record without a value.
         attributes: headers of the format.
-        prefix: of the names of headers for a changed key.
         headers: makes headers of rows; None for none.
     """
 
     def __init__(
         self,
         values: EncodedRows,
-        keys: EncodedRows | None = None,
+        keys: EncodedRows | None,
         *,
-        tombstones: bool = False,
-        attributes: Attributes | None = None,
-        prefix: str = "__cdfd",
-        headers: RowHeaders | None = None,
+        tombstones: bool,
+        attributes: Attributes | None,
+        headers: RowHeaders | None,
     ) -> None:
         self._values = values
         self._keys = keys
         self._tombstones = tombstones and keys is not None
         self._attributes = attributes
-        self._prefix = prefix
         self._headers = headers
 
     def encode(
@@ -49,7 +46,7 @@ class RowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         rows = KeyedRows.of(batch, self._keys)
-        columns = rows.key_headers(self._prefix, (0, 0) if self._keys is None else self._keys.wrapping)
+        columns = rows.key_headers("__cdfd", (0, 0) if self._keys is None else self._keys.wrapping)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         values = self._values(rows.batch)

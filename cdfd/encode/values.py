@@ -202,7 +202,8 @@ def _maps(array: pa.Array, rules: Rules) -> Column:
     if not named:
         gaps = [b'{"key":', b',"value":', b"},"] if rules.maps == "entries" else [b"[", b",", b"],"]
         return _sequences(join(gaps, entries, len(items)), key_lists, b"[", b"]")
-    if len(items) and _has_nulls(keys):
+    has_nulls = keys.constant == _NULL if keys.nulls is None else keys.nulls.any()
+    if len(items) and has_nulls:
         raise DataError("a map has a null key", hint="JSON cannot name it, and Delta's maps do not allow it")
     return _sequences(join([b"", b":", b","], entries, len(items)), key_lists, b"{", b"}")
 
@@ -211,10 +212,6 @@ def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
     """The map's keys or values, as lists. Arrow's cast and view of maps as lists lose items of the null type."""
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(pa.list_(items.type), len(array), buffers, array.null_count, array.offset, [items])
-
-
-def _has_nulls(found: Column | Cells) -> bool:
-    return bool(found.nulls.any()) if found.nulls is not None else found.constant == _NULL
 
 
 def _is_name(kind: pa.DataType, rules: Rules) -> bool:

@@ -294,8 +294,8 @@ class Tailer:
         elif not self.log.history.anchors:
             await self.check_table()
 
-    async def check_table(self, version: int | None = None) -> int:
-        """Raise an error if the table as of `version` (None: the newest) is another one; see `check_id`.
+    async def check_table(self) -> int:
+        """Raise an error if the table as of its newest version is another one; see `check_id`.
 
         Returns:
             The version that was checked.
@@ -305,7 +305,7 @@ class Tailer:
             LogError: see `DeltaLog.header`.
         """
         try:
-            header = await self.log.header(version)
+            header = await self.log.header()
         except NotATableError:
             if self._id is None:
                 raise

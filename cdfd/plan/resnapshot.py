@@ -104,7 +104,7 @@ class PendingFiles:
         selected: npt.NDArray[np.bool_],
         live: npt.NDArray[np.bool_],
         next: int,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int,
     ) -> None:
         self._files = files
         self._selected = selected

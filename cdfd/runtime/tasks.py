@@ -69,12 +69,8 @@ def _report(task: asyncio.Task[object]) -> None:
         logger.error("the task %r ended unexpectedly", task.get_name(), exc_info=error)
 
 
-def _ignore(seconds: float) -> None:
-    """Ignores how long a wait took."""
-
-
 async def iterate_in_thread(
-    items: Iterator[T], share: Callable[[T], float] = lambda _: 1.0, waited: Callable[[float], object] = _ignore
+    items: Iterator[T], share: Callable[[T], float] = lambda _: 1.0, waited: Callable[[float], object] = lambda _: None
 ) -> AsyncGenerator[T, None]:
     """The items of a blocking iterator, fetched in a worker thread. The iterator is closed at the end, so use `aclosing`.
 

@@ -255,7 +255,9 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
         if not len(types):
             continue
         codes = np.array(change_codes(types))
-        columns = [pa.concat_arrays([*before, now]) for before, now in zip(_each(last, len(key)), key, strict=True)]
+        columns = key
+        if last is not None:
+            columns = [pa.concat_arrays(pair) for pair in zip(last, key, strict=True)]
         first = len(columns[0]) - len(codes)
         posts = np.flatnonzero(codes == POST_IMAGE)
         # A post-image without a row before it has no pair, so that its key does not matter.
@@ -268,10 +270,6 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
             codes[posts[changed]] = MOVED
         last = [column.slice(len(column) - 1) for column in columns]
         yield codes
-
-
-def _each(last: Sequence[pa.Array] | None, count: int) -> list[list[pa.Array]]:
-    return [[] for _ in range(count)] if last is None else [[column] for column in last]
 
 
 def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:

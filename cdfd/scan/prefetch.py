@@ -16,7 +16,7 @@ SMALL_BYTES = 512 << 10
 
 
 def prefetch_plans(
-    plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool = False
+    plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool
 ) -> Iterator[ChangePlan]:
     """The plans. They are taken early enough to prefetch `files_ahead` files; an error is raised after the plans that come before it."""
     source = iter(plans)
@@ -52,9 +52,7 @@ def files_ahead(plan: ChangePlan) -> int:
     return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.files) else FILES
 
 
-def prefetch_later_scan(
-    scans: Sequence[FileScan], number: int, ahead: int, files: TableFiles, whole: bool = False
-) -> None:
+def prefetch_later_scan(scans: Sequence[FileScan], number: int, ahead: int, files: TableFiles, whole: bool) -> None:
     """Prefetch the file of the scan that comes `ahead` scans after that number, which is read next."""
     if number + ahead < len(scans):
         _prefetch(scans[number + ahead], files, whole)

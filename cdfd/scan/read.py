@@ -22,7 +22,7 @@ from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles, naming_file
 
 
-def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageOrder:
+def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageOrder:
     """The image order of a change data file by itself. `key` is the schema of the key, if there is one. Raises what `read` does."""
     with (
         naming_file(scan.path),
@@ -42,7 +42,7 @@ def count_rows(scan: FileScan, files: TableFiles) -> int:
         return selection_of(scan, files, file.metadata).count(file.metadata)
 
 
-def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageCounts:
+def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageCounts:
     """How many rows of each change type a change data file has. `key` is the schema of the key. Raises what `read` does."""
     with (
         naming_file(scan.path),

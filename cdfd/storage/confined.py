@@ -39,7 +39,7 @@ class ConfinedRoot:
             the root.
     """
 
-    def __init__(self, root: str, allowed: Sequence[str] = (), within: str | None = None) -> None:
+    def __init__(self, root: str, allowed: Sequence[str], within: str | None) -> None:
         self.root = root
         self.allowed = tuple(allowed)
         self._within = root if within is None else within

@@ -63,7 +63,7 @@ def _local_root(uri: str) -> str | None:
     return storage.root if isinstance(storage, LocalStorage) else None
 
 
-def open_private(uri: str, options: Options | None = None) -> Storage:
+def open_private(uri: str, options: Options | None) -> Storage:
     """A store whose new files only cdfd's own user may read. Raises what `open_storage` does."""
     storage = open_storage(uri, options)
     return LocalStorage(storage.uri, mode=0o600) if isinstance(storage, LocalStorage) else storage

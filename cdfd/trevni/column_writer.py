@@ -35,7 +35,7 @@ class ColumnWriter:
         block_bytes: size from which a block ends.
     """
 
-    def __init__(self, column: ColumnMetadata, keep: Keep, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, column: ColumnMetadata, keep: Keep, block_bytes: int) -> None:
         self.column = column
         self._keep = keep
         self._rows: list[int] = []

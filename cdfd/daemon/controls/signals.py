@@ -175,7 +175,7 @@ class SignalReader:
 
 @asynccontextmanager
 async def reading_signals(
-    config: Settings, controller: Controller, clock: Clock, shard: Shard | None = None
+    config: Settings, controller: Controller, clock: Clock, shard: Shard | None
 ) -> AsyncIterator[None]:
     """Take the configured signals until the block ends. A shard ignores signals for tables of others.
 

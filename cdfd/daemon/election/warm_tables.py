@@ -76,16 +76,16 @@ class WarmTables:
         while True:
             began = self._clock.monotonic()
             slots = asyncio.Semaphore(_AT_A_TIME)
+            tables = [
+                (config, table) for config in self._config.by_sink.values() for table in await self._listed(config)
+            ]
+            tables = tables[:MOST_TABLES]
             async with asyncio.TaskGroup() as group:
-                for config, table, share in await self._tables():
-                    group.create_task(self._prepare(config, table, share, slots))
+                for config, table in tables:
+                    # Each may keep an equal share of the bytes of checkpoints.
+                    group.create_task(self._prepare(config, table, STATE_BYTES // len(tables), slots))
             await self._clock.sleep(max(0.0, began + SOON_SECONDS - self._clock.monotonic()))
             await self._clock.wait(self._expected, began + PASS_SECONDS - self._clock.monotonic())
-
-    async def _tables(self) -> Sequence[tuple[Settings, Table, int]]:
-        """The first tables with the settings of their sinks, and the bytes of checkpoints that each may keep."""
-        tables = [(config, table) for config in self._config.by_sink.values() for table in await self._listed(config)]
-        return [(config, table, STATE_BYTES // min(len(tables), MOST_TABLES)) for config, table in tables[:MOST_TABLES]]
 
     async def _listed(self, config: Settings) -> Sequence[Table]:
         """The tables of a sink, with those of patterns as the last search saw them."""

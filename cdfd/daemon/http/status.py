@@ -88,7 +88,7 @@ class Status:
         for table in tuple(status._tables):
             status.remove(table)
 
-    def _monitor(self, table: settings.Table, *, starts_at_work: bool = False) -> TableMonitor:
+    def _monitor(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
         metrics = self._metrics.table(*self._names(table.name))
         return TableMonitor(table, metrics, self._clock, self._config.sink_name, starts_at_work=starts_at_work)
 

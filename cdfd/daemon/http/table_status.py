@@ -15,7 +15,7 @@ from cdfd.config.sinks import sink_address
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
 from cdfd.deliver.grace import START_SECONDS, Outage
-from cdfd.deliver.headroom import Headroom, HeadroomTracker
+from cdfd.deliver.headroom import HeadroomTracker
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.states import Event, State, next_state
 from cdfd.delta.retention import Retention
@@ -337,7 +337,15 @@ class TableMonitor(Monitor):
             "last_delivery": None if self._delivered_ms is None else iso(self._delivered_ms),
             "rows": dict(self._rows),
             "commits": self._commits,
-            "retention": _retention(reading.headrooms),
+            "retention": {
+                each.kind: {
+                    "headroom_seconds": round(each.seconds, 3),
+                    "retention_seconds": each.retention,
+                    "at_risk": each.at_risk,
+                    "lost": each.lost,
+                }
+                for each in reading.headrooms
+            },
             "last_error": None if self._last_error is None else self._describe(self._last_error),
         }
 
@@ -384,19 +392,6 @@ class TableMonitor(Monitor):
             "path": None if error.path is None else _short(error.path),
             "hint": None if error.hint is None else _short(error.hint),
         }
-
-
-def _retention(headrooms: Sequence[Headroom]) -> dict[str, Any]:
-    """The headroom against each kind of clean-up; empty if unknown."""
-    return {
-        each.kind: {
-            "headroom_seconds": round(each.seconds, 3),
-            "retention_seconds": each.retention,
-            "at_risk": each.at_risk,
-            "lost": each.lost,
-        }
-        for each in headrooms
-    }
 
 
 def _short(text: str) -> str:

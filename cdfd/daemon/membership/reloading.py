@@ -86,11 +86,12 @@ class Reloading:
                 self._hangup.clear()
                 logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
         folder = os.path.dirname(os.path.abspath(self._path))
-        watch = DirectoryWatch(folder, self._file_events, self._clock, accepts=_any)
+        watch = DirectoryWatch(folder, self._file_events, self._clock, accepts=lambda _: True)
         known = await asyncio.to_thread(file_content, self._path)
         try:
             while True:
-                await self._wait(watch)
+                async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
+                    pass
                 content = await self._settle()
                 if content != known or self._hangup.is_set():
                     self._hangup.clear()
@@ -104,15 +105,12 @@ class Reloading:
             config = await asyncio.to_thread(load, self._path)
             await self._apply(config)
         except CdfdError as error:
-            self._refuse(error)
+            self._searches.reload_error = str(error)
+            counts = self._outage.fail(error, self._clock.monotonic())
+            logger.log(logging.ERROR if counts else logging.WARNING, "cannot apply the new configuration: %s", error)
             return not error.retriable  # such as that of a store that a pattern searches
         self._outage.work()
         return True
-
-    def _refuse(self, error: CdfdError) -> None:
-        self._searches.reload_error = str(error)
-        counts = self._outage.fail(error, self._clock.monotonic())
-        logger.log(logging.ERROR if counts else logging.WARNING, "cannot apply the new configuration: %s", error)
 
     async def _apply(self, config: Settings) -> None:
         running = self._destinations.config
@@ -135,10 +133,6 @@ class Reloading:
         if others:
             logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
 
-    async def _wait(self, watch: DirectoryWatch) -> None:
-        async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
-            pass
-
     async def _settle(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""
         content = await asyncio.to_thread(file_content, self._path)
@@ -158,7 +152,3 @@ def file_content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None  # editors and volumes replace files; reading it again reports an error that lasts
-
-
-def _any(_: str) -> bool:
-    return True

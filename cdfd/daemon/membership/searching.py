@@ -130,7 +130,10 @@ class Searching:
                 try:
                     folders = await search.search(self._members.config, _age(discovery))
                 except CdfdError as error:
-                    self._fail(discovery, status, error, counts=outage.fail(error, self._clock.monotonic()))
+                    counts = outage.fail(error, self._clock.monotonic())
+                    status.failed(str(error), counts=counts)
+                    level = logging.ERROR if counts else logging.WARNING
+                    logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
                     continue
                 outage.work()
                 tables = frozenset(folders.tables)
@@ -147,14 +150,9 @@ class Searching:
         root, interval = discovery.pattern.root, discovery.interval
         storage = open_storage(root, self._members.config.options(root))
         if isinstance(storage, LocalStorage):
-            watch = DirectoryWatch(storage.root, self._file_events, self._clock, accepts=_any)
+            watch = DirectoryWatch(storage.root, self._file_events, self._clock, accepts=lambda _: True)
             return watch, Backoff(min(FIRST_SECONDS, interval), interval)
         return PollWatch(self._clock), Backoff(interval, interval)
-
-    def _fail(self, discovery: Discovery, status: Search, error: CdfdError, *, counts: bool) -> None:
-        status.failed(str(error), counts=counts)
-        level = logging.ERROR if counts else logging.WARNING
-        logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
 
     def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
         for steps in sorted(before - now):
@@ -167,7 +165,3 @@ class Searching:
 def _age(discovery: Discovery) -> float:
     """Seconds for which a search serves other sinks. Events of a local folder announce what an older search lacks."""
     return 0.0 if is_local(discovery.pattern.root) else discovery.interval / 2
-
-
-def _any(_: str) -> bool:
-    return True

@@ -44,7 +44,7 @@ _NAMED: Final = (ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP)
 """Names that do not follow from a logical type of Avro."""
 
 
-def record_schema(kind: Kind, *, names: bool = True) -> str:
+def record_schema(kind: Kind, *, names: bool) -> str:
     """The schema of records, as JSON; the same for the same columns, so that a registry gives it the same id again.
 
     The name of a record that has one is the last part of it, and its namespace the others. Records within have the names of the fields on the

@@ -83,15 +83,11 @@ class ProtobufWriter(Writer[Slot]):
                 return self._map(array, field)
             case "struct":
                 # `flatten` hides what lies beneath a null struct; it may be anything.
-                return self._message(
-                    field, self._children(array.flatten(), field.fields), len(array), None, nulls_of(array)
-                )
+                cells = [self.array(column, child) for column, child in zip(array.flatten(), field.fields, strict=True)]
+                return self._message(field, cells, len(array), None, nulls_of(array))
         if field.kind.name == CONNECT_TIMESTAMP:
             return self._timestamp(array, field)
         return marked(self._scalar(array, field), tag(field.number, _WIRE_TYPES.get(field.kind.type, _VARINT)), _NULL)
-
-    def _children(self, columns: Sequence[pa.Array], fields: Sequence[Slot]) -> list[Cell]:
-        return [self.array(column, field) for column, field in zip(columns, fields, strict=True)]
 
     def _message(
         self, field: Slot, cells: list[Cell], count: int, index: np.ndarray | None, nulls: np.ndarray | None

@@ -109,7 +109,7 @@ class ProtobufSchema:
         DataError: one of `earlier` is no schema of Protobuf.
     """
 
-    def __init__(self, kind: Kind, earlier: Sequence[str] = ()) -> None:
+    def __init__(self, kind: Kind, earlier: Sequence[str]) -> None:
         self._numbers: dict[str, dict[str, int]] = {}
         for text in earlier:
             for message, numbers in numbers_of(text).items():

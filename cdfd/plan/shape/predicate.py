@@ -135,7 +135,7 @@ class Predicate:
         return error_at(self.text, what, at, hint)
 
 
-def error_at(text: str, what: str, at: int, hint: str | None = None) -> ConfigError:
+def error_at(text: str, what: str, at: int, hint: str | None) -> ConfigError:
     """An error at a place of a filter's text."""
     near = f", at {text[at : at + 24]!r}" if at < len(text) else ", at its end"
     return ConfigError(f"the filter: {what} (character {at + 1}{near})", hint=hint)

@@ -165,7 +165,7 @@ def select_files(predicate: Predicate, scans: LiveScans, schema: TableSchema) ->
     return _keep(scans, (add.stats for add in scans.files), predicate, Columns(schema, schema), schema)
 
 
-def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
+def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None) -> ChangePlan:
     """The plan without the files that have no row for the filter. Change data files stay: rows of one file depend on those of another.
 
     Statistics are those that the plan's files have; partition values are known of every file.

@@ -130,7 +130,7 @@ class Shape:
         if len({name.lower() for name in twice}) < len(twice):
             raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
 
-    def check_rows(self, schema: TableSchema, key: Sequence[str] = ()) -> None:
+    def check_rows(self, schema: TableSchema, key: Sequence[str]) -> None:
         """Check the filter and the masks alone. Raises what `check` does."""
         if self.where is not None:
             check_filter(self.where, schema)

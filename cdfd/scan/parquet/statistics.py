@@ -93,15 +93,14 @@ _NUMBERS: Mapping[str, Decode] = {
 
 def _decimal(scale: int, number: Decode | None) -> Decode:
     def value(data: bytes) -> Decimal | None:
-        unscaled = _signed_int(data) if number is None else number(data)
+        if number is not None:
+            unscaled = number(data)
+        else:
+            unscaled = int.from_bytes(data, "big", signed=True) if 1 <= len(data) <= _DECIMAL_BYTES else None
         # From text, a decimal has all digits. Arithmetic would round it to 28.
         return None if unscaled is None else Decimal(f"{unscaled}E{-scale}")
 
     return value
-
-
-def _signed_int(data: bytes) -> int | None:
-    return int.from_bytes(data, "big", signed=True) if 1 <= len(data) <= _DECIMAL_BYTES else None
 
 
 def _is_text(data: bytes) -> bool:

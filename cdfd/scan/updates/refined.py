@@ -218,8 +218,11 @@ class RefinedVersion:
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
             for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
                 batch = pa.RecordBatch.from_arrays(found.batch.columns[:-1], schema=schema.arrow)
-                columns = [batch.column(name) for name in key]
-                yield number, batch, _by_hash(columns, batch.num_rows, sides[0].count)
+                buckets, count = None, sides[0].count
+                if count > 1:
+                    columns = [batch.column(name) for name in key]
+                    buckets = (hashes(columns, batch.num_rows) % np.uint64(count)).astype(np.int64)
+                yield number, batch, buckets
 
         return self._fill(sides, rows)
 
@@ -274,19 +277,16 @@ class RefinedVersion:
                 for found in not_moved(removed.rows(number), added.rows(number), removed.count):
                     add_rows(left, found)
             except RepeatedRowId as error:
-                raise self._repetition_error(error) from None
+                raise DataError(
+                    f"row id {error.row_id} is there twice",
+                    table=self.files.storage.uri,
+                    version=self.plan.version,
+                    path=self.refinement.sources[error.source].path,
+                    hint=HINT,
+                ) from None
         removed.close()
         added.close()
         return [RowSet(FrozenBitMap64(rows)) for rows in left]
-
-    def _repetition_error(self, found: RepeatedRowId) -> DataError:
-        return DataError(
-            f"row id {found.row_id} is there twice",
-            table=self.files.storage.uri,
-            version=self.plan.version,
-            path=self.refinement.sources[found.source].path,
-            hint=HINT,
-        )
 
     def _fill(
         self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
@@ -365,10 +365,6 @@ def _images_by_key(
     both = pa.concat_tables([removed.select(key), added.select(key)])
     keys = codes(both.columns, both.num_rows, key=True)
     return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
-
-
-def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[np.int64] | None:
-    return None if count == 1 else (hashes(columns, rows) % np.uint64(count)).astype(np.int64)
 
 
 def _integers(rows: pa.Table, name: str) -> Integers:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
-from cdfd.delta.types.datatypes import ArrayType, MapType, StructField, StructType
+from cdfd.delta.types.datatypes import ArrayType, MapType, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, mapping_mode, physical_name
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.delta.write.writing import check_appendable, compression, conditions
@@ -60,24 +60,16 @@ class Columns:
         """The same columns with a mapping by name, if they have none yet."""
         if self.mapping is not ColumnMappingMode.NONE:
             return self
-        struct, highest = assign_ids(self.struct, self.highest_id, _own_name)
+        # Files that exist have a column by its own name.
+        struct, highest = assign_ids(self.struct, self.highest_id, lambda field: field.name)
         return replace(self, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
 
     def completed(self) -> Columns:
         """The same, with ids and physical names for new columns if there is a mapping."""
         if self.mapping is ColumnMappingMode.NONE:
             return self
-        struct, highest = assign_ids(self.struct, self.highest_id, _random_name)
+        struct, highest = assign_ids(self.struct, self.highest_id, lambda _: f"col-{uuid.uuid4()}")
         return replace(self, struct=struct, highest_id=highest)
-
-
-def _own_name(field: StructField) -> str:
-    """The physical name of a column in files that exist: they have it by its own name."""
-    return field.name
-
-
-def _random_name(_: StructField) -> str:
-    return f"col-{uuid.uuid4()}"
 
 
 NO_COLUMNS = Columns(StructType(()))

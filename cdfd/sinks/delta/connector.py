@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -80,7 +80,8 @@ class DeltaConnector(Connector):
             raise UnsupportedError("a mirror has the rows of its source, so it takes no backfill")
         target = self._target(table, role)
         position, range = await target.position(), await target.range()
-        return None if position is None else Backfill(position, _without_run(range))
+        as_commanded = {name: value for name, value in range.items() if name != "run"}
+        return None if position is None else Backfill(position, as_commanded)
 
     @asynccontextmanager
     async def open_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
@@ -142,8 +143,3 @@ class DeltaConnector(Connector):
             compaction=Compaction(sink.compression, sink.file_size) if sink.compaction else None,
         )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock(), role=role)
-
-
-def _without_run(range: Mapping[str, str | int]) -> Mapping[str, str | int]:
-    """The range of a backfill as the command gave it."""
-    return {name: value for name, value in range.items() if name != "run"}

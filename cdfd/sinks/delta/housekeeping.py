@@ -127,9 +127,6 @@ def removable(log: Sequence[Entry], protocol: Protocol, metadata: Metadata, now_
     # A checkpoint is written after its version: the version is older than the file.
     old = [name.version for name, time in log if name.kind in ("checkpoint", "v2") and time < cutoff]
     first = max(old, default=0)
-    return sorted((name for name, _ in log if 0 <= name.version < first), key=_order)
-
-
-def _order(name: LogName) -> tuple[int, bool]:
-    """Versions ascend. The checkpoint of a version goes before its log entry."""
-    return name.version, not name.is_checkpoint
+    # The checkpoint of a version goes before its log entry.
+    names = (name for name, _ in log if 0 <= name.version < first)
+    return sorted(names, key=lambda name: (name.version, not name.is_checkpoint))

@@ -14,13 +14,13 @@ from cdfd.delta.types.schema_merge import type_changes
 from cdfd.delta.write.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
 from cdfd.sinks.delta.columns import Columns, parse_schema
 from cdfd.sinks.delta.data_files import NewFile
-from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.delta.modes import Mode
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 WIDENING = "delta.enableTypeWidening"
 
 
-def evolution(state: TxnState, columns: Columns, mode: Mode = CHANGELOG_MODE) -> list[Action]:
+def evolution(state: TxnState, columns: Columns, mode: Mode) -> list[Action]:
     """The actions that give a table other columns, and the properties of its mode."""
     widened = type_changes(columns.struct) > type_changes(parse_schema(state.metadata.schema_string))
     mapped = column_mapping.properties(columns.mapping, columns.highest_id)
@@ -69,14 +69,13 @@ def add_actions(
         data_change: whether the rows are new, and not only rewritten.
     """
     names = columns.stored_partitions
-    adds = [(_add_fields(file, names, now_ms, data_change), file.rows) for file in files]
+    adds = [
+        (_fields(file, names, data_change) | {"modificationTime": now_ms, "stats": file.stats}, file.rows)
+        for file in files
+    ]
     if adds and row_tracking.gives_ids(state.protocol, state.metadata):
         return row_tracking.with_row_ids(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
     return [("add", fields) for fields, _ in adds]
-
-
-def _add_fields(file: NewFile, partition_by: Sequence[str], now_ms: int, data_change: bool) -> dict[str, object]:
-    return _fields(file, partition_by, data_change) | {"modificationTime": now_ms, "stats": file.stats}
 
 
 def cdc_actions(columns: Columns, files: Sequence[NewFile]) -> list[Action]:

@@ -28,7 +28,7 @@ from cdfd.errors import FencedError, SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.sinks.cursor import order
-from cdfd.sinks.files.names import DeliveryName, delivery_name, is_chunk_name, parse_delivery_name
+from cdfd.sinks.files.names import delivery_name, is_chunk_name, parse_delivery_name
 from cdfd.storage.durable import is_temporary, make_folder, open_new, put, replace, sync_folder, temporary_name
 
 _LOCK = ".lock"
@@ -270,7 +270,8 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
         return kept
     if is_chunk_name(prepared.file) and prepared.file in names:
         kept = prepared
-    for delivery in _beyond(deliveries, start):
+    beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
+    for delivery in sorted(beyond, key=lambda delivery: order(delivery.first)):
         if not delivery.begins_at(start):
             raise SinkError(
                 f"the next delivery would begin at {start}, but the folder has a later one",
@@ -281,12 +282,6 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
         start = known if known == delivery.following else delivery.following
         kept = _Kept(start, True, kept.control)
     return kept
-
-
-def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryName]:
-    """Deliveries at or after a position, in order."""
-    beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
-    return sorted(beyond, key=lambda delivery: order(delivery.first))
 
 
 def _serialize(kept: _Kept) -> bytes:

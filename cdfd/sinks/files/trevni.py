@@ -38,7 +38,7 @@ class TrevniRowsWriter:
         codec: of the blocks.
     """
 
-    def __init__(self, file: BinaryIO, codec: str = "snappy") -> None:
+    def __init__(self, file: BinaryIO, codec: str) -> None:
         self._file = file
         self._codec = codec
         self._writer: TableWriter | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -304,14 +304,8 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
 
 def client(sink: KafkaSettings) -> MakeProducer:
     """The class of the configured producer. `ConfigError` if its client is not installed."""
-    return _CLIENTS[sink.producer]()
-
-
-def _kafka_python() -> MakeProducer:
-    return KafkaPythonProducer
-
-
-def _librdkafka() -> MakeProducer:
+    if sink.producer == "kafka-python":
+        return KafkaPythonProducer
     try:
         from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
     except ImportError as error:
@@ -320,6 +314,3 @@ def _librdkafka() -> MakeProducer:
             hint="Run pip install 'cdfd[librdkafka]', or remove sink.producer",
         ) from error
     return LibrdkafkaProducer
-
-
-_CLIENTS: dict[str, Callable[[], MakeProducer]] = {"kafka-python": _kafka_python, "librdkafka": _librdkafka}

@@ -149,16 +149,14 @@ class Security(Section):
         for name in ("mechanism", "username", "password", "oauth", "aws"):
             given = getattr(self, name) is not None
             if name in needed and not given:
-                yield (name,), f"required with protocol {self.protocol}" + self._for_mechanism(name)
+                mechanism = f" and mechanism {self.mechanism}" if name == "oauth" else ""
+                yield (name,), f"required with protocol {self.protocol}{mechanism}"
             elif given and not sasl:
                 yield (name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT"
             elif given and name not in needed | {"mechanism", *_ALLOWED[self.mechanism]}:
                 yield (name,), f"has no use with mechanism {self.mechanism}"
         if self.mechanism == "AWS_MSK_IAM" and self.protocol == "SASL_PLAINTEXT":
             yield ("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"
-
-    def _for_mechanism(self, name: str) -> str:
-        return f" and mechanism {self.mechanism}" if name == "oauth" else ""
 
     def _tls_conflicts(self) -> Iterator[tuple[Path, str]]:
         tls = self.protocol.endswith("SSL")

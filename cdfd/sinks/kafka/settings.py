@@ -90,7 +90,9 @@ class Format(Section):
     @classmethod
     def _from_word(cls, data: Any) -> Any:
         if isinstance(data, str):
-            data = {"name": _check_name(data)}
+            if data not in RECORD_FORMATS:
+                raise ValueError(f"expected {either(RECORD_FORMATS.names())}, or a mapping")
+            data = {"name": data}
         word = CHOICES.get(str(data["name"])) if isinstance(data, dict) and "name" in data else None
         if word is None or "envelope" in data or "encoding" in data:
             return data
@@ -126,12 +128,6 @@ class Format(Section):
     def __str__(self) -> str:
         words = [word for word, choice in CHOICES.items() if choice == self._of_cdfd]
         return self.name or next(iter(words), f"{{envelope: {self.envelope}, encoding: {self.encoding}}}")
-
-
-def _check_name(name: str) -> str:
-    if name not in RECORD_FORMATS:
-        raise ValueError(f"expected {either(RECORD_FORMATS.names())}, or a mapping")
-    return name
 
 
 class SchemaRegistry(Section):

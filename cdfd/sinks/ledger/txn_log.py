@@ -170,7 +170,7 @@ class TxnLog:
     async def _load(self) -> _Tip | None:
         for _ in range(LOADS):
             try:
-                return await self._read()
+                return await self.log.read_segment(None, self._read_segment)
             except NotATableError:
                 return None
             except NotFoundError as error:
@@ -181,9 +181,6 @@ class TxnLog:
             path=missing.path,
             retriable=True,
         )
-
-    async def _read(self) -> _Tip:
-        return await self.log.read_segment(None, self._read_segment)
 
     async def _read_segment(self, segment: Segment) -> _Tip:
         state: TxnState | None = None

@@ -70,7 +70,7 @@ class Target:
         if user_schema is not None:
             every = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
             names = chosen_names(every.published(every.target(schema)), user_schema)
-            chosen = tuple(_published_column(name, chosen) for name in names)
+            chosen = tuple(next((each for each in chosen if each.published == name), Chosen(name)) for name in names)
             spark_names = tuple(user_schema.names)
         else:
             if not any(each.name in CHANGE_FIELDS for each in chosen):
@@ -110,11 +110,6 @@ class Target:
     def spark_batches(self, reconciler: SchemaReconciler) -> SparkBatches:
         """Makes Spark's batches of conformed ones."""
         return SparkBatches.plan(reconciler.schema, self.names, self.spark_names)
-
-
-def _published_column(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
-    """The column that is published by a name, which may be that of a change column."""
-    return next((each for each in chosen if each.published == published), Chosen(published))
 
 
 def _spell(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:

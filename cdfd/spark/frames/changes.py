@@ -52,7 +52,9 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     fields = [
         (name, field)
         for name, field in zip(target.names, target.spark_schema, strict=True)
-        if name != CHANGE_ORDINAL or ordinals or _names_ordinal(parsed)
+        if name != CHANGE_ORDINAL
+        or ordinals
+        or any(each.name.lower() == CHANGE_ORDINAL for each in parsed.columns or ())
     ]
     if reader != "cdfd":
         try:
@@ -76,10 +78,6 @@ def _with_zone(name: str, text: str, spark: SparkSession) -> str:
     except (ValueError, KeyError):
         return text  # another form of a time, or a zone that only Java knows
     return moment.isoformat()
-
-
-def _names_ordinal(options: SourceOptions) -> bool:
-    return any(each.name.lower() == CHANGE_ORDINAL for each in options.columns or ())
 
 
 def _by_spark(
@@ -109,17 +107,12 @@ def _by_spark(
     if not files:
         return spark.createDataFrame([], StructType([field for _, field in fields]))
     s3 = "s3" if spark.conf.get("spark.hadoop.fs.s3.impl", None) else "s3a"
-    sources = _sources(target)
+    sources = {each.published: each.name for each in target.rows.shape.columns or ()}
     wanted = [(sources.get(name, name), field) for name, field in fields]
     scans = ScanFrames(spark, table.files, spark_paths(files, table.files, s3), wanted)
     groups = groups_of(files)
     logger.info("Spark's reader reads the changes of %s: %d scans, %d files", table.uri, len(groups), len(files))
     return reduce(DataFrame.unionAll, map(scans.frame, groups))
-
-
-def _sources(target: Target) -> dict[str, str]:
-    """The table's names of columns, by published ones."""
-    return {each.published: each.name for each in target.rows.shape.columns or ()}
 
 
 def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRows]:

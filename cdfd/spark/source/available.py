@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from cdfd.errors import ConfigError
 from cdfd.spark.lag import source_offsets
-from cdfd.spark.source.offsets import Offset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -26,21 +25,16 @@ def run_until_read(writer: DataStreamWriter) -> None:
         if known not in (None, query.id):
             raise ConfigError("the query has no checkpoint", hint="Set the option `checkpointLocation`")
         known = query.id
-        planned = [progress for progress in query.recentProgress if _is_planned(progress)]
+        # In Spark 4.1, a run that repeats an earlier micro-batch plans none.
+        planned = [progress for progress in query.recentProgress if "latestOffset" in progress.durationMs]
         if planned:
-            newest = newest or [_newest(offset) for offset in source_offsets(planned[0])]
+            # The newest version of each source when the first micro-batch was planned.
+            newest = newest or [
+                offset.position.version - 1 if offset.backlog is None else offset.backlog.newest
+                for offset in source_offsets(planned[0])
+            ]
             if _has_read(planned[-1], newest):
                 return
-
-
-def _is_planned(progress: StreamingQueryProgress) -> bool:
-    """Whether a micro-batch was planned in this run. In Spark 4.1, a run that repeats an earlier micro-batch plans none."""
-    return "latestOffset" in progress.durationMs
-
-
-def _newest(offset: Offset) -> int:
-    """The newest version when a micro-batch that ends here was planned."""
-    return offset.position.version - 1 if offset.backlog is None else offset.backlog.newest
 
 
 def _has_read(progress: StreamingQueryProgress, newest: list[int]) -> bool:

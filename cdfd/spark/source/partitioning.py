@@ -9,7 +9,6 @@ from functools import partial
 from cdfd.deliver.splits import measure
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
-from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.plan.reconciliation import SchemaReconciler
@@ -72,14 +71,13 @@ class Schemas:
         try:
             schema, scans = self._select(plan.schema), plan.scans
             if not isinstance(scans, LiveScans) and any(scan.schema is not None for scan in scans):
-                scans = tuple(self._scan(scan) for scan in scans)
+                scans = tuple(
+                    scan if scan.schema is None else replace(scan, schema=self._select(scan.schema)) for scan in scans
+                )
         except CdfdError as error:
             raise error.within(table=uri, version=plan.version) from None
         # The files of a refined version are all read in its own schema.
         return replace(plan, schema=schema, scans=scans)
-
-    def _scan(self, scan: FileScan) -> FileScan:
-        return scan if scan.schema is None else replace(scan, schema=self._select(scan.schema))
 
     def _select(self, schema: TableSchema) -> TableSchema:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
@@ -90,7 +88,7 @@ class Schemas:
 
 
 def partition_splits(
-    plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None = None
+    plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None
 ) -> list[tuple[Split, ...]]:
     """Splits in order, grouped into one run per task.
 

@@ -14,7 +14,6 @@ from cdfd.log.start import start_position
 from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
-from cdfd.model.column_selection import named_columns
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
@@ -97,7 +96,9 @@ class StreamPlanner:
             CdfdError: as in `PlanStream.versions`.
         """
         self._continue_from(start)
-        budget, at = self._budget(limited), start
+        options, budget, at = self.options, Budget(), start
+        if limited:
+            budget = Budget(options.max_files, options.max_bytes, options.max_versions, options.max_rows)
         count = partial(row_counts, execution=execution_of(self.table, self.options))
         if at.phase == "snapshot":
             live, window = await self._snapshot_at(at, limited=budget.limits_files)
@@ -128,12 +129,6 @@ class StreamPlanner:
                 at = replace(at.after_version(version.digest), table_id=version.table_id)
                 budget.versions = None if budget.versions is None else budget.versions - 1
         return at, None
-
-    def _budget(self, limited: bool) -> Budget:
-        options = self.options
-        if not limited:
-            return Budget()
-        return Budget(options.max_files, options.max_bytes, options.max_versions, options.max_rows)
 
     def _end(self) -> int:
         """The last version to read now."""
@@ -295,7 +290,7 @@ class StreamPlanner:
         known, schema = self.target.schema, version.plan.schema
         if version.plan.version <= self.target.version or schema == known:
             return None
-        change = compare(known, schema if self.target.whole else named_columns(known.names, schema))
+        change = compare(known, schema if self.target.whole else schema.present(known.names))
         return change if change.added or not change.additive else None
 
     def _refusal(self, version: Version, change: SchemaChange) -> SchemaChangedError:

@@ -281,7 +281,7 @@ def leading_ranges(size: int) -> list[tuple[int, int]]:
 
 
 def open_object(
-    client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges = ()
+    client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges
 ) -> pa.NativeFile:
     """A file whose bytes in `got`, from `start` on (from its end if negative), are fetched, and those in `started` are being fetched."""
     if len(got.data) == got.size:

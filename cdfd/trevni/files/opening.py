@@ -98,10 +98,9 @@ def source_of(file: Any) -> Source:
 
 
 @contextmanager
-def in_threads(workers: int | None = None) -> Iterator[Run]:
+def in_threads() -> Iterator[Run]:
     """Decodes columns in parallel, in threads that end with the block."""
-    count = os.cpu_count() or 1 if workers is None else workers
-    with ThreadPoolExecutor(count, thread_name_prefix="cdfd-trevni") as pool:
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="cdfd-trevni") as pool:
 
         def run(calls: Sequence[Any]) -> None:
             if len(calls) < 2:

@@ -34,7 +34,7 @@ from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import no_other_root
-from cdfd.sinks.delta.mirror.live_files import LiveFile, LiveFiles
+from cdfd.sinks.delta.mirror.live_files import LiveFiles
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
 from cdfd.sinks.delta.target import Target, translate_errors
 from cdfd.storage.base import Storage
@@ -137,9 +137,11 @@ class MirrorTable:
         """Some columns of rows, whose numbers ascend."""
         assert self._schema is not None
         schema = self._schema.select(names)
-        batches = []
+        batches: list[pa.RecordBatch] = []
         for file, positions in self.live.split(numbers):
-            batches += list(self._read(file, schema, RowSet.of_array(positions)))
+            with _reader(file.add, schema, self._files) as reader:
+                rows = reader.of_rows(RowSelection(RowSet.of_array(positions)))
+                batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
 
     async def _follow(self) -> int:
@@ -218,10 +220,6 @@ class MirrorTable:
             for batch in reader.batches(_KEY_ROWS, use_threads=True):
                 keys.append(self.hashes(batch))
         return np.concatenate(keys) if keys else np.zeros(0, np.uint64)
-
-    def _read(self, file: LiveFile, schema: TableSchema, rows: RowSet) -> Iterator[pa.RecordBatch]:
-        with _reader(file.add, schema, self._files) as reader:
-            yield from reader.of_rows(RowSelection(rows)).batches(BATCH_ROWS, use_threads=False)
 
     async def _check_since_ours(self, newest: int) -> None:
         """Check the versions after the last one of this mirror, as far as their entries are there."""

@@ -118,14 +118,11 @@ class MirrorWriter:
         for file, data in files:
             self.written.data.append(file)
             if self._table is not None:
-                self.written.keys[file.path] = self._keys(self._table, file, data)
+                partition = dict(zip(self._partition_by, file.partition, strict=True))
+                in_memory = InMemory(self._table.storage, no_other_root, data=data)
+                keys = self._table.read_keys(Add(file.path, partition, file.size, 0, True), in_memory)
+                self.written.keys[file.path] = keys
             yield file, data
-
-    def _keys(self, table: MirrorTable, file: NewFile, data: pa.Buffer) -> Hashes:
-        values = dict(zip(self._partition_by, file.partition, strict=True))
-        return table.read_keys(
-            Add(file.path, values, file.size, 0, True), InMemory(table.storage, no_other_root, data=data)
-        )
 
     def _feed(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
         for file, data in files:
