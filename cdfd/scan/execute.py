@@ -14,7 +14,6 @@ from itertools import chain, groupby, repeat
 from typing import Any
 
 from cdfd.model.batch import ChangeBatch, VersionRows
-from cdfd.model.column_selection import Select
 from cdfd.model.columns import VersionColumns
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -28,7 +27,7 @@ from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuf
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
 from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.scan.scans import OnMissingFile, ScanReader, Unpaired, is_small, raise_missing, read_shared
+from cdfd.scan.scans import OnMissingFile, ScanReader, Select, Unpaired, is_small, raise_missing, read_shared
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
-from cdfd.model.column_selection import Select
 from cdfd.model.columns import check_names
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -26,6 +25,9 @@ from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
 
 SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
+
+Select = Callable[[TableSchema], TableSchema]
+"""Chooses columns: from the schema of a version to the schema to read it in."""
 
 OnMissingFile = Callable[[MissingFileError], None]
 """Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""

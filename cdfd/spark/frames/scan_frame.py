@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
+from pyspark.sql.types import DataType, StructField
 
 from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
@@ -22,7 +22,6 @@ from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, CO
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import quoted, read_schema, selected
-from cdfd.spark.frames.constants import CHANGE_CONSTANTS, Constant, constant_of
 from cdfd.spark.frames.groups import FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escaped
 from cdfd.spark.frames.row_words import row_words
@@ -52,6 +51,45 @@ _VECTORS: Final = {
     _TOTAL: pa.int64(),
     _KEEPS: pa.bool_(),
 }
+
+Decode = Callable[[Column], Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """How a value that all rows of a file share passes to Spark. Neither a zone of Python or the session nor a calendar changes it.
+
+    Attributes:
+        kind: its type on the way.
+        encode: the value on the way, from a scalar.
+        decode: the value in Spark.
+    """
+
+    kind: pa.DataType
+    encode: Callable[[Any], Any]
+    decode: Decode
+
+
+def constant_of(arrow: Any, spark: DataType) -> Constant:
+    """How partition values of a type pass. `spark` is the type of the column."""
+    if pa.types.is_date32(arrow):
+        return Constant(pa.int32(), lambda scalar: scalar.value, F.date_from_unix_date)
+    if pa.types.is_timestamp(arrow) and arrow.tz is not None:
+        return Constant(pa.int64(), lambda scalar: scalar.value, F.timestamp_micros)
+    if pa.types.is_timestamp(arrow):
+        # The text of an instant in UTC, without its zone.
+        return Constant(pa.string(), lambda scalar: str(scalar.cast(pa.string())), lambda column: column.cast(spark))
+    if pa.types.is_decimal(arrow):
+        return Constant(pa.string(), lambda scalar: format(scalar.as_py(), "f"), lambda column: column.cast(spark))
+    return Constant(arrow, lambda scalar: scalar.as_py(), lambda column: column.cast(spark))
+
+
+CHANGE_CONSTANTS: Final = {
+    CHANGE_TYPE: Constant(pa.string(), str, lambda column: column),
+    COMMIT_VERSION: Constant(pa.int64(), int, lambda column: column.cast("bigint")),
+    COMMIT_TIMESTAMP: Constant(pa.int64(), int, lambda column: F.timestamp_millis(column.cast("bigint"))),
+}
+"""How the change columns pass: the time in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +250,8 @@ def _word(frame: DataFrame) -> Column:
     return (F.shiftright(frame[_ROW], 6) - frame[_FIRST]).cast("int")
 
 
-def _bit(frame: DataFrame) -> Column:
-    return frame[_ROW].bitwiseAND(F.lit(63)).cast("int")
-
-
 def _is_selected(frame: DataFrame) -> Column:
-    bit = F.getbit(F.get(frame[_WORDS], _word(frame)), _bit(frame)) == 1
+    bit = F.getbit(F.get(frame[_WORDS], _word(frame)), frame[_ROW].bitwiseAND(F.lit(63)).cast("int")) == 1
     return F.coalesce(bit, F.lit(False)) == frame[_KEEPS]
 
 

@@ -12,7 +12,6 @@ from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
 from cdfd.errors import MissingFileError
 from cdfd.log.table import Table
-from cdfd.model.column_selection import all_columns
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
@@ -67,7 +66,7 @@ def execution_of(
     return Execution(
         table.files,
         replace(options.rows, shape=AS_IT_IS) if target is None else target.rows,
-        all_columns,
+        lambda schema: schema,
         workers,
         on_missing=_warn if options.skip_missing else raise_missing,
         batch_rows=BATCH_ROWS,

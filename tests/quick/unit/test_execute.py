@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ import pytest
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.column_selection import all_columns, named_columns
 from cdfd.model.columns import change_schema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -108,7 +106,7 @@ class TestOrder:
 
     def test_a_version_without_the_columns_names_itself(self, workers: int) -> None:
         """The table's doing, not the configuration's: a writer dropped `m`."""
-        found = execution(FILES, workers=workers, select=partial(named_columns, ["M"])).batches(
+        found = execution(FILES, workers=workers, select=lambda schema: schema.present(["M"])).batches(
             [replace(PLANS[0], schema=OLD), PLANS[2]]
         )
         before: list[ChangeBatch] = []
@@ -146,9 +144,8 @@ class TestColumns:
 
     def test_columns_are_chosen_by_name_whatever_their_case(self) -> None:
         """Those that the version has, whatever their case; where it has none of them, that is an error."""
-        assert all_columns(OLD) is OLD
-        assert named_columns(["N", "later"], OLD).names == ("n",)
-        assert named_columns(["n", "m"], OLD).names == ("n", "m")
+        assert OLD.present(["N", "later"]).names == ("n",)
+        assert OLD.present(["n", "m"]).names == ("n", "m")
 
 
 def test_only_the_last_batch_of_a_version_may_be_empty() -> None:
