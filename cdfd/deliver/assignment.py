@@ -141,10 +141,10 @@ class Assignment:
         await delivery.start_version(self.version)
         batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_split(part, execution))
         async with aclosing(batches):
-            async for found in batches:
-                if found.rows.num_rows:
-                    await delivery.write(found.rows)
-                    counts.add(found.rows)
+            async for batch in batches:
+                if batch.rows.num_rows:
+                    await delivery.write(batch.rows)
+                    counts.add(batch.rows)
         return {kind: rows for kind, rows in counts.by_type().items() if rows}
 
     def execution(self, workers: int | None = None) -> Execution:

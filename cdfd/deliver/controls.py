@@ -128,11 +128,11 @@ class Controls:
                 raise Refused("unknown", f"a table has no action {request.action}")
 
     async def _pause(self, request: Request) -> None:
-        known = self.control.paused
-        if known is not None and known.id != request.id:
-            self.mailbox.accomplish("PAUSED", f"{request.table} was already paused by the request {known.id}")
+        paused_by = self.control.paused
+        if paused_by is not None and paused_by.id != request.id:
+            self.mailbox.accomplish("PAUSED", f"{request.table} was already paused by the request {paused_by.id}")
             return
-        if known is None:
+        if paused_by is None:
             pause = Pause(request.id, self.clock.now_ms())
             await self.store(replace(self.control, paused=pause).remember(request.id))
         position = await self._position()
@@ -150,14 +150,14 @@ class Controls:
             self.mailbox.accomplish("RESUMED", f"{request.table} is not paused")
 
     async def _begin_snapshot(self, request: Request, *, retried: bool) -> None:
-        known, position = self.control.snapshot, await self._position()
-        if known is not None and not (retried and known.id == request.id):
-            raise Refused("conflict", f"the incremental snapshot {known.id} is in progress; stop it first")
+        snapshot, position = self.control.snapshot, await self._position()
+        if snapshot is not None and not (retried and snapshot.id == request.id):
+            raise Refused("conflict", f"the incremental snapshot {snapshot.id} is in progress; stop it first")
         if position.phase == "snapshot":
             raise Refused("conflict", "the first snapshot is in progress, and has all rows")
         if request.where:
             await self._check_where(request.where)
-        if known is None:
+        if snapshot is None:
             try:
                 await self.store(self.control.begin(request.id, request.where))
             except UnsupportedError as error:
@@ -174,8 +174,8 @@ class Controls:
             raise Refused("malformed", str(error)) from None
 
     async def _stop_snapshot(self, request: Request, *, retried: bool) -> None:
-        known = self.control.snapshot
-        if known is None:
+        snapshot = self.control.snapshot
+        if snapshot is None:
             if not retried:
                 raise Refused("conflict", f"no incremental snapshot of {request.table} is in progress")
             self.mailbox.accomplish("ABORTED", "the incremental snapshot is stopped")
@@ -183,16 +183,18 @@ class Controls:
         await self.store(replace(self.control, snapshot=None).remember(request.id))
         self.monitor.resnapshot(None)
         self.mailbox.accomplish(
-            "ABORTED", f"the incremental snapshot {known.id} is stopped after {known.rows} rows", rows=known.rows
+            "ABORTED",
+            f"the incremental snapshot {snapshot.id} is stopped after {snapshot.rows} rows",
+            rows=snapshot.rows,
         )
 
     async def _move(self, request: Request) -> None:
-        known, version = await self._position(), request.version
+        position, version = await self._position(), request.version
         try:
             newest = (await self.table.log.header()).version
             if version > newest:
                 raise LogError(f"there is no version {version}; the newest is {newest}")
-            following = await position_after(self.table, version, known)
+            following = await position_after(self.table, version, position)
             await self.store(replace(self.control, snapshot=None).remember(request.id), following)
         except FencedError:
             raise
@@ -202,8 +204,8 @@ class Controls:
             raise Refused("conflict", f"the table cannot move: {error}") from None
         if self.control.snapshot is None and self.recorder is not None:
             self.recorder.delivered(version, following.table_id, following.digest)
-        message = f"{request.table} is moved from version {known.version} to version {version + 1}"
-        self.mailbox.accomplish("MOVED", message, version=version + 1, before=known.version)
+        message = f"{request.table} is moved from version {position.version} to version {version + 1}"
+        self.mailbox.accomplish("MOVED", message, version=version + 1, before=position.version)
 
     async def _position(self) -> Position:
         position = await self.sink.last_position()

@@ -163,13 +163,13 @@ class Feed:
             await asyncio.wait((stopping,))
 
     async def _run(self) -> None:
-        known = await self.sink.last_position()
-        if known is not None:
+        delivered = await self.sink.last_position()
+        if delivered is not None:
             if self._controls.control.paused is not None:
                 # Clean-up does not wait for a table that is paused from the start: its retention is reported, too.
                 with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
                     self._note_retention(await self.table.log.header())
-                await self._begin_at(known)
+                await self._begin_at(delivered)
             await self._controls.obey()  # a table that fails further on can be paused, too
         begun = await self._start()
         if begun is None:
@@ -218,25 +218,25 @@ class Feed:
 
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""
-        known = await self.sink.last_position()
-        entry = await self._read_ledger(needed=known is None)
-        if known is None and entry is None:
+        delivered = await self.sink.last_position()
+        entry = await self._read_ledger(needed=delivered is None)
+        if delivered is None and entry is None:
             return await unless_set(self.stop, self._first_position())
-        if known is None and await unless_set(self.stop, self.tailer.wait_for_table()) is None:
+        if delivered is None and await unless_set(self.stop, self.tailer.wait_for_table()) is None:
             return None
         # With a known position, the tailer compares the table's id once it reads the log.
-        table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
+        table_id = delivered.table_id if delivered is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
         ledger = None if self.recorder is None else self.recorder.uri
         try:
-            start = resumed(known, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
+            start = resumed(delivered, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
         except CdfdError as error:
             raise error.within(table=self.table.uri) from None
         assert start.position is not None
         level = logging.WARNING if start.warning else logging.INFO
         extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
         logger.log(level, "%s", start.reason, extra=extra)
-        if known is None:
+        if delivered is None:
             # A position of another history of the table must not become durable.
             await unless_set(self.stop, self._resume(start.position))
             if self.stop.is_set():
@@ -278,22 +278,22 @@ class Feed:
 
     async def _restart(self, error: MissingFileError | SnapshotNeededError) -> Position:
         """Replace the changes that cannot be read or applied by the live rows of the newest version."""
-        known = await self.sink.last_position()
-        assert known is not None
+        delivered = await self.sink.last_position()
+        assert delivered is not None
         partly = self._deliverer.partly_delivered
         newest = await self.tailer.check_table()
         digest = await self.table.log.digest(newest)
-        position = Position(known.table_id, newest, phase="snapshot", digest=digest)
-        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or partly):
+        position = Position(delivered.table_id, newest, phase="snapshot", digest=digest)
+        if delivered.version >= newest and (delivered.phase == "snapshot" or delivered.part > 0 or partly):
             # A snapshot does not help: the newest version's live rows are unreadable, or its changes are partly delivered.
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
-        await self._move(known, position)
+        await self._move(delivered, position)
         await self._begin_at(position)
         return position
 
-    async def _move(self, known: Position, position: Position) -> None:
-        delivery = await self.sink.begin(known)
+    async def _move(self, before: Position, position: Position) -> None:
+        delivery = await self.sink.begin(before)
         await delivery.commit(position)
 
     async def _run_from(self, position: Position) -> None:

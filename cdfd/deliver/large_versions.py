@@ -120,19 +120,19 @@ class LargeVersions:
         Raises:
             CdfdError: what a part failed of, or the job cannot be gone on with.
         """
-        known = self.sink.job
+        begun_job = self.sink.job
         assignment = self.assign(version, position)
-        splits = await self._splits(version, assignment, self.part_bytes if known is None else known.bytes)
+        splits = await self._splits(version, assignment, self.part_bytes if begun_job is None else begun_job.bytes)
         if splits is None:
             return None
         parts, cut_as = len(splits), digest(splits)
-        if known is None:
+        if begun_job is None:
             job = await self.sink.begin_job(version, position, parts, self.part_bytes, cut_as)
-        elif (known.parts, known.digest) == (parts, cut_as):
-            job = known
+        elif (begun_job.parts, begun_job.digest) == (parts, cut_as):
+            job = begun_job
         else:
-            raise self._other_cut(known)
-        begins = "is delivered" if known is None else "goes on"
+            raise self._other_cut(begun_job)
+        begins = "is delivered" if begun_job is None else "goes on"
         extra = {"table": self.table, "version": position.version, "part": position.part}
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=extra)
         assignment = replace(assignment, job=job)

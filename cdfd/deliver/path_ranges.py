@@ -151,14 +151,14 @@ def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES)
         CdfdError: the checkpoint cannot be read; it names table, version and file.
     """
     # The sample is thinned out whenever it becomes too large, because the number of files is not known before.
-    highest, found = 2**64 - 1, array_of([], TEXT)
+    highest, sample = 2**64 - 1, array_of([], TEXT)
     for paths in live.paths(storage):
-        found = pa.concat_arrays([found, _up_to(highest, paths)])
-        while highest and len(found) > 2 * most:
+        sample = pa.concat_arrays([sample, _up_to(highest, paths)])
+        while highest and len(sample) > 2 * most:
             highest >>= 1
-            found = _up_to(highest, found.unique())
-    found = found.unique()
-    return found.take(pc.sort_indices(found))
+            sample = _up_to(highest, sample.unique())
+    sample = sample.unique()
+    return sample.take(pc.sort_indices(sample))
 
 
 def _up_to(highest: int, paths: pa.Array) -> pa.Array:
@@ -168,8 +168,8 @@ def _up_to(highest: int, paths: pa.Array) -> pa.Array:
 
 def _scatter(paths: pa.Array) -> npt.NDArray[np.uint64]:
     """A pseudo-random number for each path: SplitMix64 of a checksum. Neither writers nor the order of a checkpoint have a say in it."""
-    known = paths.cast(pa.large_binary()).to_pylist()
-    mixed = np.fromiter(map(crc32, known), np.uint64, len(known)) * np.uint64(0x9E3779B97F4A7C15)
+    encoded = paths.cast(pa.large_binary()).to_pylist()
+    mixed = np.fromiter(map(crc32, encoded), np.uint64, len(encoded)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
@@ -214,9 +214,9 @@ def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter
     """The live rows of each file."""
     hidden = pc.fill_null(pc.struct_field(batch.column("deletion_vector"), "cardinality"), 0)
     counts = pc.subtract(record_counts(batch.column("stats")), hidden)
-    known = to_numpy(pc.fill_null(pc.greater_equal(counts, 0), False))
+    counted = to_numpy(pc.fill_null(pc.greater_equal(counts, 0), False))
     rows: Counts = to_numpy(pc.fill_null(counts, 0)).astype(np.int64)
-    unknown = np.flatnonzero(~known)
+    unknown = np.flatnonzero(~counted)
     if len(unknown):
         scans = LiveScans(PackedFiles(Add, files.table.take(array_of(unknown))))
         rows[unknown] = list(count_rows(scans))

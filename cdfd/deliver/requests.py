@@ -186,14 +186,14 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
     Raises:
         Refused: the action is unknown, or a field is unknown, missing or invalid.
     """
-    known_action = next((known for known in ACTIONS if known == action), None)
+    known_action = next((name for name in ACTIONS if name == action), None)
     if known_action is None:
         raise Refused("unknown", f"there is no action {_quote(action)}; the actions are {', '.join(ACTIONS)}")
     allowed = _FIELDS[known_action]
     unknown = sorted(set(document) - allowed - {"id"})
     if unknown:
-        known = ", ".join(sorted(allowed | {"id"}))
-        raise Refused("malformed", f"unknown field {_quote(unknown[0])}; `{action}` takes {known}")
+        allowed_names = ", ".join(sorted(allowed | {"id"}))
+        raise Refused("malformed", f"unknown field {_quote(unknown[0])}; `{action}` takes {allowed_names}")
     where, version, level = document.get("where"), document.get("version"), document.get("level")
     if where is not None:
         _check_where(where)

@@ -63,7 +63,13 @@ async def read_ledger(
 
 
 def resumed(
-    known: Position | None, entry: LedgerEntry | None, table_id: str, *, recover: bool, sink: str, ledger: str | None
+    delivered: Position | None,
+    entry: LedgerEntry | None,
+    table_id: str,
+    *,
+    recover: bool,
+    sink: str,
+    ledger: str | None,
 ) -> Start:
     """Where a table resumes, if the sink or the ledger has a position.
 
@@ -78,7 +84,7 @@ def resumed(
     Raises:
         TableChangedError, SinkError: as `decide` says.
     """
-    start = decide(known, entry, table_id, recover, Places(sink, f"the ledger {ledger}"))
+    start = decide(delivered, entry, table_id, recover, Places(sink, f"the ledger {ledger}"))
     if ledger is not None or start.position is None:
         return start
     return Start(start.position, None, f"resuming at version {start.position.version}, the position in {sink}")
@@ -113,12 +119,12 @@ def check_fit(rows: RowOptions, header: Header) -> list[str]:
         raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
     if not header.schema.names:
         return []  # a table may begin without columns, and so without rows
-    known = {name: name for name in header.schema.names}
+    names = {name: name for name in header.schema.names}
     columns = rows.shape.names or ()
-    missing = [name for name in columns if not by_name(known, name)]
+    missing = [name for name in columns if not by_name(names, name)]
     if missing and len(missing) == len(columns):
         raise _missing(missing, "columns", header)
-    absent = [name for name in rows.key if not by_name(known, name)]
+    absent = [name for name in rows.key if not by_name(names, name)]
     if absent:
         raise _missing(absent, "key", header)
     warnings = [f"there is no column {name!r:.200}, which `columns` names" for name in missing]

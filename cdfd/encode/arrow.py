@@ -62,14 +62,14 @@ class ArrowRecords:
             return
         partitions = self._partitioner(rows.keys)
         counts = np.bincount(partitions)
-        found = np.flatnonzero(counts).tolist()
-        if len(found) == 1:
-            yield found[0], batch
+        used = np.flatnonzero(counts).tolist()
+        if len(used) == 1:
+            yield used[0], batch
             return
         # NumPy sorts 16-bit integers by radix, which is several times faster.
         narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
         sorted_rows, start = batch.take(array_of(np.argsort(narrow, kind="stable"))), 0
-        for partition in found:
+        for partition in used:
             yield partition, sorted_rows.slice(start, counts[partition])
             start += int(counts[partition])
 

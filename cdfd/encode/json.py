@@ -73,8 +73,8 @@ class JsonEncoder:
             raise DataError(f"a batch has the columns {batch.schema.names}; expected {self._schema_names}")
         for start in range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE):
             chunk = batch.slice(start, _ROWS_AT_ONCE)
-            found = [self._cells(chunk, position) for position in self._columns]
-            yield join(separators, found, chunk.num_rows)
+            cells = [self._cells(chunk, position) for position in self._columns]
+            yield join(separators, cells, chunk.num_rows)
 
     def _cells(self, batch: pa.RecordBatch, position: int) -> Column | Cells:
         try:

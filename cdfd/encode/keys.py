@@ -43,17 +43,17 @@ class KeyColumns:
         find = ByName({name: position for position, name in enumerate(table)})
         positions = []
         for name in self._names:
-            found = find(name)
-            if not found:
+            places = find(name)
+            if not places:
                 raise _missing(name, table, self._setting)
-            positions.append(found[0])
+            positions.append(places[0])
         return positions
 
 
 def _missing(name: str, table: Sequence[str], setting: str) -> MissingColumnError:
     near = difflib.get_close_matches(name, table, n=1)
-    known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
+    advice = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
     return MissingColumnError(
         f"the table has no column {name!r:.200}, which is in its `{setting}`",
-        hint=f"{known}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
+        hint=f"{advice}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
     )

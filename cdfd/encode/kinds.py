@@ -125,16 +125,16 @@ def kind_of_shape(shape: Shape, modes: Modes) -> Kind:
     return _of_shape(shape, modes, {})
 
 
-def _of_shape(shape: Shape, modes: Modes, known: dict[int, Kind]) -> Kind:
-    if id(shape) not in known:
-        fields = tuple(KindField(each.name, _of_field(each, modes, known), each.nullable) for each in shape.fields)
-        known[id(shape)] = Kind("struct", shape.name, fields=fields)
-    return known[id(shape)]
+def _of_shape(shape: Shape, modes: Modes, kinds: dict[int, Kind]) -> Kind:
+    if id(shape) not in kinds:
+        fields = tuple(KindField(each.name, _of_field(each, modes, kinds), each.nullable) for each in shape.fields)
+        kinds[id(shape)] = Kind("struct", shape.name, fields=fields)
+    return kinds[id(shape)]
 
 
-def _of_field(each: ShapeField, modes: Modes, known: dict[int, Kind]) -> Kind:
+def _of_field(each: ShapeField, modes: Modes, kinds: dict[int, Kind]) -> Kind:
     if isinstance(each.type, Shape):
-        return _of_shape(each.type, modes, known)
+        return _of_shape(each.type, modes, kinds)
     if each.symbols:
         return Kind("string", ENUM, {"allowed": ",".join(each.symbols)}, each.type)
     try:

@@ -39,9 +39,9 @@ def cells(array: pa.Array) -> Cells | None:
     """
     if not native.built or array.null_count == len(array):
         return None
-    for matches, found in _CELLS:
+    for matches, make in _CELLS:
         if matches(array.type):
-            return found(array, nulls_of(array))
+            return make(array, nulls_of(array))
     return None
 
 
@@ -71,10 +71,10 @@ def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     scale = array.type.scale
     if not 0 <= scale <= _LARGEST_SCALE:
         return None
-    found = limbs(array)
-    if found is None:
+    parts = limbs(array)
+    if parts is None:
         return None
-    return Cells(DECIMALS, np.ascontiguousarray(found), nulls, number=scale).quoted()
+    return Cells(DECIMALS, np.ascontiguousarray(parts), nulls, number=scale).quoted()
 
 
 def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
@@ -106,8 +106,8 @@ def _timestamps(array: pa.Array, nulls: Booleans | None) -> Cells | None:
 
 def _in_calendar(values: Integers, nulls: Booleans | None, day: int = 1) -> bool:
     """Whether all years have four digits. `day` is how much of the values a day is."""
-    known = without_gaps(values, nulls)
-    return bool(known.min() >= FIRST_DAY * day and known.max() < (LAST_DAY + 1) * day)
+    days = without_gaps(values, nulls)
+    return bool(days.min() >= FIRST_DAY * day and days.max() < (LAST_DAY + 1) * day)
 
 
 _CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans | None], Cells | None]], ...] = (

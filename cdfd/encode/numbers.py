@@ -82,8 +82,8 @@ def integers(array: pa.Array) -> Column:
 
 
 def _integers(values: Integers, nulls: Booleans | None) -> Column:
-    found = dense(values)
-    printed, index = found if found is not None else (values, np.arange(len(values)))
+    distinct = dense(values)
+    printed, index = distinct if distinct is not None else (values, np.arange(len(values)))
     return Column(_print(array_of(printed)), (index,), nulls)
 
 
@@ -114,10 +114,10 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         pools.append(digits.pool)
         base += len(digits.pool)
     if not short.all():
-        rest = np.flatnonzero(~short)
-        texts = _print(array_of(values[rest]))
-        first[rest] = base + np.arange(len(rest))
-        second[rest[_bare(values[rest], texts)]] = _POINT_ZERO
+        long = np.flatnonzero(~short)
+        texts = _print(array_of(values[long]))
+        first[long] = base + np.arange(len(long))
+        second[long[_bare(values[long], texts)]] = _POINT_ZERO
         first[np.isnan(values)] = _NAN
         first[np.isposinf(values)] = _INFINITY
         first[np.isneginf(values)] = _MINUS_INFINITY

@@ -68,9 +68,9 @@ def timestamps(array: pa.Array) -> Column:
     times = without_gaps(microseconds(array), nulls)
     if times.min() == times.max():
         times = times[:1]
-    days, rest = np.divmod(times, DAY)
+    days, times_of_day = np.divmod(times, DAY)
     texts, index = _printed_days(days)
-    clock = _printed_clock(rest, _thousands("", "Z" if zone else '"'))
+    clock = _printed_clock(times_of_day, _thousands("", "Z" if zone else '"'))
     closing = (
         _QUOTE if zone else b""
     )  # without a zone the quote is part of the text: that makes both sixteen bytes after the T
@@ -113,9 +113,9 @@ def _printed_clock(microseconds: Integers, last: npt.NDArray[np.uint32]) -> pa.A
 
 def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
     """The texts of the days that occur, and for each row which of them it has."""
-    found = dense(days)
-    if found is not None:
-        return _calendar(found[0]), found[1]
+    distinct = dense(days)
+    if distinct is not None:
+        return _calendar(distinct[0]), distinct[1]
     encoded = pc.dictionary_encode(array_of(days))
     return _calendar(to_numpy(encoded.dictionary)), to_numpy(encoded.indices).astype(np.int64)
 

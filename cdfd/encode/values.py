@@ -82,10 +82,10 @@ def column(array: pa.Array, rules: Rules) -> Column:
     rules = replace(rules, binary="base64") if types.is_decimal(array.type) else rules
     array = in_mode(array, rules)
     encode = _encoder(array.type)
-    found = encode(array, rules)
-    if found.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
-        return found
-    return replace(found, opening=_QUOTE, closing=_QUOTE) if _has_quotes(array.type, rules) else found
+    texts = encode(array, rules)
+    if texts.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
+        return texts
+    return replace(texts, opening=_QUOTE, closing=_QUOTE) if _has_quotes(array.type, rules) else texts
 
 
 def cells(array: pa.Array, rules: Rules) -> Column | Cells:
@@ -94,10 +94,10 @@ def cells(array: pa.Array, rules: Rules) -> Column | Cells:
         return cells(array.dictionary_decode(), rules)
     rules = replace(rules, binary="base64") if types.is_decimal(array.type) else rules
     array = in_mode(array, rules)
-    found = native_cells.cells(array)
-    if found is None:
+    texts = native_cells.cells(array)
+    if texts is None:
         return column(array, rules)
-    return found.quoted() if not found.opening and _has_quotes(array.type, rules) else found
+    return texts.quoted() if not texts.opening and _has_quotes(array.type, rules) else texts
 
 
 def in_mode(array: pa.Array, rules: Rules) -> pa.Array:

@@ -79,10 +79,10 @@ class Writer(Generic[FieldT]):
             cells = self._cells(value.values, self.fields(field), records)
             return self.struct(field, cells, Places(records.count))
         if isinstance(value, Images):
-            known = records.batches
-            if id(value.batch) not in known:
-                known[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
-            return self.struct(field, known[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
+            batches = records.batches
+            if id(value.batch) not in batches:
+                batches[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
+            return self.struct(field, batches[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
         if isinstance(value, Joined):
             numbers = [_number_cell(numbers) for numbers in value.numbers]
             return self.text(field, value.separators, numbers, records.count)
@@ -94,13 +94,13 @@ class Writer(Generic[FieldT]):
 
     def _constant(self, value: Constant, field: FieldT, records: _Records) -> Cell:
         """Most constants of a batch are those of the one before."""
-        known = self._constants.get((id(field), value.value))
-        if known is None:
-            known = field, constant(self._cell(value.array, field, records))
+        cached = self._constants.get((id(field), value.value))
+        if cached is None:
+            cached = field, constant(self._cell(value.array, field, records))
             if len(self._constants) >= _MOST_CONSTANTS:
                 self._constants.clear()
-            self._constants[id(field), value.value] = known
-        return known[1]
+            self._constants[id(field), value.value] = cached
+        return cached[1]
 
     @abstractmethod
     def fields(self, field: FieldT) -> Sequence[FieldT]:

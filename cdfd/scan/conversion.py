@@ -129,11 +129,11 @@ def _unscale(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
     """Decimals from Parquet's bytes (two's complement, big-endian) without an annotation."""
     count = len(array)
     data = array.buffers()[1]
-    given = np.frombuffer(data if count else b"", np.uint8, count * width, array.offset * width if count else 0)
-    given = given.reshape(count, width)
+    big_endian = np.frombuffer(data if count else b"", np.uint8, count * width, array.offset * width if count else 0)
+    big_endian = big_endian.reshape(count, width)
     wide = np.empty((count, _MAX_DECIMAL_BYTES), np.uint8)
-    wide[:, :width] = given[:, ::-1]
-    wide[:, width:] = np.where(given[:, :1] & 0x80, 0xFF, 0)
+    wide[:, :width] = big_endian[:, ::-1]
+    wide[:, width:] = np.where(big_endian[:, :1] & 0x80, 0xFF, 0)
     numbers = pa.Array.from_buffers(pa.decimal128(38, scale), count, [None, pa.py_buffer(wide)])
     return pc.if_else(array.is_valid(), numbers, scalar_of(None, numbers.type)) if array.null_count else numbers
 

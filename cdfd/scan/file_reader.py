@@ -31,9 +31,9 @@ BATCH_ROWS = 65_536
 
 def check_change_type(file: DataFile | FilesTogether) -> None:
     """DataError unless a change data file has one column of change types."""
-    found = file.schema_arrow.names.count(CHANGE_TYPE)
-    if found != 1:
-        raise DataError(f"the change data file has {found} _change_type columns instead of one")
+    count = file.schema_arrow.names.count(CHANGE_TYPE)
+    if count != 1:
+        raise DataError(f"the change data file has {count} _change_type columns instead of one")
 
 
 @dataclass(frozen=True, slots=True)

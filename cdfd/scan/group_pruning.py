@@ -22,16 +22,18 @@ from cdfd.scan.parquet.statistics import ChunkStatistics
 
 def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -> frozenset[int]:
     """The row groups of a file without a row for the filter. None of a file whose format, or whose footer, has no statistics."""
-    found = getattr(reader.file, "statistics", None)
-    if found is None or not reader.file.metadata.num_row_groups:
+    statistics_of = getattr(reader.file, "statistics", None)
+    if statistics_of is None or not reader.file.metadata.num_row_groups:
         return frozenset()
     sources = reader.layout.projection.file_columns
-    groups = found({name for column in where.names if (name := sources.get(_spelling(column, schema))) is not None})
+    groups = statistics_of(
+        {name for column in where.names if (name := sources.get(_spelling(column, schema))) is not None}
+    )
     may_have_rows = compile_pruning(where, schema)
     return frozenset(
         number
-        for number, (known, decoders) in enumerate(groups)
-        if not may_have_rows(lambda name: _range(name, reader, known, decoders))  # noqa: B023 # called at once
+        for number, (statistics, decoders) in enumerate(groups)
+        if not may_have_rows(lambda name: _range(name, reader, statistics, decoders))  # noqa: B023 # called at once
     )
 
 
@@ -40,7 +42,9 @@ def _spelling(column: str, schema: TableSchema) -> str:
     return column if child is None else child.name
 
 
-def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], decoders: Mapping[str, Any]) -> Range:
+def _range(
+    name: str, reader: FileReader, statistics: Mapping[str, ChunkStatistics], decoders: Mapping[str, Any]
+) -> Range:
     projection = reader.layout.projection
     stored = projection.file_columns.get(name)
     if stored is None:
@@ -48,7 +52,7 @@ def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], 
         value = values.as_python(constant)
         # A column that the file does not have is null.
         return Range() if constant is not None and constant.is_valid and value is None else Range.constant(value)
-    chunk = known.get(stored)
+    chunk = statistics.get(stored)
     if chunk is None:
         return Range()
     if chunk.nulls is not None and chunk.nulls == chunk.values:

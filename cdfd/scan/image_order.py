@@ -93,12 +93,12 @@ class ImageOrder:
         codes: Iterable[Codes] = iter(types())
         if pairs:
             seen = _Seen(codes)
-            if (found := cls._of(seen, pairs=True)) is not None:
-                return found
+            if (order := cls._of(seen, pairs=True)) is not None:
+                return order
             codes = types() if seen.first is None else chain(seen.first, codes)
-        found = cls._of(codes, pairs=False)
-        assert found is not None
-        return found
+        order = cls._of(codes, pairs=False)
+        assert order is not None
+        return order
 
     @classmethod
     def _of(cls, types: Iterable[Codes], *, pairs: bool) -> ImageOrder | None:
@@ -108,10 +108,10 @@ class ImageOrder:
             is_moved, is_post = _posts(codes)
             if pairs and not _are_paired(codes, is_post, last):
                 return None
-            found = (codes == INSERT) | (is_moved if pairs else is_post)
-            if found.any():
-                starts_with_post = starts_with_post if late else bool(is_post[found.argmax()])
-                _add(late, row, found)
+            late_mask = (codes == INSERT) | (is_moved if pairs else is_post)
+            if late_mask.any():
+                starts_with_post = starts_with_post if late else bool(is_post[late_mask.argmax()])
+                _add(late, row, late_mask)
             row, moves, last = row + len(codes), moves or bool(is_moved.any()), codes[-1]
         if pairs and last == PRE_IMAGE:
             return None
@@ -272,11 +272,11 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
         yield codes
 
 
-def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
-    if found.all():
-        rows.add_range(first, first + len(found))
+def _add(rows: BitMap64, first: int, mask: npt.NDArray[np.bool_]) -> None:
+    if mask.all():
+        rows.add_range(first, first + len(mask))
     else:
-        rows |= RowSet.of_array(np.flatnonzero(found) + first).bitmap
+        rows |= RowSet.of_array(np.flatnonzero(mask) + first).bitmap
 
 
 def _divide(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:

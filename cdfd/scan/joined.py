@@ -142,9 +142,9 @@ def read_joined(
     Raises:
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
-    found = JoinedFiles.of([each.scan for each in group], files)
-    rows, row = _Rows(group, found.together.rows), 0
-    for batch in found.batches(schema, files, batch_rows, rows.types):
+    joined = JoinedFiles.of([each.scan for each in group], files)
+    rows, row = _Rows(group, joined.together.rows), 0
+    for batch in joined.batches(schema, files, batch_rows, rows.types):
         yield Scanned(rows.plans(row, batch.num_rows), schema, batch)
         row += batch.num_rows
 
@@ -167,13 +167,13 @@ class _Rows:
 
     def plans(self, row: int, count: int) -> Sequence[tuple[ChangePlan, int]]:
         """Their plans, each with its number of rows."""
-        found: list[tuple[ChangePlan, int]] = []
+        plans: list[tuple[ChangePlan, int]] = []
         for each, rows in zip(self._group, self._counts(row, count).tolist(), strict=True):
-            if found and found[-1][0] is each.plan:
-                found[-1] = each.plan, found[-1][1] + rows
+            if plans and plans[-1][0] is each.plan:
+                plans[-1] = each.plan, plans[-1][1] + rows
             elif rows:
-                found.append((each.plan, rows))
-        return found
+                plans.append((each.plan, rows))
+        return plans
 
 
 class JoinedFiles(NamedTuple):
@@ -190,10 +190,10 @@ class JoinedFiles(NamedTuple):
     @classmethod
     def of(cls, scans: Sequence[FileScan], files: TableFiles, dictionaries: Collection[str] = ()) -> JoinedFiles:
         """The files of scans, with some columns as dictionaries. Raises what `read_joined` does."""
-        found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
-        if found is None:
+        contents = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
+        if contents is None:
             raise DataError("the store does not read files together")
-        together = FilesTogether(found, dictionaries)
+        together = FilesTogether(contents, dictionaries)
         if any(scan.num_records not in (None, rows) for scan, rows in zip(scans, together.rows, strict=True)):
             raise DataError("a file has other rows than the log says")
         return cls(together, scans)
@@ -202,12 +202,12 @@ class JoinedFiles(NamedTuple):
         self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
     ) -> Iterator[pa.RecordBatch]:
         """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
-        found, row = self.together, 0
-        total = sum(found.rows)
-        constants = Constants(self.scans, found.rows, schema)
-        most = max(1, min(batch_rows, BATCH_BYTES * total // max(found.size, 1)))
-        layout = files.layouts.of(schema, found.schema_arrow)
-        for batch in found.batches(list(layout.projection.columns), rows=most):
+        together, row = self.together, 0
+        total = sum(together.rows)
+        constants = Constants(self.scans, together.rows, schema)
+        most = max(1, min(batch_rows, BATCH_BYTES * total // max(together.size, 1)))
+        layout = files.layouts.of(schema, together.schema_arrow)
+        for batch in together.batches(list(layout.projection.columns), rows=most):
             columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
             columns = [*columns, types(row, batch.num_rows)]
             yield pa.RecordBatch.from_arrays(columns, schema=layout.schema)
@@ -225,10 +225,10 @@ class Constants:
         self._same: dict[str, Any] = {} if several else each[0]
         self._each: dict[str, Any] = {}
         for child in schema.partition_fields if several else ():
-            found = [values_of.get(child.name) for values_of in each]
-            known = [value for value in found if value is not None]
-            if known:
-                self._each[child.name] = array_of(found, known[0].type)
+            column = [values_of.get(child.name) for values_of in each]
+            present = [value for value in column if value is not None]
+            if present:
+                self._each[child.name] = array_of(column, present[0].type)
 
     def of(self, row: int, count: int) -> dict[str, Any]:
         """The values for `count` rows from row `row` on."""

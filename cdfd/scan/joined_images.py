@@ -72,9 +72,9 @@ class ImageOrders:
     @cached_property
     def paired(self) -> bool:
         """Whether the images of all files are in pairs. Waits for the orders of all of them."""
-        found = [order.result() for order in self.of_files.values()]
+        orders = [order.result() for order in self.of_files.values()]
         joined = [images.paired.result() for images in self.joined]
-        return all(joined) and all(order is None or order.paired for order in found)
+        return all(joined) and all(order is None or order.paired for order in orders)
 
     @property
     def by_key(self) -> bool:
@@ -144,11 +144,11 @@ class JoinedImages:
 
     def _is_paired(self, scan: FileScan) -> bool:
         try:
-            found = read_image_order(scan, self._files, self._key)
+            order = read_image_order(scan, self._files, self._key)
         except CdfdError:
             return True
-        self.moves = self.moves or found.moves
-        return found.paired
+        self.moves = self.moves or order.moves
+        return order.paired
 
     def early(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool) -> Iterator[RowBatch]:
         """The early rows of all files. Late ones wait, as long as they fit into the budget.
@@ -167,10 +167,10 @@ class JoinedImages:
         kept = sum(map(len, codes or ()))
         try:
             for row, early, late in self._blocks(schema, batch_rows, codes):
-                size = sum(found.batch.nbytes for found in late)
+                size = sum(rows.batch.nbytes for rows in late)
                 if late and self._reread_from is None:
                     if budget.reserve(size):
-                        self._late += [(found, size if place == 0 else 0) for place, found in enumerate(late)]
+                        self._late += [(rows, size if place == 0 else 0) for place, rows in enumerate(late)]
                     else:
                         self._reread_from = row
                 yield from map(RowBatch, early)
@@ -187,28 +187,28 @@ class JoinedImages:
         yield from self._drain(budget)
         if self._reread_from is None:
             return
-        found = False
+        reached = False
         for row, _, late in self._blocks(schema, batch_rows, None):
-            found = found or row == self._reread_from
-            if found:
+            reached = reached or row == self._reread_from
+            if reached:
                 yield from late
-        if not found:
+        if not reached:
             raise DataError("the files were read in other batches")
 
     def _drain(self, budget: MemoryBudget) -> Iterator[RowBatch]:
         while self._late:
-            found, size = self._late.pop(0)
+            rows, size = self._late.pop(0)
             budget.release(size)
-            yield found
+            yield rows
 
     def _blocks(
         self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
     ) -> Iterator[tuple[int, list[pa.RecordBatch], list[RowBatch]]]:
         """For each batch the number of its first row, its early rows and its late rows."""
         files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
-        found = self._codes_of(files) if codes is None else codes
-        order, row = self._order(found), 0
-        written = np.concatenate(found)
+        codes_by_file = self._codes_of(files) if codes is None else codes
+        order, row = self._order(codes_by_file), 0
+        written = np.concatenate(codes_by_file)
         written[written == MOVED] = POST_IMAGE
         types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
         for batch in files.batches(schema, self._files, batch_rows, types.slice):
@@ -217,9 +217,9 @@ class JoinedImages:
 
     def _order(self, codes: Sequence[Codes]) -> _Files:
         starts = [0, *accumulate(map(len, codes))]
-        found = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes]
-        gaps = [start + gap for start, (_, gap) in zip(starts, found, strict=False) if gap is not None]
-        return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
+        late_and_gaps = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes]
+        gaps = [start + gap for start, (_, gap) in zip(starts, late_and_gaps, strict=False) if gap is not None]
+        return _Files(np.concatenate([late for late, _ in late_and_gaps]), gaps, starts[1:])
 
     def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""
@@ -250,8 +250,8 @@ class JoinedImages:
                     yield number, (_types(some), layout.projection.apply(some, constants.of(start, count)))
                 row += batch.num_rows
 
-        for _, found in groupby(columns(), key=lambda each: each[0]):
-            yield from codes_with_keys(each for _, each in found)
+        for _, of_file in groupby(columns(), key=lambda each: each[0]):
+            yield from codes_with_keys(each for _, each in of_file)
 
 
 def _types(batch: pa.RecordBatch) -> pa.DictionaryArray:
@@ -284,5 +284,5 @@ def _divide(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.Rec
         before, after = divided(some, there, copied=2 * late_count < count)
         early += before
         gap = any(start <= each < start + size for each in order.gaps)
-        late += [RowBatch(found, int(gap and place == 0)) for place, found in enumerate(after)]
+        late += [RowBatch(rows, int(gap and place == 0)) for place, rows in enumerate(after)]
     return early, late

@@ -58,8 +58,8 @@ class Layouts:
         Raises:
             CdfdError: see `Projection.plan`.
         """
-        for table, known, layout in self._known:
-            if physical.equals(known, check_metadata=True) and (table is schema or table == schema):
+        for table, file_schema, layout in self._known:
+            if physical.equals(file_schema, check_metadata=True) and (table is schema or table == schema):
                 return layout
         layout = Layout.plan(schema, physical)
         self._known = ((schema, physical, layout), *self._known)[:KNOWN]

@@ -21,9 +21,9 @@ def prefetch_plans(
     """The plans. They are taken early enough to prefetch `files_ahead` files; an error is raised after the plans that come before it."""
     source = iter(plans)
     waiting: deque[ChangePlan] = deque()
-    known, failed, more, ahead = 0, None, True, FILES
+    fetched, failed, more, ahead = 0, None, True, FILES
     while True:
-        while more and known < ahead:
+        while more and fetched < ahead:
             try:
                 plan = next(source, None)
             except CdfdError as error:
@@ -36,10 +36,10 @@ def prefetch_plans(
                 _prefetch(scan, files, whole)
             first_part = 0
             waiting.append(plan)
-            known += len(plan.files)
+            fetched += len(plan.files)
         if waiting:
             plan = waiting.popleft()
-            known -= len(plan.files)
+            fetched -= len(plan.files)
             yield plan
         elif failed is not None:
             raise failed

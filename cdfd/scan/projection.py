@@ -122,8 +122,8 @@ class Projection:
 
     def _positions(self, schema: pa.Schema) -> Sequence[int]:
         """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
-        for known, positions in self._known:
-            if schema.equals(known):
+        for cached, positions in self._known:
+            if schema.equals(cached):
                 return positions
         positions = [source.position(schema) for source in self._sources]
         self._known[:] = [(schema, positions)]
@@ -181,15 +181,15 @@ class _FieldIndex:
             key: str | int | None = column_id(child)
             if key is None:
                 raise LogError(f"column {_path_text(path)} has no id, and the table finds its columns by id")
-            found = self.exact.get(key, [])
+            matches = self.exact.get(key, [])
         else:
             key = physical_name(child, self.mode)
-            found = self.exact.get(key) or self.folded.get(key.lower(), [])
-        if len(found) > 1:
+            matches = self.exact.get(key) or self.folded.get(key.lower(), [])
+        if len(matches) > 1:
             raise DataError(
-                f"column {_path_text(path)} fits {len(found)} columns of the file", hint="each must fit one"
+                f"column {_path_text(path)} fits {len(matches)} columns of the file", hint="each must fit one"
             )
-        return found[0] if found else None
+        return matches[0] if matches else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ class RowSelection:
 
     def check(self, rows: int) -> None:
         """Raise DataError if a deletion vector names a row that a file of so many rows does not have."""
-        for found in (self.only, self.without):
-            last = None if found is None else found.max()
+        for selected in (self.only, self.without):
+            last = None if selected is None else selected.max()
             if last is not None and last >= rows:
                 raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
 

@@ -87,7 +87,7 @@ class ScanReader:
         use_threads = self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
         try:
             schema = self._select_schema(plan, scan)
-            for found in rows_of(
+            for row_batch in rows_of(
                 scan,
                 schema,
                 self.files,
@@ -97,7 +97,7 @@ class ScanReader:
                 key=plan.key_schema if plan.key else None,
                 where=self.where,
             ):
-                yield Scanned(((plan, found.batch.num_rows),), schema, *found)
+                yield Scanned(((plan, row_batch.batch.num_rows),), schema, *row_batch)
         except MissingFileError as error:
             if plan.origin == "snapshot":
                 error.hint = LIVE_HINT
@@ -142,8 +142,8 @@ class ScanReader:
         bucket = scan.bucket
         assert bucket is not None
         try:
-            for found in version.batches(scan):
-                yield Scanned(((plan, found.batch.num_rows),), version.schema, *found, bucket.ordinal)
+            for row_batch in version.batches(scan):
+                yield Scanned(((plan, row_batch.batch.num_rows),), version.schema, *row_batch, bucket.ordinal)
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version) from None
         if bucket.number == bucket.of - 1 and scan.image_phase != "early":
@@ -151,14 +151,14 @@ class ScanReader:
 
     def read_order(self, plan: ChangePlan, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[Scanned]:
         """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""
-        found = None
+        order = None
         try:
-            found = read_image_order(scan, self.files, plan.key_schema)
+            order = read_image_order(scan, self.files, plan.key_schema)
         except CdfdError:
             # The scan that reads the rows raises the same error, after the rows before it.
             return
         finally:
-            result.set_result(found)
+            result.set_result(order)
         yield from ()
 
     def read_phase(
@@ -200,9 +200,9 @@ class ScanReader:
                     schema = self._select_schema(plan, first)
                     options = schema, self.batch_rows, budget
                     pairs = first.pairs and orders.paired
-                    for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
-                        yield Scanned(((plan, found.batch.num_rows),), schema, *found)
-                        done += found.batch.num_rows
+                    for row_batch in images.early(*options, pairs=pairs) if is_early else images.late(*options):
+                        yield Scanned(((plan, row_batch.batch.num_rows),), schema, *row_batch)
+                        done += row_batch.batch.num_rows
                     together = True
             except READ_ERRORS:
                 pass
@@ -217,14 +217,14 @@ class ScanReader:
         done = 0
         try:
             schema = self._select_schema(*group[0])
-            for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
-                yield found
-                done += found.rows.num_rows
+            for scanned in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
+                yield scanned
+                done += scanned.rows.num_rows
         except READ_ERRORS:
             pass
         else:
             return
-        yield from _without_first(done, (found for plan, scan in group for found in self.read(plan, scan)))
+        yield from _without_first(done, (scanned for plan, scan in group for scanned in self.read(plan, scan)))
 
     def _one_by_one(
         self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
@@ -243,9 +243,9 @@ class ScanReader:
         return schema
 
 
-def _without_first(count: int, found: Iterable[Scanned]) -> Iterator[Scanned]:
+def _without_first(count: int, batches: Iterable[Scanned]) -> Iterator[Scanned]:
     """The rows without the first `count` rows."""
-    for scanned in found:
+    for scanned in batches:
         rows = scanned.rows.num_rows
         if count < rows:
             yield scanned.after(count)
@@ -266,9 +266,9 @@ def read_shared(
     plans = {plan.version: plan for plan, _ in scans}
     done = 0
     try:
-        for found in reader.results(key_of(kind, scans), task):
-            yield found._replace(plans=[(plans[plan.version], rows) for plan, rows in found.plans])
-            done += found.rows.num_rows
+        for scanned in reader.results(key_of(kind, scans), task):
+            yield scanned._replace(plans=[(plans[plan.version], rows) for plan, rows in scanned.plans])
+            done += scanned.rows.num_rows
     except CutOffError:
         yield from _without_first(done, task())
 

@@ -42,15 +42,15 @@ class _Columns:
 
     @classmethod
     def of(cls, shape: Shape, schema: TableSchema, rows: pa.Schema) -> _Columns:
-        found, fields, published = [], [], shape.published(schema)
+        sources, fields, published = [], [], shape.published(schema)
         for (child, name, mask), column in zip(shape.columns_of(schema), published.arrow, strict=True):
-            found.append((rows.get_field_index(child.name), None if mask is None else mask.applied(child)))
+            sources.append((rows.get_field_index(child.name), None if mask is None else mask.applied(child)))
             assert name == column.name
             fields.append(column)
         first = len(rows) - len(CHANGE_COLUMNS)
-        found += [(position, None) for position in range(first, len(rows))]
+        sources += [(position, None) for position in range(first, len(rows))]
         where = None if shape.where is None else compile_filter(shape.where, schema)
-        return cls(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(found))
+        return cls(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(sources))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
@@ -90,8 +90,8 @@ class RowShaper:
             raise error.within(version=batch.plan.version) from None
 
     def _columns(self, schema: TableSchema, rows: pa.Schema) -> _Columns:
-        for known, columns in self._known:
-            if (known is schema or known == schema) and columns.source.equals(rows):
+        for cached, columns in self._known:
+            if (cached is schema or cached == schema) and columns.source.equals(rows):
                 return columns
         columns = _Columns.of(self.shape, schema, rows)
         self._known = [(schema, columns), *self._known][:2]
@@ -105,7 +105,7 @@ def _filter(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
         return rows if mask.all() else rows.filter(array_of(mask))
     before = pairs_of(rows, codes)
     whole = before[mask[before] & mask[before + 1]]
-    found = codes_in_pairs(codes, whole)
-    if not (found == codes).all():
-        rows = with_codes(rows, found)
+    corrected = codes_in_pairs(codes, whole)
+    if not (corrected == codes).all():
+        rows = with_codes(rows, corrected)
     return rows if mask.all() else rows.filter(array_of(mask))

@@ -112,12 +112,14 @@ def plan_splits(
         scans = _as_written(scans)
     splits, seen = list[Split](), set[str]()
     for first, some in _scan_runs(scans, limit):
-        known = not splits
+        first_known = not splits
         if some[0].bucket is not None:
-            splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
+            splits.append(
+                Split(replace(plan, scans=some), part + first, ordinal if first_known else some[0].bucket.ordinal)
+            )
             continue
-        looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
-        splits.append(Split(replace(plan, scans=some), part + first, ordinal if known else None, None, looks))
+        looks = _looks((*some, *plan.cross_partition) if first_known and len(scans) < len(plan.scans) else some, seen)
+        splits.append(Split(replace(plan, scans=some), part + first, ordinal if first_known else None, None, looks))
     return splits
 
 
@@ -125,9 +127,9 @@ def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
     """The change data files among these that are not `seen` yet."""
     if isinstance(scans, LiveScans) or scans[0].change_type is not None:
         return ()
-    found = {scan.path: scan for scan in scans if scan.path not in seen}
-    seen.update(found)
-    return tuple(found.values())
+    unseen = {scan.path: scan for scan in scans if scan.path not in seen}
+    seen.update(unseen)
+    return tuple(unseen.values())
 
 
 def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
@@ -180,14 +182,14 @@ def place_splits(plan: ChangePlan, splits: Sequence[Split], measured: Sequence[M
     images = {path: counts for each in measured for path, counts in each.images.items()}
     pairs = not plan.cross_partition or all(counts.paired for counts in images.values())
     ordinal = (splits[0].ordinal or 0) if splits else 0
-    found = []
-    for each, held in zip(splits, measured, strict=True):
-        following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
+    placed = []
+    for each, content in zip(splits, measured, strict=True):
+        following = ordinal + content.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
         there = replace(each.plan, scans=scans, cross_partition=())
-        found.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=()))
+        placed.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=()))
         ordinal = following
-    return found
+    return placed
 
 
 def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int:

@@ -87,11 +87,11 @@ class TableFiles:
             StorageError: a file is gone, cannot be read, or is larger than its size in `sizes`.
             PathError: a file lies outside the table.
         """
-        found = [self.locate(path) for path in paths]
-        storage = found[0][0]
-        if any(other is not storage for other, _ in found) or not reads_whole(storage.__class__):
+        places = [self.locate(path) for path in paths]
+        storage = places[0][0]
+        if any(other is not storage for other, _ in places) or not reads_whole(storage.__class__):
             return None
-        return cast(WholeFiles, storage).read_whole([inside for _, inside in found], sizes)
+        return cast(WholeFiles, storage).read_whole([inside for _, inside in places], sizes)
 
     def prefetch(self, path: str, size: int, *, whole: bool = False) -> None:
         """Prefetch a file that will be opened soon; `whole` if all its columns will be read. Errors are left to `open`."""

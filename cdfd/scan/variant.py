@@ -50,8 +50,8 @@ def to_json(array: pa.Array) -> pa.Array:
     if metadata is None or metadata.null_count:
         raise malformed("no metadata")
     try:
-        found = _unshred(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
-        text = found.cast(pa.string())
+        values = _unshred(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
+        text = values.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise DataError(f"variants do not fit into one batch: {error}", hint=_HINT) from error
     if not array.null_count:

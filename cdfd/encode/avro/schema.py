@@ -95,11 +95,11 @@ class _Records:
 
     def _fields(self, fields: Sequence[KindField], names: RecordNames) -> list[dict[str, Any]]:
         taken: set[str] = set()
-        found = []
+        documents = []
         for each in fields:
             type = (self._nullable if each.nullable else self._type)(each.kind, names.under(each.name))
-            found.append(_field(each.name, unique(legal(each.name), taken), type))
-        return found
+            documents.append(_field(each.name, unique(legal(each.name), taken), type))
+        return documents
 
     def _map(self, kind: Kind, names: RecordNames) -> Any:
         assert kind.keys is not None

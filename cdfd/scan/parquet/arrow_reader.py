@@ -43,8 +43,8 @@ class ArrowReader:
         """See `ParquetReader.batches`."""
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
-        found = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
-        return _count(checked(found), expected)
+        decoded = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
+        return _count(checked(decoded), expected)
 
 
 def _count(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:

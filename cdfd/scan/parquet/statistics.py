@@ -56,8 +56,8 @@ def decoder(kind: Any, physical: str, created_by: str) -> Decode | None:
     """
     number = _NUMBERS.get(physical)
     if pa.types.is_decimal(kind):
-        known = created_by.startswith(_ORDERS_DECIMALS) and not created_by.startswith(_ORDERED_THEM_AS_BYTES)
-        return _decimal(kind.scale, number) if known and physical != "BYTE_ARRAY" else None
+        ordered = created_by.startswith(_ORDERS_DECIMALS) and not created_by.startswith(_ORDERED_THEM_AS_BYTES)
+        return _decimal(kind.scale, number) if ordered and physical != "BYTE_ARRAY" else None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return lambda data: data.decode("utf-8", "strict") if _is_text(data) else None
     if number is None:
@@ -77,8 +77,8 @@ def _unpack(form: str) -> Decode:
     def number(data: bytes) -> Any:
         if len(data) != width:
             return None
-        (found,) = struct.unpack(form, data)
-        return None if isinstance(found, float) and math.isnan(found) else found
+        (value,) = struct.unpack(form, data)
+        return None if isinstance(value, float) and math.isnan(value) else value
 
     return number
 
@@ -122,7 +122,7 @@ def _time(number: int | None, kind: Any) -> datetime | None:
     try:
         if number is None:
             return None
-        found = _EPOCH + (timedelta(microseconds=number) if kind.unit == "us" else timedelta(milliseconds=number))
+        moment = _EPOCH + (timedelta(microseconds=number) if kind.unit == "us" else timedelta(milliseconds=number))
     except OverflowError:
         return None
-    return found if kind.tz is not None else found.replace(tzinfo=None)
+    return moment if kind.tz is not None else moment.replace(tzinfo=None)

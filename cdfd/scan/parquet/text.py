@@ -21,12 +21,12 @@ _known: tuple[tuple[pa.Schema, Sequence[int]], ...] = ()
 def text_columns(schema: pa.Schema) -> Sequence[int]:
     """Positions of columns that contain text or decimals, at any depth."""
     global _known
-    for known, found in _known:
-        if schema.equals(known):
-            return found
-    found = [place for place, field in enumerate(schema) if _has_text(field.type)]
-    _known = ((schema, found), *_known)[:8]
-    return found
+    for cached, places in _known:
+        if schema.equals(cached):
+            return places
+    places = [place for place, field in enumerate(schema) if _has_text(field.type)]
+    _known = ((schema, places), *_known)[:8]
+    return places
 
 
 def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:

@@ -42,8 +42,8 @@ def same(left: Column, right: Column) -> Mask:
     left, right = _plain(left), _plain(right)
     if _is_nested(left.type):
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
-        found = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
-        return np.asarray(found[: len(left)] == found[len(left) :])
+        both = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
+        return np.asarray(both[: len(left)] == both[len(left) :])
     if pa.types.is_null(left.type):
         return np.ones(len(left), np.bool_)
     if pa.types.is_floating(left.type):
@@ -75,13 +75,13 @@ def _hash(column: Column) -> npt.NDArray[np.uint64]:
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         texts = column.cast(pa.string()) if pa.types.is_decimal(kind) else column
-        found = _hash_of_bytes(texts.cast(pa.large_binary()))
+        numbers = _hash_of_bytes(texts.cast(pa.large_binary()))
     elif _is_nested(kind):
         # Only the number of elements: keys are rarely nested, and any function of the value is right.
-        found = np.zeros(len(column), np.uint64)
+        numbers = np.zeros(len(column), np.uint64)
     else:
-        found = _numbers(column, key=True).view(np.uint64)
-    return np.where(_booleans(column.is_valid()), _mix(found), np.uint64(0)) if column.null_count else _mix(found)
+        numbers = _numbers(column, key=True).view(np.uint64)
+    return np.where(_booleans(column.is_valid()), _mix(numbers), np.uint64(0)) if column.null_count else _mix(numbers)
 
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -160,11 +160,11 @@ def _combine(columns: Sequence[Integers], rows: int) -> Integers:
     return _indices(rows_as_bytes)
 
 
-def _with_nulls(found: Integers, column: Column) -> Integers:
+def _with_nulls(numbers: Integers, column: Column) -> Integers:
     """The same codes, one higher, so that null is 0."""
     if not column.null_count:
-        return found + 1
-    return np.where(_booleans(pc.is_valid(column)), found + 1, 0)
+        return numbers + 1
+    return np.where(_booleans(pc.is_valid(column)), numbers + 1, 0)
 
 
 def dense(numbers: Integers) -> Integers:
@@ -181,8 +181,8 @@ def _indices(column: Column) -> Integers:
     """Positions of the values in a dictionary; 0 for null."""
     encoded = column.dictionary_encode()
     chunks = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-    found = [to_numpy(pc.fill_null(chunk.indices, 0)) for chunk in chunks]
-    return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+    indices = [to_numpy(pc.fill_null(chunk.indices, 0)) for chunk in chunks]
+    return np.concatenate(indices).astype(np.int64) if indices else np.zeros(0, np.int64)
 
 
 def _numbers(column: Column, *, key: bool) -> Integers:
@@ -209,8 +209,8 @@ def _floats(column: Column, *, key: bool) -> Integers:
 
 
 def _is_number(kind: Any) -> bool:
-    known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
-    return any(check(kind) for check in known) and not pa.types.is_interval(kind)
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
+    return any(check(kind) for check in numeric) and not pa.types.is_interval(kind)
 
 
 def _is_nested(kind: Any) -> bool:

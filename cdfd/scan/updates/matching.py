@@ -60,9 +60,9 @@ def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Int
     if unique or not (_repeats(left, most) or _repeats(right, most)):
         places = np.full(most, -1, np.int64)
         places[right] = np.arange(len(right))
-        found = places[left]
-        kept = np.flatnonzero(found >= 0)
-        return kept, found[kept]
+        positions = places[left]
+        kept = np.flatnonzero(positions >= 0)
+        return kept, positions[kept]
     left_order, right_order = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
     left_sorted, right_sorted = left[left_order], right[right_order]
     # The n-th of its code on the left goes with the n-th of that code on the right, if there is one.
@@ -73,8 +73,8 @@ def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Int
     return left_order[there], right_order[place[there]]
 
 
-def _repeats(found: Integers, most: int) -> bool:
-    return bool(np.bincount(found, minlength=most).max() > 1)
+def _repeats(numbers: Integers, most: int) -> bool:
+    return bool(np.bincount(numbers, minlength=most).max() > 1)
 
 
 def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
@@ -92,9 +92,9 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
     if several.any():
         rows = np.flatnonzero(several)
         chosen = both.take(array_of(rows))
-        found = codes(chosen.columns, len(rows))
+        row_codes = codes(chosen.columns, len(rows))
         first = int(np.searchsorted(rows, count))
-        moved, arrived = match(found[:first], found[first:])
+        moved, arrived = match(row_codes[:first], row_codes[first:])
         gone[rows[:first][moved]] = False
         come[rows[first:][arrived] - count] = False
     if not key:
@@ -187,11 +187,11 @@ def equal_rows(
     """For each pair of rows, whether they are equal in the columns `names` (None: all)."""
     columns = left.column_names if names is None else list(names)
     left, right = left.select(columns), right.select(columns)
-    found = [
+    blocks = [
         _all_equal(left.take(array_of(mine)), right.take(array_of(theirs)))
         for mine, theirs in _blocks(left_rows, right_rows)
     ]
-    return np.concatenate(found) if found else np.zeros(0, np.bool_)
+    return np.concatenate(blocks) if blocks else np.zeros(0, np.bool_)
 
 
 def _blocks(left: Integers, right: Integers) -> Iterator[tuple[Integers, Integers]]:

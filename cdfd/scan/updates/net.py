@@ -75,8 +75,8 @@ class NetChanges:
         self._bytes += rows.nbytes
         if self._bytes > SMALL_BYTES:
             self._sides = [Buckets(self._space, BUCKETS, self._rows) for _ in range(2)]
-            held, self._held = self._held, []
-            for each, some in held:
+            waiting, self._held = self._held, []
+            for each, some in waiting:
                 self._sides[each].add(some, self._buckets(some))
 
     def _buckets(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -134,8 +134,8 @@ def _constant(rows: pa.Table, chosen: Integers, change_type: int) -> Iterator[tu
 
 def counts(batches: Sequence[pa.RecordBatch]) -> dict[str, int]:
     """How many rows of each change type there are."""
-    found = dict.fromkeys(CHANGE_TYPES.to_pylist(), 0)
+    totals = dict.fromkeys(CHANGE_TYPES.to_pylist(), 0)
     for batch in batches:
         for each in pc.value_counts(batch.column(CHANGE_TYPE)).to_pylist():
-            found[each["values"]] += each["counts"]
-    return found
+            totals[each["values"]] += each["counts"]
+    return totals

@@ -45,16 +45,16 @@ def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> It
         open_data_file(scan.path, source) as file,
     ):
         assert scan.row_ids is not None
-        found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
+        row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         selection = selection_of(scan, files, file.metadata)
         for group, start, count in selection.row_groups(file.metadata):
-            if not found.names:
-                ids, versions = found.implied(start, count)
+            if not row_ids.names:
+                ids, versions = row_ids.implied(start, count)
                 yield IdBatch(*_select(selection, start, ids, versions))
                 continue
             row = start
-            for batch in file.batches(found.names, [group], rows=ID_ROWS):
-                ids, versions = found.of_batch(batch, row)
+            for batch in file.batches(row_ids.names, [group], rows=ID_ROWS):
+                ids, versions = row_ids.of_batch(batch, row)
                 yield IdBatch(*_select(selection, row, ids, versions))
                 row += batch.num_rows
 
@@ -81,7 +81,7 @@ def read_with_ids(
         open_data_file(scan.path, source) as file,
     ):
         assert scan.row_ids is not None
-        found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
-        reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=found)
+        row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
+        reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=row_ids)
         prefetch_columns(source, file, reader.names, {group for _, groups in reader.row_groups() for group in groups})
         yield from reader.batches(BATCH_ROWS, use_threads=False)

@@ -186,8 +186,8 @@ class RefinedVersion:
         return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
 
     def _key_names(self) -> tuple[str, ...]:
-        found = (self._read_schema().find((name,)) for name in self.refinement.key)
-        return tuple(column.name for column in found if column is not None)
+        columns = (self._read_schema().find((name,)) for name in self.refinement.key)
+        return tuple(column.name for column in columns if column is not None)
 
     def _read_schema(self) -> TableSchema:
         """The columns to read: those to deliver, then those of the key that are not among them."""
@@ -216,8 +216,8 @@ class RefinedVersion:
         sides = self._sides_of(schema.arrow)
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
-            for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
-                batch = pa.RecordBatch.from_arrays(found.batch.columns[:-1], schema=schema.arrow)
+            for scanned in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
+                batch = pa.RecordBatch.from_arrays(scanned.batch.columns[:-1], schema=schema.arrow)
                 buckets, count = None, sides[0].count
                 if count > 1:
                     columns = [batch.column(name) for name in key]
@@ -246,7 +246,7 @@ class RefinedVersion:
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
             written = replace(scan, image_phase="as_written")
-            batches = [found.batch for found in read(written, schema, self.files, batch_rows=BATCH_ROWS)]
+            batches = [scanned.batch for scanned in read(written, schema, self.files, batch_rows=BATCH_ROWS)]
             types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
             pairs, start = pair_numbers(types, number << 32), 0
             for batch in batches:

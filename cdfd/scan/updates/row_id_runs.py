@@ -97,10 +97,10 @@ def not_moved(removed: pa.Table, added: pa.Table, buckets: int) -> Iterator[Rows
     return _of_intervals(gone, come) if runs * LONG <= rows else _of_rows(gone, come, buckets)
 
 
-def add_rows(found: Sequence[BitMap64], some: Rows) -> None:
+def add_rows(targets: Sequence[BitMap64], rows_to_add: Rows) -> None:
     """Add ranges of rows to the set of their source."""
-    order = np.lexsort((some.rows, some.sources))
-    sources, rows, counts = (each[order] for each in some)
+    order = np.lexsort((rows_to_add.rows, rows_to_add.sources))
+    sources, rows, counts = (each[order] for each in rows_to_add)
     # Ranges that follow each other are one.
     begins = np.ones(len(rows), np.bool_)
     begins[1:] = (sources[1:] != sources[:-1]) | (rows[1:] != rows[:-1] + counts[:-1])
@@ -109,7 +109,7 @@ def add_rows(found: Sequence[BitMap64], some: Rows) -> None:
     sources, rows = sources[starts], rows[starts]
     ends = np.flatnonzero(np.diff(sources, append=-1)) + 1
     for start, end in zip([0, *ends], ends, strict=False):
-        target = found[sources[start]]
+        target = targets[sources[start]]
         if end - start == 1:
             target.add_range(int(rows[start]), int(rows[start] + totals[start]))
         else:
@@ -135,12 +135,12 @@ class _Runs:
             RepeatedRowId: two runs overlap.
         """
         order = np.argsort(self.ids, kind="stable")
-        found = self.taken(order)
-        twice = np.flatnonzero(found.ids[1:] < found.ids[:-1] + found.counts[:-1])
+        runs = self.taken(order)
+        twice = np.flatnonzero(runs.ids[1:] < runs.ids[:-1] + runs.counts[:-1])
         if len(twice):
             second = int(twice[0]) + 1
-            raise RepeatedRowId(int(found.ids[second]), int(found.sources[second]))
-        return found
+            raise RepeatedRowId(int(runs.ids[second]), int(runs.sources[second]))
+        return runs
 
     def taken(self, chosen: Integers) -> _Runs:
         return _Runs(*(each[chosen] for each in (self.ids, self.counts, self.versions, self.sources, self.rows)))
@@ -164,19 +164,19 @@ def _place(runs: _Runs, starts: Integers) -> Integers:
     """For each id, the run that has it, or -1."""
     if not len(runs.ids):
         return np.full(len(starts), -1, np.int64)
-    found = np.searchsorted(runs.ids, starts, "right") - 1
-    return np.where((found >= 0) & (starts < (runs.ids + runs.counts)[found]), found, -1)
+    places = np.searchsorted(runs.ids, starts, "right") - 1
+    return np.where((places >= 0) & (starts < (runs.ids + runs.counts)[places]), places, -1)
 
 
 def _of_rows(gone: _Runs, come: _Runs, buckets: int) -> Iterator[Rows]:
     ids = [_expand(side.ids, side.counts) for side in (gone, come)]
     codes = dense(within_bucket(np.concatenate(ids), buckets))
     split = len(ids[0])
-    found = codes[:split], codes[split:]
-    for side, of_side, numbers in zip((gone, come), found, ids, strict=True):
+    sides = codes[:split], codes[split:]
+    for side, of_side, numbers in zip((gone, come), sides, ids, strict=True):
         _check_unique(side, of_side, numbers)
     versions = [np.repeat(side.versions, side.counts) for side in (gone, come)]
-    is_gone, is_come, *_ = by_row_id(*found, *versions)
+    is_gone, is_come, *_ = by_row_id(*sides, *versions)
     for side, mask in ((gone, is_gone), (come, is_come)):
         yield _mask(side, mask)
 

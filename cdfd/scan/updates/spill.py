@@ -194,8 +194,8 @@ def _divide(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Iter
             yield int(buckets[start]), rows.slice(start, end - start)
         return
     order = np.argsort(buckets, kind="stable")
-    found = buckets[order]
-    starts = np.flatnonzero(np.diff(found, prepend=-1))
+    sorted_buckets = buckets[order]
+    starts = np.flatnonzero(np.diff(sorted_buckets, prepend=-1))
     sorted_rows = rows.take(array_of(order))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield int(found[start]), sorted_rows.slice(start, end - start)
+        yield int(sorted_buckets[start]), sorted_rows.slice(start, end - start)

@@ -33,30 +33,30 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
 
     So few rows are copied. The error that ends `batches` is raised after all rows before it.
     """
-    held: ChangeBatch | None = None
+    waiting: ChangeBatch | None = None
     try:
-        for found in batches:
-            if held is not None and _are_pair(held.rows, found.rows):
-                last = held.rows.num_rows - 1
+        for batch in batches:
+            if waiting is not None and _are_pair(waiting.rows, batch.rows):
+                last = waiting.rows.num_rows - 1
                 if last:
-                    yield replace(held, rows=held.rows.slice(0, last), following=held.following - 1)
-                images = pa.concat_batches([held.rows.slice(last), found.rows.slice(0, 1)])
-                yield replace(found, rows=images, following=held.following + 1)
-                held, found = None, replace(found, rows=found.rows.slice(1))
-                if not found.rows.num_rows:
+                    yield replace(waiting, rows=waiting.rows.slice(0, last), following=waiting.following - 1)
+                images = pa.concat_batches([waiting.rows.slice(last), batch.rows.slice(0, 1)])
+                yield replace(batch, rows=images, following=waiting.following + 1)
+                waiting, batch = None, replace(batch, rows=batch.rows.slice(1))
+                if not batch.rows.num_rows:
                     continue
-            if held is not None:
-                yield held
-            last = str(found.rows.column(CHANGE_TYPE)[-1]) if found.rows.num_rows else ""
-            held = found if last.startswith("update_pre") else None
-            if held is None:
-                yield found
+            if waiting is not None:
+                yield waiting
+            last = str(batch.rows.column(CHANGE_TYPE)[-1]) if batch.rows.num_rows else ""
+            waiting = batch if last.startswith("update_pre") else None
+            if waiting is None:
+                yield batch
     except CdfdError:
-        if held is not None:
-            yield held
+        if waiting is not None:
+            yield waiting
         raise
-    if held is not None:
-        yield held
+    if waiting is not None:
+        yield waiting
 
 
 def with_moves_apart(scanned: Scanned) -> Scanned:
@@ -103,9 +103,9 @@ def without_no_ops(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
     """The codes of change types, with deletes and inserts for all images but those of pairs, whose pre-images are at `pairs`."""
-    found = np.where(codes == PRE_IMAGE, DELETE, np.where(codes == POST_IMAGE, INSERT, codes)).astype(np.int8)
-    found[pairs], found[pairs + 1] = PRE_IMAGE, POST_IMAGE
-    return found
+    paired = np.where(codes == PRE_IMAGE, DELETE, np.where(codes == POST_IMAGE, INSERT, codes)).astype(np.int8)
+    paired[pairs], paired[pairs + 1] = PRE_IMAGE, POST_IMAGE
+    return paired
 
 
 def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
@@ -122,8 +122,8 @@ def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
         return pairs
     ordinals, versions = to_numpy(rows.column(CHANGE_ORDINAL)), to_numpy(rows.column(COMMIT_VERSION))
     following = (versions[pairs] == versions[pairs + 1]) & (ordinals[pairs + 1] - ordinals[pairs] == 1)
-    found: npt.NDArray[np.intp] = pairs[following]
-    return found
+    whole: npt.NDArray[np.intp] = pairs[following]
+    return whole
 
 
 def _are_pair(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
