@@ -7,7 +7,7 @@ caller the file, and that one's caller the table.
 from types import TracebackType
 from typing import ClassVar, Self
 
-from cdfd.escaping import one_line, shortened
+from cdfd.escaping import one_line, shorten
 
 # Characters of an error's parts that are shown; all of them fit into one line.
 _WHAT, _PLACE, _HINT = 1000, 300, 340
@@ -78,7 +78,7 @@ class CdfdError(Exception):
 
 def _short(text: str, longest: int) -> str:
     """Text on one line without runs of spaces. A part may have any length, so it is cut first."""
-    return one_line(" ".join(shortened(text, longest).split()), longest)
+    return one_line(" ".join(shorten(text, longest).split()), longest)
 
 
 def _rebuild(kind: type[CdfdError], fields: dict[str, object]) -> CdfdError:

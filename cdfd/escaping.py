@@ -17,7 +17,7 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def shortened(text: str, longest: int) -> str:
+def shorten(text: str, longest: int) -> str:
     """Text of at most `longest` characters. The middle of a longer text is replaced by the number of missing characters."""
     if len(text) <= longest:
         return text
@@ -28,10 +28,10 @@ def shortened(text: str, longest: int) -> str:
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
     r"""Text on one line. Unprintable characters are escaped as in Python (`\x1b`, `\n`, `\u202e`), and a long text is shortened."""
-    text = shortened(text, longest)
+    text = shorten(text, longest)
     if text.isprintable():
         return text
-    return shortened("".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text), longest)
+    return shorten("".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text), longest)
 
 
 def quoted(text: str) -> str:
@@ -46,4 +46,4 @@ def as_json(document: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _other(value: Any) -> str:
-    return shortened(str(value), LONGEST_LINE)
+    return shorten(str(value), LONGEST_LINE)

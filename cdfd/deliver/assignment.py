@@ -84,7 +84,7 @@ class Assignment:
             ranges = counted_ranges(live, bounds, storage, None)
         return list(range_splits(ranges, plan, max(limit, _READ_BYTES * int(ranges.files.sum()))))
 
-    def measured(self, part: Split, workers: int | None = None) -> Measured:
+    def measure(self, part: Split, workers: int | None = None) -> Measured:
         """The contents of a split; see `list_and_measure`. Blocks."""
         return list_and_measure(part, self.execution(workers))
 

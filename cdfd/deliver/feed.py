@@ -21,7 +21,7 @@ from cdfd.deliver.monitor import Monitor, NullMonitor
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
-from cdfd.deliver.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resumed
+from cdfd.deliver.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resume_position
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
@@ -229,7 +229,7 @@ class Feed:
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
         ledger = None if self.recorder is None else self.recorder.uri
         try:
-            start = resumed(delivered, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
+            start = resume_position(delivered, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
         except CdfdError as error:
             raise error.within(table=self.table.uri) from None
         assert start.position is not None

@@ -62,7 +62,7 @@ async def read_ledger(
         return None, error
 
 
-def resumed(
+def resume_position(
     delivered: Position | None,
     entry: LedgerEntry | None,
     table_id: str,

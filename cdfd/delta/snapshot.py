@@ -178,7 +178,7 @@ class Snapshot:
             return action if isinstance(action, Add) else None
         return next((added for added in self.base.find(key[0]) if added.key == key), None)
 
-    def compacted(self) -> Snapshot:
+    def compact(self) -> Snapshot:
         """The same state with nothing in the overlay. Costs the table."""
         return replace(self, base=Base(self._adds(), self.tombstones().table), overlay=HashTrieMap())
 
@@ -240,7 +240,7 @@ def replay(start: Snapshot, commits: Iterable[Commit]) -> Snapshot:
     for commit in commits:
         state = state.apply(commit)
         if len(state.overlay) >= max(COMPACT_AT, len(state.base.adds) // 4):
-            state = state.compacted()
+            state = state.compact()
     return state
 
 

@@ -23,8 +23,8 @@ from cdfd.encode.pieces import (
     parts,
     pool_from_parts,
     pool_of,
-    prefixed,
-    pressed,
+    prefix,
+    press,
     text_parts,
 )
 from cdfd.encode.text import check_utf8
@@ -34,7 +34,7 @@ _FEW_ROWS: Final = 16
 """Rows that are written faster than it is found out whether all of them are the same."""
 
 
-def marked(cell: Cell, opening: bytes, null: bytes) -> Cell:
+def mark(cell: Cell, opening: bytes, null: bytes) -> Cell:
     """The cell with this before each value, and this for null."""
     return replace(cell, opening=opening + cell.opening, null=null)
 
@@ -50,7 +50,7 @@ def varints(values: Integers, form: Form, nulls: Booleans | None = None) -> Cell
     return _every(lengths(without_gaps(values, nulls), form), nulls)
 
 
-def fixed(values: npt.NDArray[np.generic], nulls: Booleans | None) -> Cell:
+def fixed_width(values: npt.NDArray[np.generic], nulls: Booleans | None) -> Cell:
     """Values of a fixed size, as they are in memory, the lowest byte first."""
     size = values.dtype.itemsize
     data = np.ascontiguousarray(values).view(np.uint8)
@@ -61,7 +61,7 @@ def fixed(values: npt.NDArray[np.generic], nulls: Booleans | None) -> Cell:
 
 def booleans(array: pa.Array) -> Cell:
     """A byte each, 0 or 1."""
-    return fixed(raw_values(array.fill_null(False).cast(pa.uint8()), np.uint8), nulls_of(array))
+    return fixed_width(raw_values(array.fill_null(False).cast(pa.uint8()), np.uint8), nulls_of(array))
 
 
 def byte_strings(array: pa.Array, form: Form) -> Cell:
@@ -73,16 +73,16 @@ def byte_strings(array: pa.Array, form: Form) -> Cell:
     if native.built:
         return Cells(BYTES, data, nulls, np.ascontiguousarray(offsets), number=form)
     texts = pool_of(array)
-    return _every(prefixed(texts, lengths(np.diff(offsets), form)), nulls)
+    return _every(prefix(texts, lengths(np.diff(offsets), form)), nulls)
 
 
-def unscaled(array: pa.Array, form: Form) -> Cell:
+def decimals(array: pa.Array, form: Form) -> Cell:
     """Decimals as the bytes of their unscaled integers behind their length, as Java's `BigInteger.toByteArray` writes them."""
     nulls, short = nulls_of(array), limbs(array)
     if native.built and short is not None:
         return Cells(UNSCALED, np.ascontiguousarray(short), nulls, number=form)
     texts = unscaled_bytes(array)
-    return _every(prefixed(texts, lengths(np.diff(parts(texts)[0]), form)), nulls)
+    return _every(prefix(texts, lengths(np.diff(parts(texts)[0]), form)), nulls)
 
 
 def unscaled_bytes(array: pa.Array) -> pa.Array:
@@ -101,7 +101,7 @@ def unscaled_bytes(array: pa.Array) -> pa.Array:
     needless = (data[:, :-1] == sign) & ((data[:, 1:] ^ sign) < 0x80)
     counts = np.ones(data.shape, np.bool_)
     np.logical_not(np.logical_and.accumulate(needless, axis=1), out=counts[:, :-1])
-    return pressed(data, counts)
+    return press(data, counts)
 
 
 def sequences(items: pa.Array, counts: Integers) -> pa.Array:

@@ -74,7 +74,7 @@ def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     parts = limbs(array)
     if parts is None:
         return None
-    return Cells(DECIMALS, np.ascontiguousarray(parts), nulls, number=scale).quoted()
+    return Cells(DECIMALS, np.ascontiguousarray(parts), nulls, number=scale).quote()
 
 
 def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
@@ -87,21 +87,21 @@ def _strings(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     text.check_utf8(array, used)
     if nulls is None and len(array) >= _FEW_ROWS and text.same_everywhere(array, offsets, used):
         return None
-    return Cells(STRINGS, data, nulls, np.ascontiguousarray(offsets)).quoted()
+    return Cells(STRINGS, data, nulls, np.ascontiguousarray(offsets)).quote()
 
 
 def _dates(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     days = days_of(array)
     if _same(days, nulls) or not _in_calendar(days, nulls):
         return None
-    return Cells(DATES, days, nulls).quoted()
+    return Cells(DATES, days, nulls).quote()
 
 
 def _timestamps(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     times = microseconds(array)
     if _same(times, nulls) or not _in_calendar(times, nulls, DAY):
         return None
-    return Cells(TIMESTAMPS, times, nulls, number=array.type.tz is not None).quoted()
+    return Cells(TIMESTAMPS, times, nulls, number=array.type.tz is not None).quote()
 
 
 def _in_calendar(values: Integers, nulls: Booleans | None, day: int = 1) -> bool:

@@ -59,7 +59,7 @@ class Cells:
     closing: bytes = b""
     null: bytes = b"null"
 
-    def quoted(self) -> Cells:
+    def quote(self) -> Cells:
         """The same in quotes."""
         return replace(self, opening=b'"', closing=b'"')
 
@@ -91,7 +91,7 @@ def texts(
     return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, marks, 0, places, None
 
 
-def nested(
+def write_nested(
     gaps: Sequence[bytes],
     columns: Sequence[Parts],
     index: Integers | None,
@@ -105,7 +105,7 @@ def nested(
     return ROWS, _NOTHING, None, mask, marks, form, places, (list(gaps), list(columns))
 
 
-def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:
+def write_rows(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:
     """Rows: gap 0, the cell of column 0, gap 1 and so on. Their offsets and bytes.
 
     Args:

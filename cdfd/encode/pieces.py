@@ -207,7 +207,7 @@ def join(separators: Sequence[bytes], columns: Sequence[Cell], rows: int) -> pa.
     """One text per row: separator 0, the cell of column 0, separator 1 and so on, ending with a separator."""
     if native.built:
         gaps, cells, size = _native_parts(separators, columns, rows)
-        return pool_from_parts(*native_rows.written(gaps, cells, rows, size))
+        return pool_from_parts(*native_rows.write_rows(gaps, cells, rows, size))
     gaps, varying = _without_constants(separators, columns)
     # A first text for each row, because all others may be the same in all rows.
     texts: list[pa.Array | pa.Scalar] = [pa.repeat(_text(gaps[0]), rows)]
@@ -234,16 +234,16 @@ def lengths(values: Integers, form: Form) -> pa.Array:
         data[:, place] = group | (follows.astype(np.uint8) << 7)
         if place + 1 < size:
             counts[:, place + 1] = follows
-    return pressed(data, counts)
+    return press(data, counts)
 
 
-def pressed(data: Bytes, counts: Booleans) -> pa.Array:
+def press(data: Bytes, counts: Booleans) -> pa.Array:
     """A text of each line of a matrix: those of its bytes that count."""
     offsets = np.concatenate(([0], np.cumsum(np.count_nonzero(counts, axis=1), dtype=np.int64)))
     return pool_from_parts(offsets, data[counts])
 
 
-def prefixed(texts: pa.Array, prefixes: pa.Array) -> pa.Array:
+def prefix(texts: pa.Array, prefixes: pa.Array) -> pa.Array:
     """Each text behind the prefix of its row."""
     every = np.arange(len(texts))
     return join([b"", b"", b""], [Column(prefixes, (every,)), Column(texts, (every,))], len(texts))
@@ -269,7 +269,7 @@ def _join(column: Nested) -> Column:
     pieces: tuple[Index, ...] = (np.arange(column.count) if column.index is None else column.index,)
     if column.length:
         sizes = lengths(np.diff(parts(texts)[0]), Form(column.length))
-        texts = prefixed(texts, sizes)
+        texts = prefix(texts, sizes)
     return Column(texts, pieces, column.nulls, column.opening, b"", column.null)
 
 
@@ -286,7 +286,7 @@ def _native(column: Cell) -> Parts:
     if isinstance(column, Nested):
         gaps, cells, _ = _native_parts(column.separators, column.columns, column.count)
         marks = column.opening, b"", column.null
-        return native_rows.nested(gaps, cells, column.index, column.nulls, marks, column.length)
+        return native_rows.write_nested(gaps, cells, column.index, column.nulls, marks, column.length)
     offsets, data = parts(column.pool)
     marks = column.opening, column.closing, column.null
     return native_rows.texts(data, offsets, column.nulls, marks, column.index)

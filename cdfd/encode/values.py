@@ -97,7 +97,7 @@ def cells(array: pa.Array, rules: Rules) -> Column | Cells:
     texts = native_cells.cells(array)
     if texts is None:
         return column(array, rules)
-    return texts.quoted() if not texts.opening and _has_quotes(array.type, rules) else texts
+    return texts.quote() if not texts.opening and _has_quotes(array.type, rules) else texts
 
 
 def in_mode(array: pa.Array, rules: Rules) -> pa.Array:

@@ -226,7 +226,7 @@ class PlanStream:
             self._snapshot = self._snapshot.apply(commit)
             self.log.warn_of_mismatches(self._snapshot)
             if len(self._snapshot.overlay) >= COMPACT_AT:
-                self._snapshot = self._snapshot.compacted()
+                self._snapshot = self._snapshot.compact()
         self.header, self._timestamp, self.info = header, timestamp, commit.info
         change = None
         if previous is not None and previous.schema != header.schema:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from cdfd.errors import CdfdError, ConfigError
-from cdfd.escaping import as_json, one_line, quoted, shortened
+from cdfd.escaping import as_json, one_line, quoted, shorten
 from cdfd.runtime.times import iso
 
 LogFormat = Literal["auto", "text", "json"]
@@ -119,14 +119,14 @@ def _log_ignored(ignored: "sys.UnraisableHookArgs") -> None:
 
 def traceback_of(error: BaseException | None) -> str:
     """The innermost frames of an error and of its causes, of bounded length. The text is not escaped."""
-    return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
+    return shorten("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
 
 
 def indent(lines: str) -> str:
     """A traceback for people. It is indented, so that line ends in an error's text cannot forge other lines."""
     escaped = "\n".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n"))
     # Shortened first: the place of the cut may begin a line.
-    return shortened(escaped, _LONGEST_TRACEBACK).replace("\n", "\n    ")
+    return shorten(escaped, _LONGEST_TRACEBACK).replace("\n", "\n    ")
 
 
 class _LoggedStream(io.TextIOBase):
@@ -189,7 +189,7 @@ class JsonFormatter(_Formatter):
             "ts": iso(1000 * record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": shortened(record.getMessage(), _LONGEST_TEXT),
+            "message": shorten(record.getMessage(), _LONGEST_TEXT),
         }
         line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
         if record.exc_info:
@@ -218,9 +218,9 @@ def _plain(value: Any) -> Any:
     """A value for JSON, which has no NaN and no infinity."""
     if isinstance(value, float) and value - value != 0.0:
         return str(value)
-    return shortened(value, _LONGEST_TEXT) if isinstance(value, str) else value
+    return shorten(value, _LONGEST_TEXT) if isinstance(value, str) else value
 
 
 def _word(value: Any) -> str:
-    text = shortened(str(value), _LONGEST_TEXT)
+    text = shorten(str(value), _LONGEST_TEXT)
     return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else quoted(text)

@@ -86,7 +86,7 @@ class FileReader:
             selects = runs is None and (self.selection.only is not None or self.selection.without is not None)
             for batch in batches:
                 if ids is not None:
-                    batch = ids.extended(batch, row)
+                    batch = ids.extend(batch, row)
                 first, row = row, row + batch.num_rows
                 # pyarrow cannot filter views, but can filter the columns that are made from them.
                 if selects and not layout.views:
@@ -139,4 +139,4 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
         raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)
     selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
     selection.check(rows)
-    return selection.reduced()
+    return selection.reduce()

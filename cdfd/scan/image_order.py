@@ -286,10 +286,10 @@ def _divide(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:
     if late_rows in (0, count):
         return ([], [batch]) if late_rows else ([batch], [])
     # Slices hold the memory of the whole batch while they wait.
-    return divided(batch, late.mask(row, count), copied=2 * late_rows < count)
+    return divide(batch, late.mask(row, count), copied=2 * late_rows < count)
 
 
-def divided(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool) -> Blocks:
+def divide(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool) -> Blocks:
     """The early rows and the late ones of a batch. Few blocks are slices, which are not copied; late ones are if that is wanted."""
     ends = np.flatnonzero(np.diff(late)) + 1
     if len(ends) > MOST_BLOCKS:

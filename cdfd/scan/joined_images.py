@@ -34,7 +34,7 @@ from cdfd.scan.image_order import (
     ReorderBuffer,
     are_paired,
     codes_with_keys,
-    divided,
+    divide,
     late_rows,
 )
 from cdfd.scan.joined import Constants, JoinedFiles, PlannedScan, groups_of
@@ -281,7 +281,7 @@ def _divide(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.Rec
     for _, start, size in _files_of(row, count, [0, *order.ends]):
         some, there = batch.slice(start - row, size), mask[start - row : start - row + size]
         # Slices hold the memory of the whole batch while they wait.
-        before, after = divided(some, there, copied=2 * late_count < count)
+        before, after = divide(some, there, copied=2 * late_count < count)
         early += before
         gap = any(start <= each < start + size for each in order.gaps)
         late += [RowBatch(rows, int(gap and place == 0)) for place, rows in enumerate(after)]

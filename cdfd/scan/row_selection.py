@@ -43,7 +43,7 @@ class RowSelection:
             if last is not None and last >= rows:
                 raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
 
-    def reduced(self) -> RowSelection:
+    def reduce(self) -> RowSelection:
         """The same rows. Where two vectors leave none of a row group, it is not read."""
         if self.only is None or self.without is None:
             return self

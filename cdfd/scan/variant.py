@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
-from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed
+from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed_error
 
 _MAX_BATCH_BYTES = (1 << 31) - 1
 _HINT = "Read smaller batches"
@@ -43,12 +43,12 @@ def to_json(array: pa.Array) -> pa.Array:
     """
     array = _plain(array)
     if not pa.types.is_struct(array.type):
-        raise malformed(f"a column of type {array.type!s:.200}")
+        raise malformed_error(f"a column of type {array.type!s:.200}")
     present = array.drop_null()
     columns = _columns(present)
     metadata = columns.get("metadata")
     if metadata is None or metadata.null_count:
-        raise malformed("no metadata")
+        raise malformed_error("no metadata")
     try:
         values = _unshred(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
         text = values.cast(pa.string())
@@ -63,7 +63,7 @@ def to_json(array: pa.Array) -> pa.Array:
 def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
     """Texts of variants that are not shredded. Each distinct pair of metadata and value is decoded once."""
     if value is None:
-        raise malformed("no value")
+        raise malformed_error("no value")
     names = _binary(metadata).dictionary_encode()
     values = _binary(value).fill_null(_NULL).dictionary_encode()
     pairs = to_numpy(names.indices).astype(np.int64) * max(len(values.dictionary), 1) + to_numpy(values.indices)
@@ -156,7 +156,7 @@ class _Primitives:
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         if value is not None:
-            raise malformed("both value and typed_value")
+            raise malformed_error("both value and typed_value")
         writer.pieces.append(self.texts[row] or b"")
 
 
@@ -173,7 +173,7 @@ class _Items:
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         if value is not None:
-            raise malformed("both value and typed_value")
+            raise malformed_error("both value and typed_value")
         separator = b"["
         for element in range(self.bounds[row], self.bounds[row + 1]):
             writer.pieces.append(separator)
@@ -201,7 +201,7 @@ class _Fields:
         order: Iterable[bytes] = self.fields
         if value is not None:
             if not is_object(value):
-                raise malformed("a value that is no object beside the fields of one")
+                raise malformed_error("a value that is no object beside the fields of one")
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
         opening = len(writer.pieces)
@@ -224,9 +224,9 @@ class _Fields:
 def _group(array: pa.Array, depth: int) -> _Group:
     """The group of a struct of `value` and `typed_value`. Rows in which the struct is null have neither."""
     if depth > MAX_DEPTH:
-        raise malformed(f"shredded deeper than {MAX_DEPTH} levels")
+        raise malformed_error(f"shredded deeper than {MAX_DEPTH} levels")
     if not pa.types.is_struct(array.type):
-        raise malformed(f"shredded into {array.type!s:.200} where a group was expected")
+        raise malformed_error(f"shredded into {array.type!s:.200} where a group was expected")
     columns = _columns(array)
     value, typed = columns.get("value"), columns.get("typed_value")
     return _Group(
@@ -278,7 +278,7 @@ def _primitives(array: pa.Array) -> tuple[pa.Array, Callable[[Any], bytes]]:
         return array.cast(pa.int64()), lambda ticks: texts.timestamp_text(ticks, digits, zone)
     if pa.types.is_decimal(kind) and kind.scale >= 0:
         return array, lambda number: texts.decimal_text(int(format(number, "f").replace(".", "")), kind.scale)
-    raise malformed(f"shredded into {kind!s:.200}, which no variant is")
+    raise malformed_error(f"shredded into {kind!s:.200}, which no variant is")
 
 
 def _columns(array: pa.Array) -> dict[str, pa.Array]:
@@ -286,7 +286,7 @@ def _columns(array: pa.Array) -> dict[str, pa.Array]:
     kind: Any = array.type
     names = [kind.field(number).name for number in range(kind.num_fields)]
     if len(set(names)) < len(names):
-        raise malformed("shredded into two columns of one name")
+        raise malformed_error("shredded into two columns of one name")
     return dict(zip(names, array.flatten(), strict=True))
 
 
@@ -304,4 +304,4 @@ def _binary(array: pa.Array) -> pa.Array:
         return array.cast(pa.large_binary())
     if pa.types.is_binary_view(kind):
         return pc.cast(array, pa.large_binary())
-    raise malformed(f"a column of type {kind!s:.200} where binary was expected")
+    raise malformed_error(f"a column of type {kind!s:.200} where binary was expected")

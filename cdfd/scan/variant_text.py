@@ -33,7 +33,7 @@ Span: TypeAlias = tuple[int, int]
 """The start of a value, and its end at the latest."""
 
 
-def malformed(what: str) -> DataError:
+def malformed_error(what: str) -> DataError:
     """The error for bytes that are no variant."""
     return DataError(
         f"malformed variant: {what}", hint="The data file is corrupt, or its writer is faulty: rewrite the file"
@@ -61,14 +61,14 @@ class Names:
 
     def __init__(self, metadata: bytes) -> None:
         if not metadata:
-            raise malformed("empty metadata")
+            raise malformed_error("empty metadata")
         if metadata[0] & 0x0F != _VERSION:
-            raise malformed(f"metadata of version {metadata[0] & 0x0F}, known is {_VERSION}")
+            raise malformed_error(f"metadata of version {metadata[0] & 0x0F}, known is {_VERSION}")
         width = (metadata[0] >> 6) + 1
         size = int.from_bytes(_bytes(metadata, 1, len(metadata), width), "little")
         self._first = 1 + width * (size + 2)
         if len(metadata) < self._first:
-            raise malformed(f"metadata ends before its {size} names")
+            raise malformed_error(f"metadata ends before its {size} names")
         self._metadata = metadata
         self._offsets = _unsigned_ints(metadata, 1 + width, width, size + 1)
         self._known: dict[int, Name] = {}
@@ -80,7 +80,7 @@ class Names:
         if names is None:
             names = [self._name(number) for number in _unsigned_ints(ids, 0, width, len(ids) // width)]
             if len({name.raw for name in names}) < len(names):
-                raise malformed("an object with two fields of one name")
+                raise malformed_error("an object with two fields of one name")
             self._known_lists[ids, width] = names
         return names
 
@@ -92,10 +92,10 @@ class Names:
 
     def _decode(self, number: int) -> Name:
         if number + 1 >= len(self._offsets):
-            raise malformed(f"a field has name {number} of {len(self._offsets) - 1}")
+            raise malformed_error(f"a field has name {number} of {len(self._offsets) - 1}")
         begin, end = self._offsets[number : number + 2]
         if not begin <= end <= len(self._metadata) - self._first:
-            raise malformed("a name leads out of the metadata")
+            raise malformed_error("a name leads out of the metadata")
         return Name.of(self._metadata[self._first + begin : self._first + end])
 
 
@@ -119,16 +119,16 @@ class VariantWriter:
         """Write a field's name. `DataError` where the names get too long altogether."""
         self._name_bytes += len(name.json)
         if self._name_bytes > MAX_NAME_BYTES:
-            raise malformed(f"its text has more than {MAX_NAME_BYTES} bytes of names")
+            raise malformed_error(f"its text has more than {MAX_NAME_BYTES} bytes of names")
         self.pieces.append(name.json)
 
     def value(self, data: bytes, span: Span, depth: int) -> None:
         """Write a value ("Value encoding"). Bytes of the span behind it are ignored: some writers leave holes."""
         start, end = span
         if start >= end:
-            raise malformed("an empty value")
+            raise malformed_error("an empty value")
         if depth > MAX_DEPTH:
-            raise malformed(f"nested deeper than {MAX_DEPTH} levels")
+            raise malformed_error(f"nested deeper than {MAX_DEPTH} levels")
         basic_type, header = data[start] & 3, data[start] >> 2
         if basic_type == 0:
             self.pieces.append(_primitive(data, start + 1, end, header))
@@ -147,7 +147,7 @@ class VariantWriter:
         count, place = _count(data, start + 1, end, large=bool(header >> 4 & 1))
         first = place + count * id_width + (count + 1) * offset_width
         if first > end:
-            raise malformed(f"an object ends before its {count} fields")
+            raise malformed_error(f"an object ends before its {count} fields")
         names = self._names.several(data[place : place + count * id_width], id_width)
         offsets = _unsigned_ints(data, place + count * id_width, offset_width, count + 1)
         # Values may be in any order: each ends where the next one in place begins.
@@ -173,7 +173,7 @@ class VariantWriter:
         count, place = _count(data, start + 1, end, large=bool(header >> 2 & 1))
         first = place + (count + 1) * width
         if first > end:
-            raise malformed(f"an array ends before its {count} elements")
+            raise malformed_error(f"an array ends before its {count} elements")
         offsets = _unsigned_ints(data, place, width, count + 1)
         _check_places(offsets, first, end)
         pieces = self.pieces
@@ -193,9 +193,9 @@ def is_object(data: bytes) -> bool:
 def _check_places(offsets: Sequence[int], first: int, end: int) -> None:
     """Values must not share bytes, or a hundred nested arrays of two equal halves would be 2^100 values."""
     if first + offsets[-1] > end:
-        raise malformed("an element leads out of what holds it")
+        raise malformed_error("an element leads out of what holds it")
     if any(begin >= following for begin, following in itertools.pairwise(offsets)):
-        raise malformed("elements overlap")
+        raise malformed_error("elements overlap")
 
 
 def _count(data: bytes, start: int, end: int, *, large: bool) -> tuple[int, int]:
@@ -206,7 +206,7 @@ def _count(data: bytes, start: int, end: int, *, large: bool) -> tuple[int, int]
 
 def _bytes(data: bytes, start: int, end: int, length: int) -> bytes:
     if length > end - start:
-        raise malformed(f"a value of {length} bytes where {max(end - start, 0)} are left")
+        raise malformed_error(f"a value of {length} bytes where {max(end - start, 0)} are left")
     return data[start : start + length]
 
 
@@ -225,7 +225,7 @@ def _primitive(data: bytes, start: int, end: int, kind: int) -> bytes:
         content = _bytes(data, start + 4, end, length)
         return binary_text(content) if kind == _BINARY else string_text(content)
     if kind not in _PRIMITIVES:
-        raise malformed(f"unknown type {kind}")
+        raise malformed_error(f"unknown type {kind}")
     width, text = _PRIMITIVES[kind]
     return text(_bytes(data, start, end, width))
 
@@ -235,7 +235,7 @@ def string_text(content: bytes) -> bytes:
     try:
         return orjson.dumps(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise malformed("a string that is not UTF-8") from error
+        raise malformed_error("a string that is not UTF-8") from error
 
 
 def binary_text(content: bytes) -> bytes:
@@ -269,7 +269,7 @@ def _special(number: float) -> bytes:
 def decimal_text(unscaled: int, scale: int) -> bytes:
     """A number without exponent and without trailing zeros, as Spark prints decimals of variants."""
     if not 0 <= scale <= _MAX_SCALE:
-        raise malformed(f"a decimal of scale {scale}")
+        raise malformed_error(f"a decimal of scale {scale}")
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :].rstrip("0")
     return f"{'-' if unscaled < 0 else ''}{whole}{'.' if fraction else ''}{fraction}".encode()
@@ -291,7 +291,7 @@ def time_text(microseconds: int) -> bytes:
     """`"12:34:56.000000"`, from microseconds since midnight."""
     second, fraction = divmod(microseconds, 10**_MICROSECOND)
     if not 0 <= second < _DAY_SECONDS:
-        raise malformed("a time of day beyond the day")
+        raise malformed_error("a time of day beyond the day")
     return f'"{_clock(second)}.{fraction:06}"'.encode()
 
 

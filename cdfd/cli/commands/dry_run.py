@@ -12,7 +12,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.deliver.feed import Policies
-from cdfd.deliver.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
+from cdfd.deliver.resuming import check_fit, check_shape, explain_gap, read_ledger, resume_position
 from cdfd.errors import CdfdError, NotATableError
 from cdfd.log.start import start_position
 from cdfd.log.table import Table
@@ -88,7 +88,7 @@ async def _start(
         phase: Phase = "snapshot" if begin.snapshot else "stream"
         return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
     table_id = (await table.log.header()).metadata.id if report.position is None else report.position.table_id
-    start = resumed(
+    start = resume_position(
         report.position,
         report.entry,
         table_id,

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from cdfd.config.sinks import sink_address
-from cdfd.escaping import LONGEST_LINE, shortened
+from cdfd.escaping import LONGEST_LINE, shorten
 from cdfd.runtime.times import iso
 
 
@@ -128,4 +128,4 @@ def families_of(by_sink: Mapping[str, Searches]) -> Iterator[Metric]:
 
 
 def _short(text: str) -> str:
-    return shortened(text, LONGEST_LINE)
+    return shorten(text, LONGEST_LINE)

@@ -20,7 +20,7 @@ from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.states import Event, State, next_state
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.escaping import LONGEST_LINE, shortened
+from cdfd.escaping import LONGEST_LINE, shorten
 from cdfd.model.control import Pause
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
@@ -396,4 +396,4 @@ class TableMonitor(Monitor):
 
 def _short(text: str) -> str:
     """Shorten text from a log or a broker, which may have any length. JSON needs no other escaping."""
-    return shortened(text, LONGEST_LINE)
+    return shorten(text, LONGEST_LINE)

@@ -13,7 +13,7 @@ from typing import Protocol
 from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
-from cdfd.escaping import shortened
+from cdfd.escaping import shorten
 from cdfd.log.watch import Backoff
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.tasks import first_done
@@ -294,7 +294,7 @@ def _translate(error: BaseException) -> CdfdError:
         return error
     text = "".join(traceback.format_exception_only(error)).strip()
     return InternalError(
-        f"an unexpected error: {shortened(text, _LONGEST_TEXT)}",
+        f"an unexpected error: {shorten(text, _LONGEST_TEXT)}",
         hint="Other tables continue. The log has the traceback of the first occurrence: please report it",
         retriable=True,
     )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode.binary import booleans, byte_strings, fixed, marked, sequences, unscaled, varints
+from cdfd.encode.binary import booleans, byte_strings, decimals, fixed_width, mark, sequences, varints
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField, Modes
 from cdfd.encode.numbers import doubles, raw_values, without_gaps
 from cdfd.encode.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
@@ -46,29 +46,29 @@ class AvroWriter(Writer[KindField]):
     def struct(self, field: KindField, cells: list[Cell], places: Places) -> Cell:
         """The fields one after the other."""
         cell = Nested(self.separators(field.kind.fields), cells, *places)
-        return marked(cell, VALUE, NULL) if field.nullable else cell
+        return mark(cell, VALUE, NULL) if field.nullable else cell
 
     def text(self, field: KindField, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
         """A string behind its length."""
         cell = Nested([each.encode() for each in separators], numbers, count, length=Form.ZIGZAG)
-        return marked(cell, VALUE, NULL) if field.nullable else cell
+        return mark(cell, VALUE, NULL) if field.nullable else cell
 
     def array(self, array: pa.Array, field: KindField) -> Cell:
         """A union of null and the type, or the type alone. `DataError` as `_plain` says, or where a null is in a field that has none."""
         if field.nullable:
             return self._nullable(array, field.kind)
-        array = decoded(array)
+        array = decode(array)
         if array.null_count:
             raise DataError("it has a null, which its schema does not allow")
         return self._plain(array, field.kind)
 
     def _nullable(self, array: pa.Array, kind: Kind) -> Cell:
-        array = decoded(array)
+        array = decode(array)
         if kind.type == "null":
             return literal(b"")
         if len(array) and array.null_count == len(array):
             return literal(NULL)
-        return marked(self._plain(array, kind), VALUE, NULL)
+        return mark(self._plain(array, kind), VALUE, NULL)
 
     def _plain(self, array: pa.Array, kind: Kind) -> Cell:
         """Cells of the type alone.
@@ -97,7 +97,7 @@ class AvroWriter(Writer[KindField]):
 
     def bytes(self, array: pa.Array, kind: Kind) -> Cell:
         """Bytes and decimals."""
-        return unscaled(array, Form.ZIGZAG) if kind.is_decimal else byte_strings(array, Form.ZIGZAG)
+        return decimals(array, Form.ZIGZAG) if kind.is_decimal else byte_strings(array, Form.ZIGZAG)
 
     def structs(self, array: pa.Array, kind: Kind) -> Cell:
         """The fields one after the other."""
@@ -117,14 +117,14 @@ class AvroWriter(Writer[KindField]):
         assert kind.keys is not None
         assert kind.items is not None
         key_lists = with_items(array, array.keys)
-        keys, items = decoded(pc.list_flatten(key_lists)), pc.list_flatten(with_items(array, array.items))
+        keys, items = decode(pc.list_flatten(key_lists)), pc.list_flatten(with_items(array, array.items))
         if keys.null_count:
             raise DataError("a map has a null key", hint="Avro cannot name it, and Delta's maps do not allow it")
         cells = [self._plain(keys, kind.keys), self._nullable(items, kind.items)]
         return _blocks(key_lists, join([b"", b"", b""], cells, len(items)))
 
 
-def decoded(array: pa.Array) -> pa.Array:
+def decode(array: pa.Array) -> pa.Array:
     """The array in a form that knows its nulls itself; dictionaries stay where they save work."""
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
@@ -153,7 +153,7 @@ def floats(array: pa.Array, kind: Kind) -> Cell:
     if types.is_decimal(array.type):
         array = doubles(array)
     array = array if array.type == size else array.cast(size)
-    return fixed(raw_values(array, size.to_pandas_dtype()), nulls_of(array))
+    return fixed_width(raw_values(array, size.to_pandas_dtype()), nulls_of(array))
 
 
 def _blocks(lists: pa.Array, items: pa.Array) -> Cell:

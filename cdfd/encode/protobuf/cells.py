@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode.avro.cells import decoded, floats, whole_numbers
-from cdfd.encode.binary import booleans, byte_strings, marked, sequences, varints
+from cdfd.encode.avro.cells import decode, floats, whole_numbers
+from cdfd.encode.binary import booleans, byte_strings, mark, sequences, varints
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Modes
 from cdfd.encode.numbers import raw_values, without_gaps
 from cdfd.encode.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
@@ -71,7 +71,7 @@ class ProtobufWriter(Writer[Slot]):
         Raises:
             DataError: a string is not UTF-8; a time in seconds or milliseconds is beyond what microseconds can represent.
         """
-        array = decoded(array)
+        array = decode(array)
         if len(array) and array.null_count == len(array):
             return literal(_NULL)
         if types.is_dictionary(array.type):
@@ -87,7 +87,7 @@ class ProtobufWriter(Writer[Slot]):
                 return self._message(field, cells, len(array), None, nulls_of(array))
         if field.kind.name == CONNECT_TIMESTAMP:
             return self._timestamp(array, field)
-        return marked(self._scalar(array, field), tag(field.number, _WIRE_TYPES.get(field.kind.type, _VARINT)), _NULL)
+        return mark(self._scalar(array, field), tag(field.number, _WIRE_TYPES.get(field.kind.type, _VARINT)), _NULL)
 
     def _message(
         self, field: Slot, cells: list[Cell], count: int, index: np.ndarray | None, nulls: np.ndarray | None
@@ -120,7 +120,7 @@ class ProtobufWriter(Writer[Slot]):
         seconds, fraction = np.divmod(microseconds(array), 1_000_000)
         nulls = nulls_of(array)
         parts = (
-            marked(varints(each, Form.PLAIN), tag(number, _VARINT), _NULL)
+            mark(varints(each, Form.PLAIN), tag(number, _VARINT), _NULL)
             for number, each in ((1, seconds), (2, fraction * 1_000))
         )
         return self._message(field, list(parts), len(array), None, nulls)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.scan.parquet.text import checked
+from cdfd.scan.parquet.text import check_batches
 
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
@@ -44,7 +44,7 @@ class ArrowReader:
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
         decoded = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
-        return _count(checked(decoded), expected)
+        return _count(check_batches(decoded), expected)
 
 
 def _count(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:

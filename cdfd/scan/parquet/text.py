@@ -45,7 +45,7 @@ def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
                 raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=HINT)
 
 
-def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def check_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches of one file, each checked. Raises what `check_text` does."""
     places: Sequence[int] | None = None
     for batch in batches:

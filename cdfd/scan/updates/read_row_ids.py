@@ -49,7 +49,7 @@ def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> It
         selection = selection_of(scan, files, file.metadata)
         for group, start, count in selection.row_groups(file.metadata):
             if not row_ids.names:
-                ids, versions = row_ids.implied(start, count)
+                ids, versions = row_ids.infer(start, count)
                 yield IdBatch(*_select(selection, start, ids, versions))
                 continue
             row = start

@@ -128,26 +128,26 @@ class _Runs:
     def of(cls, table: pa.Table) -> _Runs:
         return cls(*(np.asarray(to_numpy(table.column(name))) for name in table.column_names))
 
-    def ordered(self) -> _Runs:
+    def sort_by_id(self) -> _Runs:
         """By id.
 
         Raises:
             RepeatedRowId: two runs overlap.
         """
         order = np.argsort(self.ids, kind="stable")
-        runs = self.taken(order)
+        runs = self.take(order)
         twice = np.flatnonzero(runs.ids[1:] < runs.ids[:-1] + runs.counts[:-1])
         if len(twice):
             second = int(twice[0]) + 1
             raise RepeatedRowId(int(runs.ids[second]), int(runs.sources[second]))
         return runs
 
-    def taken(self, chosen: Integers) -> _Runs:
+    def take(self, chosen: Integers) -> _Runs:
         return _Runs(*(each[chosen] for each in (self.ids, self.counts, self.versions, self.sources, self.rows)))
 
 
 def _of_intervals(gone: _Runs, come: _Runs) -> Iterator[Rows]:
-    sides = [gone.ordered(), come.ordered()]
+    sides = [gone.sort_by_id(), come.sort_by_id()]
     bounds = np.unique(np.concatenate([each for side in sides for each in (side.ids, side.ids + side.counts)]))
     starts, lengths = bounds[:-1], np.diff(bounds)
     places = [_place(side, starts) for side in sides]

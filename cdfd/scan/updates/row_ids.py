@@ -50,7 +50,7 @@ class FileRowIds:
         row_id, row_version = _find(tracking.row_id, file_schema), _find(tracking.row_version, file_schema)
         return cls(tuple(name for name in (row_id, row_version) if name is not None), row_id, row_version, ids)
 
-    def extended(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    def extend(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """A batch of the file with the columns `ROW_ID_FIELDS`; its first row is row `first_row` of the file."""
         ids, versions = self.of_batch(batch, first_row)
         arrays = [*batch.columns, array_of(ids), array_of(versions)]
@@ -62,7 +62,7 @@ class FileRowIds:
         Raises:
             DataError: an id is negative.
         """
-        ids, versions = self.implied(first_row, batch.num_rows)
+        ids, versions = self.infer(first_row, batch.num_rows)
         if self.row_id is not None:
             ids = _stored_ids(batch.column(self.row_id), ids)
             if len(ids) and ids.min() < 0:
@@ -71,7 +71,7 @@ class FileRowIds:
             versions = _stored_ids(batch.column(self.row_version), versions)
         return ids, versions
 
-    def implied(self, first_row: int, count: int) -> tuple[Integers, Integers]:
+    def infer(self, first_row: int, count: int) -> tuple[Integers, Integers]:
         """Ids and commit versions of rows that have no stored ones."""
         first = self.ids.base + first_row
         return np.arange(first, first + count, dtype=np.int64), np.full(count, self.ids.version, np.int64)

@@ -41,7 +41,7 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
     Raises:
         CdfdError: as in `measure`.
     """
-    return pickle.dumps(assignment.measured(_unpack(item)[1], _WORKERS))
+    return pickle.dumps(assignment.measure(_unpack(item)[1], _WORKERS))
 
 
 def measured_of(result: bytes) -> Measured:

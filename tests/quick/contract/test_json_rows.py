@@ -181,7 +181,7 @@ def strings(ends: list[int]) -> Any:
 
 def rows_of_integers(index: list[int]) -> Any:
     integers: Any = native_rows.INTEGERS, np.zeros(2, np.int64), None, None, MARKS, 0, (), None
-    return native_rows.nested([b"", b""], [integers], np.array(index), None, MARKS, 0)
+    return native_rows.write_nested([b"", b""], [integers], np.array(index), None, MARKS, 0)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def rows_of_integers(index: list[int]) -> Any:
 )
 def test_columns_that_are_wrong_are_errors(column: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        native_rows.written([b"", b""], [column], 2, 10)
+        native_rows.write_rows([b"", b""], [column], 2, 10)
 
 
 def test_arrays_that_are_not_contiguous_are_errors() -> None:
     column: Any = native_rows.INTEGERS, np.zeros(4, np.int64)[::2], None, None, MARKS, 0, (), None
     with pytest.raises(TypeError, match="not contiguous"):
-        native_rows.written([b"", b""], [column], 2, 10)
+        native_rows.write_rows([b"", b""], [column], 2, 10)
 
 
 def test_gaps_and_offsets_that_are_wrong_are_errors() -> None:

@@ -99,7 +99,7 @@ def bag(files: Iterable[Add] | Iterable[Remove]) -> list[str]:
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("folded", [False, True])
 async def test_nothing_of_the_state_is_lost(tmp_path: Path, v2: bool, folded: bool) -> None:
-    state = everything().compacted() if folded else everything()
+    state = everything().compact() if folded else everything()
     storage = LocalStorage(tmp_path)
     name = f"{0:020}.checkpoint.{uuid.UUID(int=1)}.parquet" if v2 else paths.checkpoint_name(0)
     data, hint = checkpoint(state, 1, v2_name=name if v2 else None)

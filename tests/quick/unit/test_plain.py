@@ -20,7 +20,7 @@ from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
-from cdfd.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
+from cdfd.escaping import LONGEST_LINE, as_json, one_line, quoted, shorten
 from cdfd.runtime import logs
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
@@ -159,7 +159,7 @@ def test_text_is_shortened_to_one_plain_line(text: str, longest: int) -> None:
     check(line, longest)
     if text.isprintable() and len(text) <= longest:
         assert line == text
-    assert len(shortened(text, longest)) <= longest
+    assert len(shorten(text, longest)) <= longest
     assert json.loads(quoted(text)) == json.loads(json.dumps(text))
 
 
@@ -179,7 +179,7 @@ def test_megabytes_of_text_are_printed_as_plain_lines(test: Any) -> None:
 
 
 def test_what_is_left_out_is_said() -> None:
-    assert shortened("a" * 500 + "b" * 500, 100) == f"{'a' * 40} … 921 characters … {'b' * 39}"
+    assert shorten("a" * 500 + "b" * 500, 100) == f"{'a' * 40} … 921 characters … {'b' * 39}"
     assert one_line("é\n\x1b[2J\u202e") == "é\\n\\x1b[2J\\u202e"
 
 

@@ -237,7 +237,7 @@ class TestPartitionValues:
     )
 
     @pytest.mark.parametrize("values", [None, {}])
-    @pytest.mark.parametrize("before", [BEFORE, BEFORE.compacted()])
+    @pytest.mark.parametrize("before", [BEFORE, BEFORE.compact()])
     def test_partition_values_that_a_remove_lacks_are_those_of_the_state(
         self, values: Fields | None, before: Snapshot
     ) -> None:
@@ -452,7 +452,7 @@ class TestValues:
             plan(entry(cdc("c")), HEADER, 7),
             plan(entry(*(add(str(number)) for number in range(PACK + 5))), HEADER, 7),
             plan_snapshot(TestSnapshot.STATE, 7),
-            plan_snapshot(TestSnapshot.STATE.compacted(), 7),
+            plan_snapshot(TestSnapshot.STATE.compact(), 7),
         ]
 
     @pytest.mark.parametrize("number", range(5))

@@ -15,30 +15,30 @@ def of(batch: pa.RecordBatch, tracking: RowTracking = TRACKING) -> FileRowIds:
     return FileRowIds.of(RowIds(100, 7), tracking, batch.schema)
 
 
-def extended(batch: pa.RecordBatch, first_row: int = 0) -> list[tuple[int, int]]:
-    found = of(batch).extended(batch, first_row)
+def extend(batch: pa.RecordBatch, first_row: int = 0) -> list[tuple[int, int]]:
+    found = of(batch).extend(batch, first_row)
     return list(zip(found.column(ROW_ID).to_pylist(), found.column(ROW_VERSION).to_pylist(), strict=True))
 
 
 def test_rows_without_stored_ids_are_numbered_from_that_of_the_file() -> None:
     batch = pa.record_batch({"n": [1, 2]})
     assert of(batch).names == ()
-    assert extended(batch, 5) == [(105, 7), (106, 7)]
+    assert extend(batch, 5) == [(105, 7), (106, 7)]
 
 
 def test_stored_ids_and_versions_go_before_implied_ones() -> None:
     batch = pa.record_batch({"_id": pa.array([3, None, 1], pa.int64()), "_version": pa.array([None, 2, 2], pa.int64())})
     assert of(batch).names == ("_id", "_version")
-    assert extended(batch, 5) == [(3, 7), (106, 2), (1, 2)]
-    assert extended(batch.slice(1), 6) == [(106, 2), (1, 2)]
-    assert extended(batch.slice(2), 7) == [(1, 2)]
+    assert extend(batch, 5) == [(3, 7), (106, 2), (1, 2)]
+    assert extend(batch.slice(1), 6) == [(106, 2), (1, 2)]
+    assert extend(batch.slice(2), 7) == [(1, 2)]
 
 
 def test_negative_id_is_refused() -> None:
-    assert extended(pa.record_batch({"_id": pa.array([0])})) == [(0, 7)]
+    assert extend(pa.record_batch({"_id": pa.array([0])})) == [(0, 7)]
     with pytest.raises(DataError, match="a row has the id -1"):
-        extended(pa.record_batch({"_id": pa.array([5, -1])}))
-    assert extended(pa.record_batch({"_id": pa.array([], pa.int64())})) == []
+        extend(pa.record_batch({"_id": pa.array([5, -1])}))
+    assert extend(pa.record_batch({"_id": pa.array([], pa.int64())})) == []
 
 
 @pytest.mark.parametrize("name", ["_id", "_version"])

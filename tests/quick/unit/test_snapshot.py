@@ -243,7 +243,7 @@ class TestHistories:
     @fewer
     def test_compacted_is_the_same_with_nothing_in_the_overlay(self, history: History) -> None:
         state = replay(first(history.commits[0]), history.commits[1:])
-        folded = state.compacted()
+        folded = state.compact()
         assert not folded.overlay
         assert content(folded) == content(state) == history.models[-1].content()
 
@@ -256,7 +256,7 @@ class TestHistories:
         for commit in history.commits[1:]:
             state = state.apply(commit)
             if commit.version == middle:
-                state = state.compacted()
+                state = state.compact()
         live = {file.key: file for file in state.live()}
         removed = {file.key for file in state.tombstones()}
         assert not removed & set(live)
@@ -336,14 +336,14 @@ class TestReconciliation:
             assert len(after.tombstones()) == 0
 
     def test_the_newest_add_of_a_file_replaces_what_was_known_of_it(self) -> None:
-        state = first(Commit(0, (add("a"),), protocol=PROTOCOL, metadata=METADATA)).compacted()
+        state = first(Commit(0, (add("a"),), protocol=PROTOCOL, metadata=METADATA)).compact()
         after = state.apply(Commit(1, adds=(add("a", size=9),)))
         assert list(after.live()) == [add("a", size=9)]
         assert after.find(("a", None)) == add("a", size=9)
 
     def test_one_file_with_several_vectors_is_several_logical_files(self) -> None:
         files = [add("a", vector) for vector in (None, "x", "y")]
-        state = first(Commit(0, (*files, add("b")), protocol=PROTOCOL, metadata=METADATA)).compacted()
+        state = first(Commit(0, (*files, add("b")), protocol=PROTOCOL, metadata=METADATA)).compact()
         assert [state.find(file.key) for file in files] == files
         after = state.apply(Commit(1, removes=(remove("a", "x"),)))
         assert after.find(("a", "ix")) is None
@@ -357,7 +357,7 @@ class TestReconciliation:
         files = [add(f"other-{number}") for number in range(others)]
         state = first(Commit(0, (*files, add("a", old)), protocol=PROTOCOL, metadata=METADATA))
         twice = state.apply(Commit(1, adds=(add("a", new),)))
-        twice = twice.compacted() if folded else twice
+        twice = twice.compact() if folded else twice
         with pytest.raises(LogError, match="is in the table twice, with different deletion vectors") as caught:
             twice.live()
         assert (caught.value.version, caught.value.path) == (1, "a")
@@ -373,9 +373,9 @@ class TestReconciliation:
     def test_a_later_add_cancels_a_tombstone(self, name: str | None, folded: bool) -> None:
         """RESTORE brings a file back under the key that it had. Its tombstone must not outlive that."""
         gone = first(START).apply(Commit(1, removes=(remove("a", name), remove("b", name))))
-        gone = gone.compacted() if folded else gone
+        gone = gone.compact() if folded else gone
         back = gone.apply(Commit(2, adds=(add("a", name, size=9),)))
-        for state in (back, back.compacted(), back.apply(Commit(3)).compacted()):
+        for state in (back, back.compact(), back.apply(Commit(3)).compact()):
             assert list(state.live()) == [add("a", name, size=9)]
             assert list(state.tombstones()) == list(state.tombstones(0)) == [remove("b", name)]
             assert state.find(add("a", name).key) == add("a", name, size=9)
@@ -383,9 +383,9 @@ class TestReconciliation:
 
     def test_an_add_with_another_vector_leaves_the_tombstone(self) -> None:
         """The key is path and deletion vector: the file as it was is still gone."""
-        gone = first(START).apply(Commit(1, removes=(remove("a", "x"),))).compacted()
+        gone = first(START).apply(Commit(1, removes=(remove("a", "x"),))).compact()
         back = gone.apply(Commit(2, adds=(add("a", "y"),)))
-        for state in (back, back.compacted()):
+        for state in (back, back.compact()):
             assert list(state.tombstones()) == [remove("a", "x")]
             assert list(state.live()) == [add("a", "y")]
 
@@ -472,7 +472,7 @@ class TestTombstones:
 
     def test_expired_tombstone_is_left_out(self) -> None:
         state = self.state({}, remove("old", at=1_000), remove("new", at=2_000), remove("never told", at=None))
-        for each in (state, state.compacted()):
+        for each in (state, state.compact()):
             assert {file.path for file in each.tombstones()} == {"old", "new", "never told"}
             assert {file.path for file in each.tombstones(WEEK)} == {"old", "new"}
             assert {file.path for file in each.tombstones(WEEK + 1_000)} == {"new"}

@@ -183,7 +183,7 @@ async def read(entries: list[bytes]) -> list[Version]:
             found.append(version)
     state = await log.snapshot(with_stats=True, with_counts=True, with_tombstones=True)
     state.tombstones(0)
-    assert len(state.live()) == len(state.compacted().live())
+    assert len(state.live()) == len(state.compact().live())
     assert state.live().total_size() == pytest.approx(sum(add.size for add in state.live()))
     await log.header(1)
     await start_version(log, "2026-01-01T00:00:00Z")
