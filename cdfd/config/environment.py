@@ -99,23 +99,20 @@ class _Resolver:
         if isinstance(content, tuple):
             return [self.value(item, (*path, index)) for index, item in enumerate(content)]
         if isinstance(content, dict):
-            return dict(self._entry(content, key, path) for key in content if not self._is_repeated(content, key, path))
+            values = dict[str, Any]()
+            for key, entry in content.items():
+                if key in self._mounted and f"{key}_file" in content:
+                    self.resolved.sources[*path, key] = Source(entry.line)
+                    self.resolved.report((*path, key), f"given twice, here and as {key}_file")
+                    continue
+                value, name = self.value(entry, (*path, key)), key.removesuffix("_file")
+                if name != key and name in self._mounted:
+                    self.resolved.sources[*path, name] = Source(entry.line, key=key)
+                    values[name] = self._mounted_secret(value, (*path, key))
+                else:
+                    values[key] = value
+            return values
         return None
-
-    def _entry(self, entries: dict[str, Node], key: str, path: Path) -> tuple[str, Any]:
-        value = self.value(entries[key], (*path, key))
-        name = key.removesuffix("_file")
-        if name == key or name not in self._mounted:
-            return key, value
-        self.resolved.sources[*path, name] = Source(entries[key].line, key=key)
-        return name, self._mounted_secret(value, (*path, key))
-
-    def _is_repeated(self, entries: dict[str, Node], key: str, path: Path) -> bool:
-        repeated = key in self._mounted and f"{key}_file" in entries
-        if repeated:
-            self.resolved.sources[*path, key] = Source(entries[key].line)
-            self.resolved.report((*path, key), f"given twice, here and as {key}_file")
-        return repeated
 
     def _mounted_secret(self, file: Any, path: Path) -> MountedText | None:
         if not isinstance(file, str):

@@ -150,24 +150,22 @@ class Settings(Section):
         """With `sinks`, the file has to be valid for each sink as if it were the only one."""
         settings = handler(data)
         settings._check_sinks()
-        if settings.sinks and isinstance(data, dict):
-            settings._by_sink = settings._validated_by_sink(data, info)
-        return settings
-
-    def _validated_by_sink(self, data: dict[str, Any], info: ValidationInfo) -> dict[str, Settings]:
+        if not settings.sinks or not isinstance(data, dict):
+            return settings
         by_sink: dict[str, Settings] = {}
         conflicts: list[tuple[Path, str]] = []
-        for name in self.sinks:
-            alone, indices = data_of_sink(data, name, self.sinks)
+        for name, sink in settings.sinks.items():
+            alone, indices = data_of_sink(data, name, settings.sinks)
             try:
-                by_sink[name] = type(self).model_validate(alone, context=info.context)
+                by_sink[name] = cls.model_validate(alone, context=info.context)
             except ValidationError as error:
                 conflicts += problems_of_sink(error, name, indices)
             else:
                 by_sink[name]._sink_name = name
-                by_sink[name]._ledger_name = self.sinks[name].pipeline or f"{self.pipeline}@{name}"
+                by_sink[name]._ledger_name = sink.pipeline or f"{settings.pipeline}@{name}"
         refuse(dict.fromkeys([*conflicts, *_meetings(by_sink)]))
-        return by_sink
+        settings._by_sink = by_sink
+        return settings
 
     @model_validator(mode="before")
     @classmethod

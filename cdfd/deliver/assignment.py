@@ -128,24 +128,21 @@ class Assignment:
         table = self._table
 
         async def write(delivery: Delivery) -> Counts:
-            return await self._write(delivery, part, self.execution(workers))
+            counts = RowCounts()
+            await delivery.start_version(self.version)
+            batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_split(part, self.execution(workers)))
+            async with aclosing(batches):
+                async for batch in batches:
+                    if batch.rows.num_rows:
+                        await delivery.write(batch.rows)
+                        counts.add(batch.rows)
+            return {kind: rows for kind, rows in counts.by_type().items() if rows}
 
         try:
             sinks = connector(self.config)
             return await sinks.deliver_part(table, number, self.job, self.position, write, self.role)
         except CdfdError as error:
             raise error.within(table=table.uri, version=self.version.plan.version) from None
-
-    async def _write(self, delivery: Delivery, part: Split, execution: Execution) -> Counts:
-        counts = RowCounts()
-        await delivery.start_version(self.version)
-        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_split(part, execution))
-        async with aclosing(batches):
-            async for batch in batches:
-                if batch.rows.num_rows:
-                    await delivery.write(batch.rows)
-                    counts.add(batch.rows)
-        return {kind: rows for kind, rows in counts.by_type().items() if rows}
 
     def execution(self, workers: int | None = None) -> Execution:
         """How the table's files are read."""

@@ -156,7 +156,12 @@ class Controls:
         if position.phase == "snapshot":
             raise Refused("conflict", "the first snapshot is in progress, and has all rows")
         if request.where:
-            await self._check_where(request.where)
+            try:
+                check_filter(parse_filter(request.where), (await self.table.log.header()).schema)
+            except (LogError, SinkError):
+                raise
+            except CdfdError as error:
+                raise Refused("malformed", str(error)) from None
         if snapshot is None:
             try:
                 await self.store(self.control.begin(request.id, request.where))
@@ -164,14 +169,6 @@ class Controls:
                 raise Refused("unsupported", str(error)) from None
         what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
         self.mailbox.accomplish("STARTED", f"{what} are published again, from version {position.version} on")
-
-    async def _check_where(self, where: str) -> None:
-        try:
-            check_filter(parse_filter(where), (await self.table.log.header()).schema)
-        except (LogError, SinkError):
-            raise
-        except CdfdError as error:
-            raise Refused("malformed", str(error)) from None
 
     async def _stop_snapshot(self, request: Request, *, retried: bool) -> None:
         snapshot = self.control.snapshot

@@ -163,16 +163,13 @@ def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES)
 
 def _up_to(highest: int, paths: pa.Array) -> pa.Array:
     """The paths whose pseudo-random number is at most `highest`."""
-    return paths.filter(array_of(_scatter(paths) <= np.uint64(highest)))
-
-
-def _scatter(paths: pa.Array) -> npt.NDArray[np.uint64]:
-    """A pseudo-random number for each path: SplitMix64 of a checksum. Neither writers nor the order of a checkpoint have a say in it."""
+    # SplitMix64 of a checksum. Neither writers nor the order of a checkpoint have a say in it.
     encoded = paths.cast(pa.large_binary()).to_pylist()
     mixed = np.fromiter(map(crc32, encoded), np.uint64, len(encoded)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed ^= mixed >> np.uint64(31)
+    return paths.filter(array_of(mixed <= np.uint64(highest)))
 
 
 def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_rows: RowCounter | None) -> PathRanges:

@@ -68,24 +68,20 @@ class Recorder:
         """Record pending versions when they are due, forever."""
         while True:
             wait = self._interval.wait(self._clock.monotonic())
-            if wait is None:
-                await self._wait_or_renew()
-            elif wait > 0:
+            if wait is not None and wait > 0:
                 await self._clock.sleep(wait)
-            else:
+            elif wait is not None:
                 await self._try()
+            elif self._renewal is None:
+                await self._more.wait()
+            elif not await self._clock.wait(self._more, self._renewal):
+                # Readers of the ledger see from the renewed times that the daemon works.
+                try:
+                    await self._ledger.renew(self._app_id)
+                except CdfdError as error:
+                    self._monitor.error(error)
+                    logger.warning("cannot renew the position in the ledger: %s", error, extra=self._about)
             self._more.clear()
-
-    async def _wait_or_renew(self) -> None:
-        """Wait for a delivered version. Readers of the ledger see from the renewed times that the daemon works."""
-        if self._renewal is None:
-            await self._more.wait()
-        elif not await self._clock.wait(self._more, self._renewal):
-            try:
-                await self._ledger.renew(self._app_id)
-            except CdfdError as error:
-                self._monitor.error(error)
-                logger.warning("cannot renew the position in the ledger: %s", error, extra=self._about)
 
     async def finish(self) -> None:
         """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""

@@ -16,7 +16,7 @@ The live files of a version, and not its checkpoint, decide the cut: it is the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdfd.deliver.path_ranges import PathRange, PathRanges
@@ -79,21 +79,16 @@ def read_splits(splits: Sequence[Split], execution: Execution) -> Generator[Chan
         for batch in execution.batches([split.plan for split in run], start):
             ends[batch.plan.version] = batch.following
             yield batch
-        if execution.on_missing is raise_missing:
-            _check_ends(run, ends, execution.files.storage.uri)
-
-
-def _check_ends(splits: Iterable[Split], ends: Mapping[int, int], uri: str) -> None:
-    """Refuse rows that are fewer or more than was measured: those of other splits have numbers by it."""
-    for split in splits:
-        version = split.plan.version
-        if split.following is not None and ends[version] != split.following:
-            raise DataError(
-                f"rows up to number {ends[version]} were read, but the log or the files' footers promise {split.following}",
-                table=uri,
-                version=version,
-                hint="The statistics of a file are wrong. Write them again, or read without `_change_ordinal`",
-            )
+        # Rows of other splits have numbers by what was measured.
+        for split in run if execution.on_missing is raise_missing else ():
+            version = split.plan.version
+            if split.following is not None and ends[version] != split.following:
+                raise DataError(
+                    f"rows up to number {ends[version]} were read, but the log or the files' footers promise {split.following}",
+                    table=execution.files.storage.uri,
+                    version=version,
+                    hint="The statistics of a file are wrong. Write them again, or read without `_change_ordinal`",
+                )
 
 
 def _runs(splits: Sequence[Split]) -> Iterator[list[Split]]:

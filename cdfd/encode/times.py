@@ -134,10 +134,6 @@ def _calendar(days: Integers) -> pa.Array:
     day -= (153 * month + 2) // 5 - 1
     month = (month + 2) % 12 + 1
     year += 400 * era + (month <= 2)
-    return _year_month_day(year, month, day)
-
-
-def _year_month_day(year: Integers, month: Integers, day: Integers) -> pa.Array:
     beyond = (year < 0) | (year > 9_999)
     digits: Any = array_of(np.abs(year)).cast(pa.string())
     digits = pc.if_else(array_of(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))

@@ -80,17 +80,13 @@ class ListedEntries:
     async def pop(self, number: int) -> bytes | None:
         """The bytes of file number `number`; None if it has to be read by itself, as the first one has."""
         if number not in self._buffered:
-            paths = self._fitting(number)
+            paths, size = [], 0
+            for file in self._files[number : number + self._count]:
+                size += file.size
+                if size > MAX_BYTES:
+                    break
+                paths.append(file.path)
             self._count = min(2 * self._count, MAX_ENTRIES)
             objects = await self._storage.fetch_many(paths, MAX_BYTES) if len(paths) > 1 else ()
             self._buffered = {at: data for at, (data, _) in enumerate(objects, number)}
         return self._buffered.pop(number, None)
-
-    def _fitting(self, number: int) -> list[str]:
-        paths, size = [], 0
-        for file in self._files[number : number + self._count]:
-            size += file.size
-            if size > MAX_BYTES:
-                break
-            paths.append(file.path)
-        return paths

@@ -221,7 +221,11 @@ class Execution:
         reader, sources = self._reader, refinement.sources
 
         def version() -> RefinedVersion:
-            return self.refined.of(self._refine(plan))
+            # Its files are read by one of the threads that read buckets.
+            workers = 1 if is_small(plan.size) else self._parallel_scans()
+            select, drops = self._select(plan.schema), self.rows.drop_unchanged
+            options = self.files, self.space, workers, self.batch_rows, self.on_missing, drops
+            return self.refined.of(RefinedVersion(plan, select, *options))
 
         if not refinement.images or not scans or (self.files.storage.remote and len(sources) > 1):
             refined = version()
@@ -285,20 +289,6 @@ class Execution:
     def _is_tiny(self, size: int) -> bool:
         # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
         return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
-
-    def _refine(self, plan: ChangePlan) -> RefinedVersion:
-        # Its files are read by one of the threads that read buckets.
-        workers = 1 if is_small(plan.size) else self._parallel_scans()
-        return RefinedVersion(
-            plan,
-            self._select(plan.schema),
-            self.files,
-            self.space,
-            workers,
-            self.batch_rows,
-            self.on_missing,
-            self.rows.drop_unchanged,
-        )
 
 
 def cores() -> int:

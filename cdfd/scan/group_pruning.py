@@ -25,21 +25,19 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
     statistics_of = getattr(reader.file, "statistics", None)
     if statistics_of is None or not reader.file.metadata.num_row_groups:
         return frozenset()
-    sources = reader.layout.projection.file_columns
-    groups = statistics_of(
-        {name for column in where.names if (name := sources.get(_spelling(column, schema))) is not None}
-    )
+    sources, names = reader.layout.projection.file_columns, set[str]()
+    for column in where.names:
+        child = schema.find((column,))
+        name = sources.get(column if child is None else child.name)
+        if name is not None:
+            names.add(name)
+    groups = statistics_of(names)
     may_have_rows = compile_pruning(where, schema)
     return frozenset(
         number
         for number, (statistics, decoders) in enumerate(groups)
         if not may_have_rows(lambda name: _range(name, reader, statistics, decoders))  # noqa: B023 # called at once
     )
-
-
-def _spelling(column: str, schema: TableSchema) -> str:
-    child = schema.find((column,))
-    return column if child is None else child.name
 
 
 def _range(

@@ -111,7 +111,10 @@ class ImageOrder:
             late_mask = (codes == INSERT) | (is_moved if pairs else is_post)
             if late_mask.any():
                 starts_with_post = starts_with_post if late else bool(is_post[late_mask.argmax()])
-                _add(late, row, late_mask)
+                if late_mask.all():
+                    late.add_range(row, row + len(late_mask))
+                else:
+                    late |= RowSet.of_array(np.flatnonzero(late_mask) + row).bitmap
             row, moves, last = row + len(codes), moves or bool(is_moved.any()), codes[-1]
         if pairs and last == PRE_IMAGE:
             return None
@@ -270,13 +273,6 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
             codes[posts[changed]] = MOVED
         last = [column.slice(len(column) - 1) for column in columns]
         yield codes
-
-
-def _add(rows: BitMap64, first: int, mask: npt.NDArray[np.bool_]) -> None:
-    if mask.all():
-        rows.add_range(first, first + len(mask))
-    else:
-        rows |= RowSet.of_array(np.flatnonzero(mask) + first).bitmap
 
 
 def _divide(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:

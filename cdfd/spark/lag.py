@@ -52,10 +52,15 @@ def lag(progress: StreamingQueryProgress) -> list[Lag]:
     Args:
         progress: of a query, such as `query.lastProgress`, or the progress of an event of a `StreamingQueryListener`.
     """
-    return [
-        _plan(offset, round(datetime.fromisoformat(progress.timestamp).timestamp() * 1000))
-        for offset in source_offsets(progress)
-    ]
+    at_ms, lags = round(datetime.fromisoformat(progress.timestamp).timestamp() * 1000), []
+    for offset in source_offsets(progress):
+        backlog = offset.backlog
+        if backlog is None:
+            lags.append(Lag(0, 0, 0.0))
+        else:
+            versions = max(0, backlog.newest - offset.position.version + 1)
+            lags.append(Lag(versions, backlog.bytes, max(0, at_ms - backlog.since_ms) / 1000))
+    return lags
 
 
 def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mapping[str, object] | None = None) -> Lag:
@@ -95,14 +100,6 @@ def _parse(text: str) -> object:
     except ValueError:
         # PySpark 4.1 has offsets as Python writes dictionaries, but JSON in events of listeners.
         return ast.literal_eval(text)
-
-
-def _plan(offset: Offset, at_ms: int) -> Lag:
-    backlog = offset.backlog
-    if backlog is None:
-        return Lag(0, 0, 0.0)
-    versions = max(0, backlog.newest - offset.position.version + 1)
-    return Lag(versions, backlog.bytes, max(0, at_ms - backlog.since_ms) / 1000)
 
 
 async def _current(offset: Offset, table: Table) -> Lag:

@@ -77,15 +77,12 @@ class AvroWriter(Writer[KindField]):
             DataError: a string is not UTF-8; a time in seconds or milliseconds is beyond what microseconds can represent.
         """
         if types.is_dictionary(array.type):
-            return self._dictionary(array, kind)
+            nulls = nulls_of(array)
+            codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
+            texts = join([b"", b""], [self._plain(array.dictionary, kind)], len(array.dictionary))
+            same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
+            return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls)
         return _ENCODERS[kind.type](self, array, kind)
-
-    def _dictionary(self, array: pa.Array, kind: Kind) -> Cell:
-        nulls = nulls_of(array)
-        codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
-        texts = join([b"", b""], [self._plain(array.dictionary, kind)], len(array.dictionary))
-        same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
-        return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls)
 
     def integers(self, array: pa.Array, kind: Kind) -> Cell:
         """Numbers, days and times."""

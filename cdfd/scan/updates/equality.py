@@ -47,17 +47,14 @@ def same(left: Column, right: Column) -> Mask:
     if pa.types.is_null(left.type):
         return np.ones(len(left), np.bool_)
     if pa.types.is_floating(left.type):
-        return np.asarray(_floats(left, key=False) == _floats(right, key=False)) & _both_or_neither(left, right)
+        same_number = np.asarray(_floats(left, key=False) == _floats(right, key=False))
+        if left.null_count or right.null_count:
+            same_number &= _booleans(pc.is_null(left)) == _booleans(pc.is_null(right))
+        return same_number
     equal = pc.equal(left, right)
     if left.null_count or right.null_count:
         return _booleans(pc.fill_null(equal, False)) | (_booleans(pc.is_null(left)) & _booleans(pc.is_null(right)))
     return _booleans(equal)
-
-
-def _both_or_neither(left: Column, right: Column) -> Mask:
-    if not (left.null_count or right.null_count):
-        return np.ones(len(left), np.bool_)
-    return np.asarray(_booleans(pc.is_null(left)) == _booleans(pc.is_null(right)))
 
 
 def hashes(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint64]:

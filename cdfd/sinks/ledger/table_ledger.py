@@ -61,15 +61,10 @@ async def _clean_up(log: DeltaLog, version: int) -> None:
         return
     data, hint = checkpoint(state)
     # Otherwise the writer of the newer checkpoint cleans up.
-    if await publish(log, paths.checkpoint_name(version), data, hint):
-        await _clean(log, version)
-
-
-async def _clean(log: DeltaLog, version: int) -> None:
-    """Remove entries before the newest checkpoint that is at least `EVERY` versions old, so that readers of an older one can finish.
-
-    It removes them in ascending order, so that the log stays contiguous if this is interrupted.
-    """
+    if not await publish(log, paths.checkpoint_name(version), data, hint):
+        return
+    # Entries before the newest checkpoint that is at least `EVERY` versions old go, so that readers of an older one can finish. In ascending
+    # order, so that the log stays contiguous if this is interrupted.
     names = [(name, stat) async for name, stat in log.list_names()]
     kept = max((n.version for n, _ in names if n.kind == "checkpoint" and n.version <= version - EVERY), default=0)
     for name, stat in names:

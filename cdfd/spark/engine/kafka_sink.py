@@ -133,24 +133,20 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
-        rows = self._shape(self._change_rows(some for some in batches if some.num_rows))
+        full = (batch for batch in batches if batch.num_rows)
+        unpacked = (
+            (rows.select(self.rows.schema.names) for rows in unpack(full)) if self.packed else map(self.rows, full)
+        )
+        # Rows of all versions: images of one update are of the same one.
+        plan = ChangePlan(-1, 0, self.schema, (), "files")
+        pairs = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in unpacked)
+        shaped = pairs if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, pairs)
+        rows = (batch.rows for batch in shaped if batch.rows.num_rows)
         first = next(rows, None)
         if first is None:
             return 0
         part = _Part(self, query, batch, number, itertools.chain((first,), rows))
         return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
-
-    def _change_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not self.packed:
-            return map(self.rows, batches)
-        return (some.select(self.rows.schema.names) for some in unpack(batches))
-
-    def _shape(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Rows of all versions: images of one update are of the same one.
-        plan = ChangePlan(-1, 0, self.schema, (), "files")
-        pairs = whole_pairs(ChangeBatch(plan, self.schema, rows) for rows in batches)
-        shaped = pairs if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, pairs)
-        return (batch.rows for batch in shaped if batch.rows.num_rows)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -63,21 +63,16 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
         cdfd.spark.register(spark)
         # The daemon calls from any thread.
         with active_session(spark):
-            return _start(spark, config, table, document)
+            rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
+            if table.key and config.engine.spark.order == "key":
+                # Several files may have changes of one key. Only one task keeps their order.
+                rows = rows.coalesce(1)
+            writer = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
+            writer = writer.option("checkpointLocation", location(config, table))
+            writer = writer.queryName(f"{config.pipeline}.{table.name}")
+            return writer.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
     except FAILURES as error:
         raise failure(error, table) from error
-
-
-def _start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
-    settings = config.engine.spark
-    rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
-    if table.key and settings.order == "key":
-        # Several files may have changes of one key. Only one task keeps their order.
-        rows = rows.coalesce(1)
-    written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
-    written = written.option("checkpointLocation", location(config, table))
-    written = written.queryName(f"{config.pipeline}.{table.name}")
-    return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
 
 
 def source_options(config: Settings, table: Table) -> dict[str, str]:

@@ -123,21 +123,18 @@ def translate(error: Exception) -> CdfdError:
     text = str(error)
     marked = _MARK.search(text)
     if marked is not None:
-        return _rebuilt(json.loads(base64.b64decode(marked[1])))
+        document = json.loads(base64.b64decode(marked[1]))
+        kinds = {kind.__name__: kind for kind in _families(CdfdError)}
+        rebuilt = kinds.get(document["kind"], CdfdError)(document["what"])
+        for name in _FIELDS:
+            setattr(rebuilt, name, document[name])
+        return rebuilt
     line = first_line(error)
     raised = _RAISED.search(text)
     if raised is not None and "Traceback" in line:
         line = raised[1]
     hint = _MISSING_HINT if line.startswith("ModuleNotFoundError") else "See also Spark's own log"
     return SinkError(f"Spark did not finish the job: {line[:500]}", hint=hint, retriable=True)
-
-
-def _rebuilt(document: dict[str, Any]) -> CdfdError:
-    kinds = {kind.__name__: kind for kind in _families(CdfdError)}
-    error = kinds.get(document["kind"], CdfdError)(document["what"])
-    for name in _FIELDS:
-        setattr(error, name, document[name])
-    return error
 
 
 def _families(kind: type[CdfdError]) -> Iterator[type[CdfdError]]:

@@ -106,24 +106,17 @@ def partition_splits(
     limit = max(limit, FILE_BYTES)
     cuts = [plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered) for each in plan_ranges]
     if ordered:
-        cuts = _place_splits(plan_ranges, cuts, execution)
+        contents = iter(measured([each for splits in cuts if not _is_placed(splits) for each in splits], execution))
+        cuts = [
+            splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
+            for plan_range, splits in zip(plan_ranges, cuts, strict=True)
+        ]
     return list(_pack((split for splits in cuts for split in splits), limit))
 
 
 def partition_bytes(whole: int) -> int:
     """Bytes of files of one task, if `whole` bytes are read."""
     return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
-
-
-def _place_splits(
-    plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Split]], execution: Execution
-) -> list[list[Split]]:
-    unknown = [split for splits in cuts if not _is_placed(splits) for split in splits]
-    contents = iter(measured(unknown, execution))
-    return [
-        splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
-        for plan_range, splits in zip(plan_ranges, cuts, strict=True)
-    ]
 
 
 def _is_placed(splits: Sequence[Split]) -> bool:

@@ -162,18 +162,14 @@ class SpillStore:
             self._bytes += len(data)
             place: bytes | memoryview | tuple[int, int] = data
             if self._bytes > SPILL_BYTES:
-                place = self._spill(data)
+                try:
+                    if self._file is None:
+                        self._file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # `close` closes it
+                    place = self._file.seek(0, os.SEEK_END), len(data)
+                    self._file.write(data)
+                except OSError as error:
+                    raise StorageError(f"cannot write a temporary file: {error.strerror or error}") from error
             self._parts.setdefault(column, []).append(place)
-
-    def _spill(self, data: bytes | memoryview) -> tuple[int, int]:
-        try:
-            if self._file is None:
-                self._file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # `close` closes it
-            at = self._file.seek(0, os.SEEK_END)
-            self._file.write(data)
-        except OSError as error:
-            raise StorageError(f"cannot write a temporary file: {error.strerror or error}") from error
-        return at, len(data)
 
     def parts(self, column: int) -> Iterable[bytes | memoryview]:
         """The bytes of a column, in order."""

@@ -302,7 +302,14 @@ class KeyIndex:
             self._pending.append((hashes, np.arange(first, first + len(hashes), dtype=np.int64)))
             self._pending_pairs += len(hashes)
             if self._pending_pairs + sum(map(len, self._recent)) >= self._memory:
-                self._store()
+                self._sort_pending()
+                self._stored.append(StoredRun.merged(self._space, self._recent, self._keep))
+                self._recent = []
+                if len(self._stored) > MOST_STORED:
+                    merged = StoredRun.merged(self._space, self._stored, self._keep)
+                    for run in self._stored:
+                        run.close()
+                    self._stored = [merged]
 
     def find(self, wanted: Hashes) -> tuple[Rows, Rows]:
         """The rows with some hashes that are still there.
@@ -339,13 +346,3 @@ class KeyIndex:
             newer, older = self._recent.pop(), self._recent.pop()
             hashes = np.concatenate([older.hashes, newer.hashes])
             self._recent.append(SortedRun.of(hashes, np.concatenate([older.rows, newer.rows])))
-
-    def _store(self) -> None:
-        self._sort_pending()
-        self._stored.append(StoredRun.merged(self._space, self._recent, self._keep))
-        self._recent = []
-        if len(self._stored) > MOST_STORED:
-            merged = StoredRun.merged(self._space, self._stored, self._keep)
-            for run in self._stored:
-                run.close()
-            self._stored = [merged]

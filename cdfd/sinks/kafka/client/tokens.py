@@ -90,19 +90,16 @@ class Tokens:
                     return token
             if self._failure is not None and self._failed_at >= asked - _FAILURE_SECONDS:
                 raise self._failure
-            return self._renew(token, now)
-
-    def _renew(self, token: Token | None, now: float) -> Token:
-        try:
-            self._token = self._fetch()
-        except SinkError as error:
-            self._failure, self._failed_at = error, time.monotonic()
-            if token is None or now >= token.expires:
-                raise
-            log.warning("%s. The earlier token stays in use for %d s", error, token.expires - now)
-            return token
-        self._failure, self._fetched_at = None, time.monotonic()
-        return self._token
+            try:
+                self._token = self._fetch()
+            except SinkError as error:
+                self._failure, self._failed_at = error, time.monotonic()
+                if token is None or now >= token.expires:
+                    raise
+                log.warning("%s. The earlier token stays in use for %d s", error, token.expires - now)
+                return token
+            self._failure, self._fetched_at = None, time.monotonic()
+            return self._token
 
     def reject(self, since: float) -> bool:
         """Forget the token, because a broker refused it. Whether another one may be accepted.
