@@ -30,6 +30,7 @@ from pyarrow import types
 
 from cdfd.encode import native_cells, numbers, text, times
 from cdfd.encode.binary import unscaled_bytes
+from cdfd.encode.kinds import is_encoded
 from cdfd.encode.native_rows import Cells
 from cdfd.encode.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
 from cdfd.encode.times import days_of, microseconds
@@ -83,7 +84,7 @@ def column(array: pa.Array, rules: Rules) -> Column:
     array = in_mode(array, rules)
     encode = _encoder(array.type)
     texts = encode(array, rules)
-    if texts.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
+    if texts.opening or is_encoded(array.type):  # the values of an encoded array have their quotes already
         return texts
     return replace(texts, opening=_QUOTE, closing=_QUOTE) if _has_quotes(array.type, rules) else texts
 
@@ -147,7 +148,7 @@ def plain_text(array: pa.Array, binary: str = "base64") -> pa.Array:
 def check_type(kind: pa.DataType) -> None:
     """`UnsupportedError` where JSON has no form for the type, or for one inside it."""
     _encoder(kind)
-    if _is_encoded(kind):
+    if is_encoded(kind):
         check_type(kind.value_type)
     elif isinstance(kind, pa.BaseExtensionType):
         check_type(kind.storage_type)
@@ -170,10 +171,6 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
         if matches(kind):
             return encode
     raise UnsupportedError(f"values of the type {kind} have no JSON form", hint="Leave the column out with `columns`")
-
-
-def _is_encoded(kind: pa.DataType) -> bool:
-    return bool(types.is_dictionary(kind) or types.is_run_end_encoded(kind))
 
 
 def _every(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -216,7 +213,7 @@ def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
 
 def _is_name(kind: pa.DataType, rules: Rules) -> bool:
     """Whether a key of that type has a text that names it, and the schema, if there is one, has it as a string."""
-    if _is_encoded(kind):
+    if is_encoded(kind):
         return _is_name(kind.value_type, rules)
     if rules.has_schema and any(matches(kind) for matches in _BYTES):
         return rules.binary != "bytes"

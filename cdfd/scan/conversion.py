@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import Decimal, Foreign, Primitive
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
+from cdfd.scan.parquet.text import is_text
 
 Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
 
@@ -53,11 +54,11 @@ def _cast_to(target: pa.DataType) -> Convert:
 
 def _to_text(source: pa.DataType, target: pa.DataType) -> Convert | None:
     # Old writers leave out the annotation for text. The cast verifies that the bytes are UTF-8.
-    return _cast_to(target) if _is_text(source) or _is_bytes(source) else None
+    return _cast_to(target) if is_text(source) or _is_bytes(source) else None
 
 
 def _to_bytes(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    readable = _is_text(source) or _is_bytes(source) or pa.types.is_fixed_size_binary(source)
+    readable = is_text(source) or _is_bytes(source) or pa.types.is_fixed_size_binary(source)
     return _cast_to(target) if readable else None
 
 
@@ -136,10 +137,6 @@ def _unscale(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
     wide[:, width:] = np.where(big_endian[:, :1] & 0x80, 0xFF, 0)
     numbers = pa.Array.from_buffers(pa.decimal128(38, scale), count, [None, pa.py_buffer(wide)])
     return pc.if_else(array.is_valid(), numbers, scalar_of(None, numbers.type)) if array.null_count else numbers
-
-
-def _is_text(source: pa.DataType) -> bool:
-    return bool(pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source))
 
 
 def _is_bytes(source: pa.DataType) -> bool:

@@ -74,7 +74,7 @@ def _is_valid(array: Any) -> bool:
 def _texts(array: Any) -> Iterator[Any]:
     """The arrays of text and of decimals within an array."""
     kind = array.type
-    if _is_text(kind) or pa.types.is_decimal(kind):
+    if is_text(kind) or pa.types.is_decimal(kind):
         yield array
     elif pa.types.is_dictionary(kind):
         yield from _texts(array.dictionary)
@@ -107,11 +107,12 @@ def _has_text(kind: Any) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return _has_text(kind.storage_type)
     return (
-        _is_text(kind)
+        is_text(kind)
         or pa.types.is_decimal(kind)
         or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings, of any of Arrow's layouts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -143,7 +143,16 @@ class DeliveryFolder:
         # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
         prepared = _Kept(following, True, control, name)
         put(self._descriptor, _NEXT, _serialize(prepared), mode=self._mode, sync=self.sync)
-        self._publish(rows, name)
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)  # no race: this process has the lock
+            raise SinkError(
+                "a file with the name of the delivery already exists",
+                path=os.path.join(self.path, name),
+                hint="Move it out of the folder",
+            )
+        os.rename(rows, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        if self.sync:
+            sync_folder(self._descriptor)
         # Rename `_position.next.json`, which has `prepared`, to `_position.json`.
         os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         if self.sync:
@@ -162,19 +171,6 @@ class DeliveryFolder:
         if self._folder is None:
             raise SinkError("the folder is closed", path=self.path)
         return self._folder
-
-    def _publish(self, rows: str, name: str) -> None:
-        folder = self._descriptor
-        with suppress(FileNotFoundError):
-            os.stat(name, dir_fd=folder, follow_symlinks=False)  # no race: this process has the lock
-            raise SinkError(
-                "a file with the name of the delivery already exists",
-                path=os.path.join(self.path, name),
-                hint="Move it out of the folder",
-            )
-        os.rename(rows, name, src_dir_fd=folder, dst_dir_fd=folder)
-        if self.sync:
-            sync_folder(folder)
 
     def _write(self, kept: _Kept) -> None:
         replace(self._descriptor, _POSITION, _serialize(kept), mode=self._mode, sync=self.sync)

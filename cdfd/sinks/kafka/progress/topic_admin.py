@@ -95,7 +95,16 @@ class TopicAdmin:
             configs = self._configs(present)
             unknown = [name for name in present if name not in configs]
             if not unknown:
-                return {name: _existing(name, described[name], configs[name]) for name in present}
+                return {
+                    name: ExistingTopic(
+                        name,
+                        len(described[name]["partitions"]),
+                        configs[name],
+                        frozenset(described[name].get("authorized_operations") or ()),
+                        known_id(described[name].get("topic_id")),
+                    )
+                    for name in present
+                }
             if not next(pauses):
                 raise SinkError(f"brokers do not agree on whether topic {unknown[0]} exists", retriable=True)
 
@@ -264,13 +273,6 @@ def _exists(name: str, described: Mapping[str, Any]) -> bool:
             what = f"partition {partition['partition_index']} of topic {name} has no leader"
             raise SinkError(what, hint="Check that all brokers run", retriable=True)
     return True
-
-
-def _existing(name: str, described: Mapping[str, Any], config: Mapping[str, str]) -> ExistingTopic:
-    operations = described.get("authorized_operations")
-    return ExistingTopic(
-        name, len(described["partitions"]), config, frozenset(operations or ()), known_id(described.get("topic_id"))
-    )
 
 
 _HINTS = {
