@@ -124,7 +124,9 @@ class ScanFrames:
             number = frame.metadataColumn("_metadata")["row_index"]
             frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
         columns = {name: constant.decode(F.lit(value)) for name, (constant, value) in same.items()}
-        columns |= {name: constant.decode(frame[_joined_name(name)]) for name, (constant, _) in different.items()}
+        columns |= {
+            name: constant.decode(frame[quoted(_joined_name(name))]) for name, (constant, _) in different.items()
+        }
         if ordered:
             columns[CHANGE_ORDINAL] = _ordinal(frame, selects=group.selects)
         return frame.select(selected(frame, group.schema, self.wanted, columns))

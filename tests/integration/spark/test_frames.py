@@ -32,8 +32,8 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str
     spark.sql(
         f"CREATE TABLE {name} (id INT, `a.b` STRING, at TIMESTAMP, local TIMESTAMP_NTZ, raw BINARY, gone STRING,"
         " place STRUCT<lat: FLOAT, names: ARRAY<STRUCT<n: STRING>>>, sizes MAP<STRING, STRUCT<w: SHORT>>,"
-        " day DATE, hour TIMESTAMP, price DECIMAL(9, 2))"
-        f" USING delta PARTITIONED BY (day, hour, price) TBLPROPERTIES ({properties})"
+        " day DATE, `ho.ur` TIMESTAMP, price DECIMAL(9, 2))"
+        f" USING delta PARTITIONED BY (day, `ho.ur`, price) TBLPROPERTIES ({properties})"
     )
     row = (
         "SELECT CAST(id AS INT), CONCAT('ä', id), TIMESTAMP'1890-01-01 10:00:00' + id * INTERVAL 1 SECOND,"
