@@ -151,13 +151,19 @@ def memory(runs: int) -> Iterator[Figure]:
             peak = found[who]["peak_mb"] - bare
             name = f"peak memory above a bare interpreter's, 5 M rows in {files} file{'s' * (files > 1)}: {what}"
             ours = f"{peak:.0f} MB, {found[who]['seconds']:.1f} s"
-            yield Figure(name, ours, f"{bare:.0f} MB (bare)", peak, " MB", 400, 250)
+            yield Figure(name, ours, f"{bare:.0f} MB (Python alone)", peak, " MB", 400, 250)
     uri = tables.long_strings()
     found = alternating(min(runs, 5), changes=partial(probe, "first_changes", uri, "20000"))
     peak = found["changes"]["peak_mb"] - bare
     name = "peak memory above a bare interpreter's, one file of 1 M rows, each a string of 1 MB from a dictionary: the first 20,000 rows"
     yield Figure(
-        name, f"{peak:.0f} MB, {found['changes']['seconds']:.1f} s", f"{bare:.0f} MB (bare)", peak, " MB", 300, 150
+        name,
+        f"{peak:.0f} MB, {found['changes']['seconds']:.1f} s",
+        f"{bare:.0f} MB (Python alone)",
+        peak,
+        " MB",
+        300,
+        150,
     )
 
 

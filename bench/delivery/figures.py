@@ -287,7 +287,9 @@ def memory(runs: int) -> Iterator[Figure]:
             rate = median(rates.whole for rates, _ in found)
             commit = f"one commit of 5 M rows in {files} file{'s' * (files > 1)}"
             name = f"peak memory of `cdfd run` above a bare interpreter's, {commit}"
-            yield Figure(name, f"{peak:.0f} MB at {rate:.3f} M/s", f"{bare:.0f} MB (bare)", peak, " MB", 280, 200)
+            yield Figure(
+                name, f"{peak:.0f} MB at {rate:.3f} M/s", f"{bare:.0f} MB (Python alone)", peak, " MB", 280, 200
+            )
             cpu = sorted(rates.whole_cpu * 1e6 / tables.BIG_COMMIT_ROWS for rates, _ in found)
             name = f"processor time of `cdfd run` for a million rows, with its start, {commit}"
             yield Figure(name, f"{median(cpu):.2f} s, at worst {cpu[-1]:.2f} s", "", median(cpu), " s", 1.2, 0.8)

@@ -64,7 +64,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ),
             (
                 "peak memory of `cdfd run` above a bare interpreter's, one commit of 5 M rows in 20 files",
-                "memory of `cdfd run`, one commit of 5 M rows in 20 files",
+                "memory of `cdfd run` above that of Python alone, one commit of 5 M rows in 20 files",
             ),
             (
                 "processor time of `cdfd run` for a million rows, with its start, one commit of 5 M rows in 20 files",
