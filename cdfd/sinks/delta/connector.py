@@ -41,6 +41,7 @@ class DeltaConnector(Connector):
     def __init__(self, config: Settings, sink: DeltaSettings) -> None:
         self._config = config
         self._sink = sink
+        self._prepared: dict[str, Target] = {}
 
     def preflight(self) -> None:
         """Check the tables of a mirror; see the port."""
@@ -51,7 +52,8 @@ class DeltaConnector(Connector):
     async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
         """The sink of a table; see the port."""
         self._check_table(table)
-        files, sources, target = self._files, self._sources(table), self._target(table)
+        files, sources = self._files, self._sources(table)
+        target = self._prepared.pop(table.topic, None) or self._target(table)
         sink: DeltaSink | MirrorSink
         if self._sink.mode == "mirror":
             spill = self._config.spill
@@ -64,6 +66,17 @@ class DeltaConnector(Connector):
             yield sink
         finally:
             await sink.close()
+
+    async def prepare(self, table: Table) -> None:
+        """Read the target, and follow it; see the port. In a store of objects, each of its versions would cost a request."""
+        target = self._prepared.get(table.topic) or self._target(table)
+        self._prepared[table.topic] = target
+        if not target.remote:
+            await target.position()
+
+    async def discard(self) -> None:
+        """Forget the targets that were read; see the port."""
+        self._prepared.clear()
 
     async def position(self, table: Table) -> Position | None:
         """The position in the target; see the port."""

@@ -111,6 +111,11 @@ class Target:
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether it is in a store of objects."""
+        return self._storage.remote
+
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
         with translate_errors("open the target", self.uri):

@@ -20,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import cdfd
 from cdfd import snapshot
+from cdfd.config import parse
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.log.log import DeltaLog
@@ -35,6 +36,7 @@ from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
+from cdfd.sinks.ledger.txn_log import TxnLog
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
@@ -830,6 +832,27 @@ class TestCheckpoints:
         assert [step for step in log if step[0] != "list"][:2] == before
         assert len(log) <= 6
         assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_a_standby_reads_on_from_the_version_that_it_has_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes nothing before its election. Then it reads the versions since, and not the whole target."""
+    config = parse(f"pipeline: shop\ntables: [{{uri: /lake/orders}}]\nsink: {{kind: delta, path: {tmp_path}}}", {})
+    standby, (table,) = config.sink.connector(config), config.listed
+    leader = await opened(LocalStorage(tmp_path / "orders"))
+    await standby.prepare(table)
+    for version in range(3):
+        await deliver(leader, version, batch(n=[version]))
+        before = sorted(tmp_path.rglob("*"))
+        await standby.prepare(table)
+        assert sorted(tmp_path.rglob("*")) == before
+    await deliver(leader, 3, batch(n=[3]))
+    monkeypatch.setattr(TxnLog, "_load", None)
+    async with standby.open(table) as sink:
+        assert await sink.last_position() == at(4)
+    with pytest.raises(FencedError):
+        await deliver(leader, 4, batch(n=[4]))
 
 
 class TestInCommitTimestamps:
