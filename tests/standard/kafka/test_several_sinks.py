@@ -23,15 +23,10 @@ NAMES = ("_commit_version", "_change_ordinal", "_change_type", "id", "v")
 
 def several(pipeline: Pipeline) -> None:
     """The pipeline's Kafka sink as the sink `events`, and beside it `lines`, which has JSON lines, and `copy`, a mirror."""
-    document = json.loads(pipeline.config.read_text())
-    document["sinks"] = {
-        "events": document.pop("sink"),
-        "lines": {"kind": "files", "path": str(pipeline.folder / "lines"), "format": "jsonl"},
-        "copy": {"kind": "delta", "path": str(pipeline.folder / "copies"), "mode": "mirror"},
-    }
-    for table in document["tables"]:
-        table["topic"] = pipeline.topic
-    pipeline.config.write_text(json.dumps(document))
+    pipeline.add_sinks(
+        lines={"kind": "files", "path": str(pipeline.folder / "lines"), "format": "jsonl"},
+        copy={"kind": "delta", "path": str(pipeline.folder / "copies"), "mode": "mirror"},
+    )
 
 
 def lines(pipeline: Pipeline) -> list[list[Any]]:

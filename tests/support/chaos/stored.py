@@ -23,17 +23,18 @@ Row = tuple[Any, ...]
 def _of_files(place: Path) -> list[Row]:
     """The rows of a folder, in the order of its files."""
     files = sorted(place.glob("*.jsonl"))
-    return [_told(json.loads(line)) for file in files for line in file.read_text().splitlines()]
+    return [told(json.loads(line)) for file in files for line in file.read_text().splitlines()]
 
 
 def _of_delta(place: Path) -> list[Row]:
     """The rows of a target, in order. A table has none itself."""
     if not (place / "_delta_log").exists():
         return []
-    return sorted(map(_told, DeltaTable(str(place)).to_pyarrow_table(columns=list(_NAMES)).to_pylist()))
+    return sorted(map(told, DeltaTable(str(place)).to_pyarrow_table(columns=list(_NAMES)).to_pylist()))
 
 
-def _told(row: dict[str, Any]) -> Row:
+def told(row: dict[str, Any]) -> Row:
+    """The columns of a change that are compared."""
     return tuple(row[name] for name in _NAMES)
 
 
@@ -67,7 +68,7 @@ def outlive(sink: str, folder: Path, kinds: Sequence[str], faults: int) -> None:
             pair.strike(kinds[number] if number < len(kinds) else random.choice(kinds), random)
             time.sleep(random.uniform(0, 1))
         writing.stop()
-        expected = [_told(row) for row in cdfd.changes(table.uri, 0).read_all().to_pylist()]
+        expected = [told(row) for row in cdfd.changes(table.uri, 0).read_all().to_pylist()]
         deadline = time.monotonic() + WITHIN
         while len(rows := STORED[sink](folder / "out" / "orders")) < len(expected) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -1,6 +1,7 @@
 """One table, its topic, and daemons that come and go between them."""
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,14 @@ class Pipeline:
         """Rewrite the configuration with further or other keys; `beside` are further tables."""
         tables = [{"uri": self.uri} | (table or {}), *beside]
         self.config = configure(self.folder, self.name, self.servers, tables, **{**self.sections, **sections})
+
+    def add_sinks(self, **sinks: Mapping[str, Any]) -> None:
+        """Rewrite the configuration with the Kafka sink as the sink `events`, and others by name. All use the name of the topic."""
+        document = json.loads(self.config.read_text())
+        document["sinks"] = {"events": document.pop("sink"), **sinks}
+        for table in document["tables"]:
+            table["topic"] = self.topic
+        self.config.write_text(json.dumps(document))
 
     def daemon(self, *options: str, within: Sequence[str] = ()) -> Daemon:
         return Daemon(self.config, *options, within=within)
