@@ -267,6 +267,12 @@ class Feed:
         start = await wait_for_start_position(self.tailer, self.policies.start)
         phase: Phase = "snapshot" if start.snapshot else "stream"
         position = Position(start.table_id, start.version, phase=phase, digest=start.digest)
+        if self.sink.lost_position is not None:
+            self.monitor.lost_position()
+            extra = {"table": self.table.uri, "version": position.version}
+            logger.error(
+                "%s. The table begins again as `start` says: see docs/recovery.md", self.sink.lost_position, extra=extra
+            )
         await self._move(position, position)
         before = delivered_version(position)
         if self.policies.ledger_counts and before is not None:

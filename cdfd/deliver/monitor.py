@@ -82,6 +82,9 @@ class Monitor:
     def error(self, error: CdfdError) -> None:
         """An error that does not stop the loop, such as a ledger that cannot be written."""
 
+    def lost_position(self) -> None:
+        """The table begins again, although the sink seems to have had a position."""
+
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
 

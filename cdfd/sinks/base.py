@@ -161,7 +161,12 @@ class Sink(JobSink, ABC):
     """Delivers one table's change rows, and stores the position atomically with them.
 
     A sink with more abilities overrides what declares them: `takes_job`, `stores_control`, and the sink of a backfill `move_to`.
+
+    Attributes:
+        lost_position: why it seems that the sink had a position and has lost it; None if it has one, or never had.
     """
+
+    lost_position: str | None = None
 
     @abstractmethod
     async def last_position(self) -> Position | None:

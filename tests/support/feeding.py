@@ -52,6 +52,7 @@ class Hooked(Sink):
     def __init__(self, sink: Sink, hook: Hook) -> None:
         self.sink = sink
         self.hook = hook
+        self.lost_position = sink.lost_position
 
     @property
     def control(self) -> Control:

@@ -52,6 +52,7 @@ class Reading:
         delivered_at: time of the last delivery, in seconds since the Unix epoch.
         headrooms: retention headroom against each kind of clean-up; empty if unknown.
         sink: the name of the sink in `sinks`; empty with `sink`.
+        lost_position: whether the table has begun again, although the sink seems to have had a position.
     """
 
     table: str
@@ -65,6 +66,7 @@ class Reading:
     delivered_at: float | None
     headrooms: tuple[Headroom, ...] = ()
     sink: str = ""
+    lost_position: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -300,6 +302,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
         "cdfd_paused",
         "1 from an error that stops the table until it delivers again or is at the tip.",
         attrgetter("paused"),
+    ),
+    (
+        "cdfd_position_lost",
+        "1 if the table began again since the daemon's start, although its topic has records of it.",
+        attrgetter("lost_position"),
     ),
 )
 

@@ -81,7 +81,7 @@ class TableMonitor(Monitor):
         self._oldest: tuple[int, int] | None = None  # version and timestamp (ms) of the oldest pending version
         self._lag_known = False  # whether no oldest pending version means no lag
         self._was_ready = False  # whether the table delivered, or was at the tip, since the start
-        self._paused = False
+        self._paused = self._lost_position = False
         self._start_ends = clock.monotonic() + (START_SECONDS if starts_at_work else 0.0)
         self._outage, self._ledger_outage = Outage(), Outage()
         self._delivered_ms: int | None = None
@@ -200,6 +200,10 @@ class TableMonitor(Monitor):
         self._metrics.error(error, counts=self._ledger_outage.fail(error, self._clock.monotonic()))
         self._note_error(LastError(error, self._clock.now_ms()))
 
+    def lost_position(self) -> None:
+        """The table begins again, although the sink seems to have had a position."""
+        self._lost_position = True
+
     def paused(self, pause: Pause | None) -> None:
         """A request paused the table; None: the table is not paused."""
         if pause is not None:
@@ -294,6 +298,7 @@ class TableMonitor(Monitor):
             delivered_at=None if self._delivered_ms is None else self._delivered_ms / 1000,
             headrooms=self._headroom.headrooms(),
             sink=self._sink,
+            lost_position=self._lost_position,
         )
 
     def not_ready(self) -> str | None:

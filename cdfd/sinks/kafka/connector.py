@@ -123,6 +123,8 @@ class KafkaConnector(Connector):
         sink, prepared = self._sink, self._prepared.pop(_key(place), None)
         with registry(sink) as registration:
             opened = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
+            if any(each.topic == table.topic and each.name != table.name for each in self._config.tables):
+                opened.lost_position = None  # the records may be those of the other table
             try:
                 yield opened
             finally:

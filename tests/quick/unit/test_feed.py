@@ -29,6 +29,7 @@ from cdfd.plan.shape.shape import Shape
 from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from tests.support.manual_time import ManualClock
+from tests.support.memory_sink import MemorySink
 
 
 @pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
@@ -106,6 +107,25 @@ class TestStarts:
         stop.set()
         await feeding
         assert await position(place) is None
+
+    async def test_a_lost_position_is_told_once(
+        self, clock: ManualClock, lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Counting(NullMonitor):
+            lost = 0
+
+            def lost_position(self) -> None:
+                self.lost += 1
+
+        monkeypatch.setattr(MemorySink, "lost_position", "the topic has records")
+        await table(lake, 2, clock)
+        place, monitor = MemoryPlace(), Counting()
+        for until in (0, 1):
+            await feed(lake, place, clock, until, start=0, monitor=monitor)
+        assert monitor.lost == 1
+        assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == [
+            "the topic has records. The table begins again as `start` says: see docs/recovery.md"
+        ]
 
     async def test_a_stop_hastens_a_delivery(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         """The sink hears of it, so that work that may wait does not delay the end of the process."""

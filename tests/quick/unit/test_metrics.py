@@ -40,6 +40,7 @@ def test_everything_that_can_go_wrong_is_there_before_it_does() -> None:
         'cdfd_stage_seconds_count{stage="read"}',
         'cdfd_stage_seconds_count{stage="commit"}',
         "cdfd_paused",
+        "cdfd_position_lost",
     ):
         assert found[sample] == 0
     assert found['cdfd_table_state{state="starting"}'] == 1

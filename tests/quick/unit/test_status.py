@@ -214,6 +214,14 @@ def test_paused_from_the_failure_until_something_is_delivered(status: Status, or
     assert paused() == 0
 
 
+def test_a_lost_position_counts_until_the_end_of_the_process(status: Status, orders: TableMonitor) -> None:
+    assert measured(status)["cdfd_position_lost"] == 0
+    orders.lost_position()
+    orders.started(at(0))
+    orders.at_tip()
+    assert measured(status)["cdfd_position_lost"] == 1
+
+
 def test_status_of_a_table_that_an_operator_paused(orders: TableMonitor) -> None:
     orders.started(at(3))
     for pause in (Pause("a", NOW_MS), None):

@@ -715,3 +715,24 @@ class TestFailures:
                 await deliver(sink, rows(0))
         # Clients warn of their own accord, for example if the machine is slow.
         assert [record.getMessage() for record in caplog.records if record.name.startswith("cdfd")] == []
+
+
+async def test_a_position_is_lost_if_the_topic_has_records(
+    servers: str, name: str, producer: MakeProducer, admin: KafkaAdminClient
+) -> None:
+    """Neither a first start nor one after a reset says so."""
+    place = Place(servers, name)
+    async with place.sink(producer=producer) as sink:
+        assert sink.lost_position is None
+    async with place.sink(producer=producer) as sink:
+        assert sink.lost_position is None
+        await deliver(sink, rows(1))
+    async with place.sink(producer=producer) as sink:
+        assert sink.lost_position is None
+    await move_position(place.destination, producer, None)
+    async with place.sink(producer=producer) as sink:
+        assert (await sink.last_position(), sink.lost_position) == (None, None)
+    admin.delete_topics([place.destination.progress.name])
+    async with place.sink(producer=producer) as sink:
+        assert sink.lost_position is not None
+        assert sink.lost_position.startswith(f"topic {place.topic} has records, but")

@@ -186,6 +186,11 @@ class NewestRecord:
             self.end = end
         return None if self._record is None else _parse(self._record, parse)
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a record, also one without a value."""
+        return self._record is not None
+
     def close(self) -> None:
         """Release the connection."""
         if self._reader is not None:

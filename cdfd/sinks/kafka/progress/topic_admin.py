@@ -161,6 +161,12 @@ class TopicAdmin:
                 self.client.list_partition_offsets({partition_of: OffsetSpec.LATEST}, level)[partition_of].offset
             )
 
+    def has_records(self, topic: str, partitions: int) -> bool:
+        """Whether a topic has ever had a record, also one that has expired."""
+        ends = {TopicPartition(topic, number): OffsetSpec.LATEST for number in range(partitions)}
+        with _translate_errors(f"read the offsets of topic {topic}"):
+            return any(each.offset > 0 for each in self.client.list_partition_offsets(ends).values())
+
     def check_transactions(self, transactional_id: str) -> None:
         """Check the right to use a transactional id, as far as possible without a transaction.
 

@@ -45,6 +45,7 @@ class _Opened:
     producer: Producer
     facts: TopicFacts
     progress: Progress | None
+    lost_position: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,9 @@ class KafkaSink(Sink):
             min(CHUNK_BYTES, facts.limit // _GROWTH),
             2 * destination.closing_timeout,
         )
-        return cls(context)
+        sink = cls(context)
+        sink.lost_position = opened.lost_position
+        return sink
 
     @property
     def oversized(self) -> int:
@@ -393,10 +396,20 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
                 same_name = known.get("name") == destination.topic and facts.id is not None
                 if connected.existing is None or (same_name and known.get("id") != facts.id):
                     _warn_of_lost_topic(destination, progress.position)
+            lost = None if progress is not None else _lost_position(destination, connected)
         except BaseException:
             producer.close()
             raise
-    return _Opened(producer, facts, progress)
+    return _Opened(producer, facts, progress, lost)
+
+
+def _lost_position(destination: Destination, connected: Connected) -> str | None:
+    """Why a table without a position seems to have had one. After a reset, there is a record without a value."""
+    if not destination.exactly_once or destination.role is not None or connected.newest.exists:
+        return None
+    if connected.existing is None or not connected.admin.has_records(destination.topic, connected.facts.partitions):
+        return None
+    return f"topic {destination.topic} has records, but topic {destination.progress.name} has no position of the table"
 
 
 def _close_unused(opening: Future[_Opened]) -> None:
