@@ -23,6 +23,9 @@ Partitioner = Callable[[pa.Array], Integers]
 RECORD_BYTES: Final = 512 * 1024
 """Rows of a record end before this; half of a broker's default limit."""
 
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The end of a stream."""
+
 
 class ArrowRecords:
     """A record for as many rows as fit.
@@ -44,13 +47,13 @@ class ArrowRecords:
         self, batch: pa.RecordBatch, *, snapshot: bool = False, part: SnapshotPart = SnapshotPart.MIDDLE
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        records = []
-        for partition, rows in self._by_partition(KeyedRows.of(batch, self._keys)):
-            streams = list(self._streams(rows))
-            ends = np.cumsum([0, *(stream.size for stream in streams)], dtype=np.int64)
-            # A single one is not copied.
-            data = streams[0] if len(streams) == 1 else pa.py_buffer(b"".join(streams))
-            records.append(Records(None, pool_from_parts(ends, data), partition=partition))
+        keyed = KeyedRows.of(batch, self._keys)
+        head, records = _head(keyed.batch), []
+        for partition, rows in self._by_partition(keyed):
+            messages = list(self._messages(rows, self._record_bytes - len(head) - len(_END)))
+            ends = np.cumsum([0, *(len(head) + message.size + len(_END) for message in messages)], dtype=np.int64)
+            data = b"".join(piece for message in messages for piece in (head, message, _END))
+            records.append(Records(None, pool_from_parts(ends, pa.py_buffer(data)), partition=partition))
         return records
 
     def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
@@ -73,16 +76,19 @@ class ArrowRecords:
             yield partition, sorted_rows.slice(start, counts[partition])
             start += int(counts[partition])
 
-    def _streams(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
-        """Streams of the rows, cut in two until each is short enough."""
-        if batch.num_rows == 1 or batch.nbytes <= self._record_bytes:
-            out = pa.BufferOutputStream()
-            with pa.ipc.new_stream(out, batch.schema) as writer:
-                writer.write_batch(batch)
-            stream = out.getvalue()
-            if batch.num_rows == 1 or stream.size <= self._record_bytes:
-                yield stream
-                return
+    def _messages(self, batch: pa.RecordBatch, limit: int) -> Iterator[pa.Buffer]:
+        """Messages of the rows, cut in two until each is short enough."""
+        if batch.num_rows <= 1 or pa.ipc.get_record_batch_size(batch) <= limit:
+            yield batch.serialize()
+            return
         half = (batch.num_rows + 1) // 2
-        yield from self._streams(batch.slice(0, half))
-        yield from self._streams(batch.slice(half))
+        yield from self._messages(batch.slice(0, half), limit)
+        yield from self._messages(batch.slice(half), limit)
+
+
+def _head(batch: pa.RecordBatch) -> memoryview:
+    """The start of a stream, before the message of the rows: the schema and the dictionaries, which slices of a batch share."""
+    out, empty = pa.BufferOutputStream(), batch.slice(0, 0)
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(empty)
+    return memoryview(out.getvalue())[: -pa.ipc.get_record_batch_size(empty) - len(_END)]

@@ -115,6 +115,8 @@ class Layout:
 
         deleted 0 1 0   ->   rows 0 1 1 2, tombstones 0 0 1 0
         """
+        if not deleted.any():
+            return cls(np.arange(len(deleted)), deleted)
         rows = np.repeat(np.arange(len(deleted)), 1 + deleted)
         tombstones = np.zeros(len(rows), np.bool_)
         tombstones[1:] = rows[1:] == rows[:-1]

@@ -24,7 +24,7 @@ fn fetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         // Lines of 64 bytes come one by one. After a few, the processor fetches the next ones by itself.
-        let lines = bytes.iter().take(512).step_by(64);
+        let lines = bytes.iter().take(1024).step_by(64);
         lines.for_each(safe_arch::prefetch_t0);
     }
     #[cfg(not(target_arch = "x86_64"))]

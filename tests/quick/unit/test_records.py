@@ -7,7 +7,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.encode.arrow import ArrowRecords
@@ -25,6 +25,7 @@ from tests.support.change_rows import (
     whole_batches,
 )
 from tests.support.schemas import Catalog
+from tests.support.typed_values import arrays
 
 ORIGIN = Origin("shop", "orders", "0b1c", "shop.orders")
 ROWS = st.lists(
@@ -289,6 +290,23 @@ def test_headers_of_one_version_are_constant_but_for_id_and_type() -> None:
 
 def tables(lots: list[Any]) -> list[pa.Table]:
     return [pa.ipc.open_stream(value.as_py()).read_all() for records in lots for value in records.values]
+
+
+@settings(max_examples=50, deadline=None)
+@given(arrays(), st.integers(1, 5))
+def test_arrow_streams_have_the_bytes_that_arrow_writes(array: pa.Array, limit: int) -> None:
+    changes = change_rows([Row("insert", 1, number) for number in range(len(array))])
+    batch = changes.add_column(0, "extra", array)
+    expected = [stream_of(batch.slice(start, 1)) for start in range(len(array))]
+    found = [value for each in ArrowRecords(record_bytes=limit).encode(batch) for value in each.values.to_pylist()]
+    assert found == expected
+
+
+def stream_of(batch: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return out.getvalue().to_pybytes()
 
 
 def test_arrow_records_hold_the_rows() -> None:
