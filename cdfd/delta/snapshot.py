@@ -2,7 +2,7 @@
 
 Source: specification, "Action Reconciliation". The live files are a base (a checkpoint's, in Arrow columns) and an overlay: a persistent map
 of what later commits added and removed. `apply` touches the overlay only, so it costs the commit, whatever the table's size, and the
-snapshot before stays what it was. `compacted` folds the overlay into a new base; callers that apply many commits decide when.
+snapshot before stays what it was. `compact` folds the overlay into a new base; callers that apply many commits decide when.
 
     base     = { (a, -), (b, dv1) }
     overlay  = { (b, dv1): remove, (b, dv2): add, (c, -): add }
