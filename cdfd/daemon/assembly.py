@@ -28,7 +28,6 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import RateLimit, Rates
 from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError
-from cdfd.log.bounds import Start
 from cdfd.log.notifications import Notifications
 from cdfd.log.pace import Pace, PollBudget
 from cdfd.runtime import allocator
@@ -269,7 +268,7 @@ def limits(config: Settings, table: settings.Table) -> Limits:
 def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:
     """The configured behaviour of a table."""
     return Policies(
-        start_of(table),
+        str(table.start),
         table.rows,
         table.on_missing_file,
         table.on_schema_change,
@@ -278,8 +277,3 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
         headers=tuple(table.headers.values()),
         keyed=config.sink.has_topics,
     )
-
-
-def start_of(table: settings.Table) -> Start:
-    """The configured start of a table, as `tail.start` takes it."""
-    return str(table.start)

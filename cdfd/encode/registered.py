@@ -114,24 +114,20 @@ class RegisteredEncoding:
 
     def values(self, payload: Payload) -> pa.Array:
         """As `Encoding.values`."""
-        if self._format is None or self._shape is not payload.shape:
-            self._register(payload.shape)
-        assert self._format is not None
+        shape, registration = payload.shape, self._registration
+        if self._format is None or self._shape is not shape:
+            made = self._make(shape, ())
+            subject = registration.subject(self._topic, self._part, made.name)
+            if made.kind == "PROTOBUF":
+                # Fields keep the numbers that they have in the registry.
+                made = self._make(shape, registration.schemas.history(subject))
+            number = registration.schemas.register(subject, made.schema, made.kind)
+            if registration.framing == "confluent":
+                self._prefix = b"\0" + number.to_bytes(4, "big") + (b"\0" if made.kind == "PROTOBUF" else b"")
+            else:
+                self._prefix, self.headers = self._apicurio(number, made.kind, shape.name.rpartition(".")[2])
+            self._format, self._shape = made, shape
         return self._format.rows(payload, self._prefix)
-
-    def _register(self, shape: Shape) -> None:
-        registration = self._registration
-        made = self._make(shape, ())
-        subject = registration.subject(self._topic, self._part, made.name)
-        if made.kind == "PROTOBUF":
-            # Fields keep the numbers that they have in the registry.
-            made = self._make(shape, registration.schemas.history(subject))
-        number = registration.schemas.register(subject, made.schema, made.kind)
-        if registration.framing == "confluent":
-            self._prefix = b"\0" + number.to_bytes(4, "big") + (b"\0" if made.kind == "PROTOBUF" else b"")
-        else:
-            self._prefix, self.headers = self._apicurio(number, made.kind, shape.name.rpartition(".")[2])
-        self._format, self._shape = made, shape
 
     def _apicurio(self, number: int, kind: Kind, message: str) -> tuple[bytes, Headers]:
         headers: Headers = ((f"apicurio.{self._part}.contentId", number.to_bytes(8, "big")),)

@@ -171,8 +171,19 @@ class ColumnReader:
         else:
             column_slice = Slice(None, piece.decoded.values.slice(first, entries))
         self.row = row
-        if row == piece.end:
-            self._finish(piece)
+        if row != piece.end:
+            return column_slice
+        lengths, values = piece.decoded.lengths, len(piece.decoded.values)
+        if lengths is not None:
+            left = len(lengths) - piece.entry
+        elif self.column.type is ValueType.NULL:
+            left = 0
+        else:
+            left = values - piece.entry
+            left = 0 if self._apart and left < 8 else left
+        if left:
+            raise self._wrong(piece, f"{left} values are left after the blocks' rows")
+        self._pieces.popleft()
         return column_slice
 
     def _take_arrays(self, piece: _Piece, lengths: Lengths, first: int) -> Slice:
@@ -185,20 +196,6 @@ class ColumnReader:
         if self.column.type is ValueType.NULL:
             return Slice(each, pa.nulls(count))
         return Slice(each, piece.decoded.values.slice(at, count))
-
-    def _finish(self, piece: _Piece) -> None:
-        """Check that nothing is left of the decoded blocks, and forget them."""
-        lengths, values = piece.decoded.lengths, len(piece.decoded.values)
-        if lengths is not None:
-            left = len(lengths) - piece.entry
-        elif self.column.type is ValueType.NULL:
-            left = 0
-        else:
-            left = values - piece.entry
-            left = 0 if self._apart and left < 8 else left
-        if left:
-            raise self._wrong(piece, f"{left} values are left after the blocks' rows")
-        self._pieces.popleft()
 
     def _wrong(self, piece: _Piece, what: str) -> TrevniError:
         block = piece.blocks[0]

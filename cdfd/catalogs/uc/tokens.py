@@ -56,20 +56,17 @@ class Tokens:
                     self._token = await _text(options.token_file, options.token, "token_file")
                     self._until = time.monotonic() + FILE_SECONDS
                 else:
-                    await self._renew()
+                    asked = time.monotonic()
+                    try:
+                        self._token, life = await self._of_client()
+                    except StorageError:
+                        # The last one stays in use until it ends.
+                        if self._token is None or asked >= self._ends:
+                            raise
+                        self._until = min(asked + FILE_SECONDS, self._ends)
+                    else:
+                        self._until, self._ends = asked + RENEW_SHARE * life, asked + life
             return self._token
-
-    async def _renew(self) -> None:
-        """Get a token of the OAuth client. If that fails, the last one stays in use until it ends."""
-        asked = time.monotonic()
-        try:
-            self._token, life = await self._of_client()
-        except StorageError:
-            if self._token is None or asked >= self._ends:
-                raise
-            self._until = min(asked + FILE_SECONDS, self._ends)
-        else:
-            self._until, self._ends = asked + RENEW_SHARE * life, asked + life
 
     def expire(self) -> bool:
         """Forget the token, because the catalog refused it. Returns whether another one may be had."""

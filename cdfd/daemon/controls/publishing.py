@@ -25,11 +25,6 @@ _AT_ONCE = 100
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
 
-def record_of(document: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """A notification as a record: the id of the request, and JSON."""
-    return str(document["id"]).encode(), json.dumps(document, separators=(",", ":")).encode()
-
-
 class Publisher:
     """Writes notifications, at least once each while the process runs. Failures are logged, and never affect deliveries.
 
@@ -46,7 +41,7 @@ class Publisher:
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Write a notification soon."""
-        self._waiting.append(record_of(document))
+        self._waiting.append((str(document["id"]).encode(), json.dumps(document, separators=(",", ":")).encode()))
         self._more.set()
 
     async def run(self) -> None:

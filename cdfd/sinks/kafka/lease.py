@@ -31,11 +31,6 @@ _SETTLE_SECONDS = 0.03
 _DENIED = (GroupAuthorizationFailedError, TopicAuthorizationFailedError)
 
 
-def lease_group(pipeline: str) -> str:
-    """The consumer group that has the lease of a pipeline."""
-    return f"cdfd.{pipeline}.standby"
-
-
 class KafkaLease(Lease):
     """The lease of a pipeline. All calls are made in one thread, and in order.
 
@@ -48,7 +43,7 @@ class KafkaLease(Lease):
 
     def __init__(self, connection: Mapping[str, Any], pipeline: str, progress: Topic, timeout: float) -> None:
         self._connection = connection
-        self._group = lease_group(pipeline)
+        self._group = f"cdfd.{pipeline}.standby"
         self._progress = progress
         self._partition = TopicPartition(progress.name, PROGRESS_PARTITION)
         self._timeout = timeout

@@ -61,8 +61,12 @@ def decide(
         return _from_sink(sink, entry, places)
     if entry is None:
         return Start(None, None, f"neither {places.sink} nor {places.ledger} has a position")
-    if entry.table_id is not None and entry.digest is None:
-        _check_table(entry.table_id, table_id, places.ledger)
+    if entry.digest is None and entry.table_id not in (None, table_id):
+        raise TableChangedError(
+            "the table was deleted and created again, or replaced: "
+            f"{places.ledger} has a position of {entry.table_id}, and the table is {table_id}",
+            hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
+        )
     if not recover:
         raise SinkError(
             f"{places.sink} has no position, but {places.ledger} says that version {entry.version} was delivered",
@@ -106,11 +110,3 @@ def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Sta
         return Start(sink, whole, reason, warning=True)
     same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
     return Start(sink, None if same else whole, resuming)
-
-
-def _check_table(known: str, actual: str, place: str) -> None:
-    if known != actual:
-        raise TableChangedError(
-            f"the table was deleted and created again, or replaced: {place} has a position of {known}, and the table is {actual}",
-            hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
-        )
