@@ -86,7 +86,7 @@ class Sources:
         try:
             await prepared.log.keep(most_bytes)
         except CdfdError:
-            del self._prepared[key]  # it may be another table now
+            self._prepared.pop(key, None)  # it may be another table now; another sink may have forgotten it first
             raise
 
     def _open_table(self, config: Settings, table: settings.Table) -> Table:

@@ -12,8 +12,9 @@ from cdfd.config import parse
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.election import warm_tables
 from cdfd.daemon.election.warm_tables import WarmTables
+from cdfd.daemon.sources import Sources
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import SinkError
+from cdfd.errors import CdfdError, SinkError
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import Connector
 from cdfd.storage.local import LocalStorage
@@ -61,6 +62,15 @@ async def test_leader_reads_on_from_what_the_standby_kept(tmp_path: Path) -> Non
             assert (await source.table.log.header()).version == 2
         with warm.sources.table(config, config.listed[0]) as again:
             assert not again.table.log.kept.states, "a table that is opened again is read anew"
+
+
+async def test_a_table_that_cannot_be_read_is_forgotten_for_two_sinks(tmp_path: Path) -> None:
+    """Both prepare it at the same time. An error of a standby other than that of the table would be a line that wakes a person."""
+    config = configure(tmp_path, tmp_path / "missing")
+    sources = Sources(SystemClock())
+    preparing = [sources.prepare(config, config.listed[0], 1 << 20) for _ in range(2)]
+    errors = await asyncio.gather(*preparing, return_exceptions=True)
+    assert [isinstance(error, CdfdError) for error in errors] == [True, True]
 
 
 async def test_tables_of_patterns_are_prepared(tmp_path: Path) -> None:
