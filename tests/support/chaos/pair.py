@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -23,22 +24,30 @@ class Pair:
         configs: the file of each.
         stack: ends them.
         proxy: between the first one and the sink; None if nothing can be cut off.
+        within: a command that runs each process.
 
     Attributes:
         all: processes that ran, with their logs.
         took: for each kind of fault of a leader, seconds until another process leads, and until it delivers.
     """
 
-    def __init__(self, configs: tuple[Path, Path], stack: contextlib.ExitStack, proxy: Proxy | None = None) -> None:
+    def __init__(
+        self,
+        configs: tuple[Path, Path],
+        stack: contextlib.ExitStack,
+        proxy: Proxy | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
         self.all: list[Daemon] = []
         self.took: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._proxy = proxy
         self._stack = stack
         self._configs = configs
+        self._within = within
         self.running = [self.start(0), self.start(1)]
 
     def start(self, place: int) -> Daemon:
-        daemon = self._stack.enter_context(Daemon(self._configs[place], "--standby"))
+        daemon = self._stack.enter_context(Daemon(self._configs[place], "--standby", within=self._within))
         # On a machine with other work, the start takes long.
         daemon.wait_for(lambda line: line["message"] in (LEADS, *STANDS_BY), timeout=180)
         self.all.append(daemon)
