@@ -33,6 +33,10 @@ _UNLIKE: Final = (Primitive("variant"), Primitive("void"))
 """Types whose values Spark's reader does not give as cdfd does: a variant is text in cdfd."""
 
 
+OWN: Final = "__cdfd_"
+"""How the names of columns begin that a plan adds."""
+
+
 class ReadByCdfd(Exception):
     """Spark's reader cannot read the rows, or is slower. The text says why."""
 
@@ -137,6 +141,8 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
     if len(set(names)) < len(names):
         raise ReadByCdfd("the names of two columns differ only in case")
     for child in schema.struct:
+        if child.name.lower().startswith(OWN):
+            raise ReadByCdfd(f"the name of column {child.name!r:.200} is kept for columns of the plan")
         for kind in types_in(child.type):
             if isinstance(kind, Foreign) or kind in _UNLIKE:
                 raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")

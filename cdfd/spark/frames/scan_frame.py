@@ -22,7 +22,7 @@ from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, CO
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import quoted, read_schema, selected
-from cdfd.spark.frames.groups import FileRows, Group, ReadByCdfd
+from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escaped
 from cdfd.spark.frames.row_words import row_words
 from cdfd.spark.source.columns import spark_schema
@@ -42,7 +42,7 @@ _OPTIONS: Final = {
 """Options of Spark's reader, whatever the session says."""
 
 _FILE, _ROW, _PATH, _FIRST, _WORDS, _BEFORE, _TOTAL, _KEEPS, _BASE = (
-    f"__cdfd_{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
+    f"{OWN}{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
 )
 _VECTORS: Final = {
     _FIRST: pa.int64(),
@@ -198,7 +198,7 @@ class ScanFrames:
 
 
 def _joined_name(name: str) -> str:
-    return f"__cdfd_of_{name}"
+    return f"{OWN}of_{name}"
 
 
 def _short(uri: str) -> str:

@@ -98,6 +98,9 @@ class TestChecks:
         variant = TableSchema(StructType((StructField("v", Primitive("variant")),)))
         with pytest.raises(ReadByCdfd, match="'v' is of type variant"):
             groups.check_schema(variant, field_ids=True)
+        taken = TableSchema(StructType((StructField("__CDFD_file", Primitive("string")),)))
+        with pytest.raises(ReadByCdfd, match="'__CDFD_file' is kept"):
+            groups.check_schema(taken, field_ids=True)
 
     def test_keys_of_a_store_are_not_passed_to_spark(self) -> None:
         options = {"access_key_id": "a", "secret_access_key": "secret", "region": "x"}
