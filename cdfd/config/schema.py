@@ -249,6 +249,7 @@ def _default(schema: Any) -> Any:
     return value if isinstance(value, bool | int | float) or (isinstance(value, str) and value) else None
 
 
+@cache
 def descriptions(section: type[Section]) -> dict[str, tuple[str, str]]:
     """Descriptions of fields, and their defaults in words: the docstrings after the fields, of base classes too.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
-from typing import Any
+from typing import Any, Final
 
 from cdfd.daemon.sizing.workload import HOUR_MS, TableWork, VersionWork
 
@@ -21,6 +20,11 @@ SPILL_FREE_BYTES = 128 << 20
 """Bytes of rows that a version may keep in memory while its updates are found."""
 CHECKS_AN_HOUR, LISTS_AN_HOUR, QUEUE_REQUESTS_AN_HOUR = 120.0, 4.0, 180.0
 """Requests without commits: that the last entry is still there, and a listing; see docs/polling.md."""
+
+Hours = dict[int, list[float]]
+"""Versions, rows and bytes of the hours of the clock that have any."""
+
+_NOTHING: Final = [0.0, 0.0, 0.0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +183,17 @@ class Needs:
 
 def needs(tables: Sequence[TableWork], costs: Costs, setup: Setup) -> Needs:
     """The needs of a daemon for tables that go on as they did."""
-    each = [_table_needs(table, costs, setup) for table in tables]
-    everything = [version for table in tables for version in table.versions]
+    by_table = [_by_hour(table.versions) for table in tables]
+    each = [_table_needs(table, by_hour, costs, setup) for table, by_hour in zip(tables, by_table, strict=True)]
+    together: Hours = {}
+    for by_hour in by_table:
+        for hour, work in by_hour.items():
+            together[hour] = [sum(pair) for pair in zip(together.get(hour, _NOTHING), work, strict=True)]
     resting = costs.table_cores * len(tables)
     total = TableNeeds(
         "total",
         _sum(table.mean for table in each),
-        _peak(everything, setup.costs, resting),
+        _peak(together, setup.costs, resting),
         sum(table.load_seconds for table in each),
         sum(table.gets for table in each) + setup.notified * QUEUE_REQUESTS_AN_HOUR,
         sum(table.lists for table in each),
@@ -224,17 +232,16 @@ def _money(total: TableNeeds, memory: float, disk: float, prices: Mapping[str, f
     }
 
 
-def _table_needs(table: TableWork, costs: Costs, setup: Setup) -> TableNeeds:
-    count, rows = len(table.versions), sum(version.rows for version in table.versions)
-    size, files = sum(version.size for version in table.versions), sum(version.files for version in table.versions)
-    hours = table.hours
+def _table_needs(table: TableWork, by_hour: Hours, costs: Costs, setup: Setup) -> TableNeeds:
+    count, rows, size = (sum(column) for column in zip(_NOTHING, *by_hour.values(), strict=True))
+    files, hours = sum(version.files for version in table.versions), table.hours
     cores = setup.costs.seconds(count, rows, size) / (hours * HOUR_SECONDS) + costs.table_cores
     gets, lists = _requests(count / hours, (files + size / RANGE_BYTES) / hours, setup) if table.remote else (0.0, 0.0)
     refined = max((version.refined for version in table.versions), default=0) * costs.expansion
     return TableNeeds(
         table.name,
         Rate(count / hours, rows / hours, size / hours, cores),
-        _peak(table.versions, setup.costs, costs.table_cores),
+        _peak(by_hour, setup.costs, costs.table_cores),
         setup.costs.seconds(0, table.live_rows, table.live_bytes) / setup.costs.cores,
         gets,
         lists,
@@ -243,20 +250,21 @@ def _table_needs(table: TableWork, costs: Costs, setup: Setup) -> TableNeeds:
     )
 
 
-def _peak(versions: Iterable[VersionWork], costs: SinkCosts, resting: float) -> Rate:
-    """The busiest hour by processor time."""
-    by_hour: dict[int, Counter[str]] = {}
+def _by_hour(versions: Iterable[VersionWork]) -> Hours:
+    hours: Hours = {}
     for version in versions:
-        hour = by_hour.setdefault(version.at_ms // HOUR_MS, Counter())
-        hour.update({"versions": 1, "rows": version.rows, "size": version.size})
+        hour = hours.setdefault(version.at_ms // HOUR_MS, list(_NOTHING))
+        hour[0] += 1
+        hour[1] += version.rows
+        hour[2] += version.size
+    return hours
+
+
+def _peak(hours: Hours, costs: SinkCosts, resting: float) -> Rate:
+    """The busiest hour by processor time."""
     rates = [
-        Rate(
-            hour["versions"],
-            hour["rows"],
-            hour["size"],
-            costs.seconds(hour["versions"], hour["rows"], hour["size"]) / HOUR_SECONDS + resting,
-        )
-        for hour in by_hour.values()
+        Rate(versions, rows, size, costs.seconds(versions, rows, size) / HOUR_SECONDS + resting)
+        for versions, rows, size in hours.values()
     ]
     return max(rates, key=lambda rate: rate.cores, default=Rate(0, 0, 0, resting))
 

@@ -22,13 +22,16 @@ PAGES = (
 )
 
 
+@pytest.fixture(scope="module")
+def generated() -> dict[Path, str]:
+    return reference.generated()
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_what_the_code_generates(name: str) -> None:
+def test_the_page_is_what_the_code_generates(name: str, generated: dict[Path, str]) -> None:
     page = reference.DOCS / name
     assert page.is_file(), f"{name} does not exist: run `make docs`"
-    assert page.read_text(encoding="utf-8") == reference.generated()[page], (
-        f"{name} differs from the code: run `make docs`"
-    )
+    assert page.read_text(encoding="utf-8") == generated[page], f"{name} differs from the code: run `make docs`"
 
 
 def test_writing_restores_pages_and_keeps_the_text_around_generated_parts(tmp_path: Path) -> None:
