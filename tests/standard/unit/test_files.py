@@ -111,12 +111,12 @@ class TestPackedFiles:
 
     def test_paths_beyond_two_gigabytes(self) -> None:
         """As tens of millions of files have; here they are few and long. Takes some gigabytes of memory for a moment."""
-        names = pa.array([f"{number:05}{'x' * 16_000}" for number in range(14_000)], pa.large_string())
+        names = pa.array([f"{number:05}{'x' * 1_600_000}" for number in range(140)], pa.large_string())
         columns = [names, *(pa.nulls(len(names), field.type) for field in list(FILES)[1:])]
         files = PackedFiles(Add, pa.Table.from_batches([pa.record_batch(columns, schema=FILES)] * 10))
         ordered = files.by_path()
         assert ordered.table.column("path").nbytes > 2**31
-        assert ordered[-1].path.startswith("13999x")
+        assert ordered[-1].path.startswith("00139x")
 
 
 class TestFileList:
