@@ -42,6 +42,8 @@ PERIOD = float(os.environ.get("CDFD_BACKLOG_PERIOD", "20"))
 P99_SECONDS = 2.0
 START_SECONDS = 900.0
 CALM_SECONDS = 30.0
+SCRAPE_SECONDS = 5.0
+"""Between two scrapes. Each takes a millisecond for each table, and the tables would notice more of them."""
 PRESSURE_SECONDS = 60.0
 """Shortest time under pressure; a version of many rows takes longer."""
 
@@ -163,6 +165,11 @@ def quantile(before: str, after: str, share: float) -> float:
     raise AssertionError("the last bucket has all")
 
 
+def delivered(port: int, table: str) -> float | None:
+    """The version that a table is delivered up to; None: there is none yet."""
+    return values(scrape(port), "cdfd_delivered_version", table).get((table, ""))
+
+
 def at_tip(port: int) -> int:
     """Busy tables that are at the tip."""
     try:
@@ -201,7 +208,7 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
     )
     throttle = Fault("answer", 10**9, 503, "SlowDown", concerns=lambda _: random.random() < 0.7)
     with refusing(lonely, f"{name}.refused"), Daemon(config) as daemon:
-        until(lambda: at_tip(port) == TABLES, START_SECONDS)
+        until(lambda: at_tip(port) == TABLES, START_SECONDS, every=SCRAPE_SECONDS)
         with Busy(writers) as busy, Meter(daemon.pid) as meter:
             start = scrape(port)
             time.sleep(CALM_SECONDS)
@@ -213,7 +220,7 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
             resting = len(meter.samples)
             asyncio.run(commit_huge(huge, ROWS))
             began = time.monotonic()
-            until(lambda: values(scrape(port), "cdfd_delivered_version", "huge").get(("huge", "")) == 1, 3600)
+            until(lambda: delivered(port, "huge") == 1, 3600, every=SCRAPE_SECONDS)
             took = time.monotonic() - began
             time.sleep(max(0.0, PRESSURE_SECONDS - took))
             after = scrape(port)
@@ -228,9 +235,9 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
         print(f"memory {before:.0f} MiB before the pressure, {first:.0f} and {second:.0f} MiB in its halves")
         assert daemon.wait_for("is too large")["table"] == "refused"
         assert throttle.times < 10**9 - 20, "the store throttled nothing"
-        delivered = sum(values(after, "cdfd_commits_total", "busy").values())
-        assert delivered >= commits - TABLES  # those of the last moment may be under way
+        # Those of the last moment may be under way.
+        assert sum(values(after, "cdfd_commits_total", "busy").values()) >= commits - TABLES
         assert p99 < P99_SECONDS
         assert second < first + 50
-        until(lambda: values(scrape(port), "cdfd_delivered_version", "throttled").get(("throttled", "")) == 5)
+        until(lambda: delivered(port, "throttled") == 5)
         daemon.stop()

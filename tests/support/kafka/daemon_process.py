@@ -196,13 +196,13 @@ def configure(
     return path
 
 
-def until(condition: Callable[[], bool], timeout: float = WITHIN) -> None:
+def until(condition: Callable[[], bool], timeout: float = WITHIN, *, every: float = 0.05) -> None:
     """Poll until a condition without a notification holds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not true within {timeout:g} seconds")
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def _told(line: Line) -> str:
