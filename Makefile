@@ -71,7 +71,7 @@ quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundre
 	$(PYTEST) tests/quick
 
 # With `--jobs`, the tests run beside lint: otherwise mypy would keep one core busy and leave the other one idle.
-test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (14 minutes)
+test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (12 minutes)
 pytest: prepared-test
 	$(PYTEST) tests/quick tests/standard
 
