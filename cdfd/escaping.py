@@ -17,7 +17,7 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def shorten(text: str, longest: int) -> str:
+def shorten(text: str, longest: int = LONGEST_LINE) -> str:
     """Text of at most `longest` characters. The middle of a longer text is replaced by the number of missing characters."""
     if len(text) <= longest:
         return text
@@ -46,4 +46,4 @@ def as_json(document: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _other(value: Any) -> str:
-    return shorten(str(value), LONGEST_LINE)
+    return shorten(str(value))

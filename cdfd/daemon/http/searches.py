@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from cdfd.config.sinks import sink_address
-from cdfd.escaping import LONGEST_LINE, shorten
+from cdfd.escaping import shorten
 from cdfd.runtime.times import iso
 
 
@@ -61,7 +61,7 @@ class Searches:
         """The patterns that have not been searched yet, and why."""
         for pattern, search in self.by_pattern.items():
             if search.searched_ms is None:
-                why = "no search for tables is complete yet" if search.error is None else _short(search.error)
+                why = "no search for tables is complete yet" if search.error is None else shorten(search.error)
                 yield sink_address(pattern, sink), why
 
     def reload_document(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Searches:
         return {
             "reload": {
                 "last": None if self.reloaded_ms is None else iso(self.reloaded_ms),
-                "error": None if self.reload_error is None else _short(self.reload_error),
+                "error": None if self.reload_error is None else shorten(self.reload_error),
                 "needs_restart": list(self.unapplied),
             },
         }
@@ -91,12 +91,12 @@ def documents_of(by_sink: Mapping[str, Searches]) -> dict[str, Any]:
                 "tables": search.tables,
                 "vanished": sorted(search.vanished),
                 "last_search": None if search.searched_ms is None else iso(search.searched_ms),
-                "error": None if search.error is None else _short(search.error),
+                "error": None if search.error is None else shorten(search.error),
             }
             for sink, searches in by_sink.items()
             for pattern, search in searches.by_pattern.items()
         },
-        "refused_tables": [_short(error) for searches in by_sink.values() for error in searches.refused],
+        "refused_tables": [shorten(error) for searches in by_sink.values() for error in searches.refused],
     }
 
 
@@ -125,7 +125,3 @@ def families_of(by_sink: Mapping[str, Searches]) -> Iterator[Metric]:
             if search.searched_ms is not None:
                 searched.add_metric((pattern, *here), search.searched_ms / 1000)
     yield from (tables, vanished, searched, errors, refused)
-
-
-def _short(text: str) -> str:
-    return shorten(text, LONGEST_LINE)

@@ -20,7 +20,7 @@ from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.states import Event, State, next_state
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.escaping import LONGEST_LINE, shorten
+from cdfd.escaping import shorten
 from cdfd.model.control import Pause
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
@@ -303,7 +303,7 @@ class TableMonitor(Monitor):
 
     def not_ready(self) -> str | None:
         """Why this table is not ready; None if it is. An outage that does not count yet leaves a ready table ready."""
-        what = "" if self._last_error is None else _short(self._last_error.error.what)
+        what = "" if self._last_error is None else shorten(self._last_error.error.what)
         if self._state == "failed":
             return f"failed without a retry: {what}"
         if self._state == "stopped":
@@ -389,16 +389,11 @@ class TableMonitor(Monitor):
     def _describe(self, last_error: LastError) -> dict[str, Any]:
         error = last_error.error
         return {
-            "what": _short(error.what),
+            "what": shorten(error.what),
             "family": error.family,
             "at": iso(last_error.at_ms),
             "retry_in": self.retry_in(),
             "version": error.version,
-            "path": None if error.path is None else _short(error.path),
-            "hint": None if error.hint is None else _short(error.hint),
+            "path": None if error.path is None else shorten(error.path),
+            "hint": None if error.hint is None else shorten(error.hint),
         }
-
-
-def _short(text: str) -> str:
-    """Shorten text from a log or a broker, which may have any length. JSON needs no other escaping."""
-    return shorten(text, LONGEST_LINE)

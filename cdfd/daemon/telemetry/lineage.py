@@ -29,7 +29,7 @@ from cdfd.config.values import Secret
 from cdfd.deliver.monitor import Monitor
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import CdfdError
-from cdfd.escaping import LONGEST_LINE, shorten
+from cdfd.escaping import shorten
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
@@ -120,7 +120,7 @@ class LineageMonitor(Monitor):
         if self._run is None:
             self._run = str(uuid4())
             self._emit("START")
-        message = shorten(error.what, LONGEST_LINE)
+        message = shorten(error.what)
         facet = _facet("ErrorMessageRunFacet", "1-0-1", message=message, programmingLanguage="python")
         self._end("FAIL", errorMessage=facet)
 
