@@ -15,7 +15,7 @@ from cdfd.encode.images import KeyedRows
 from cdfd.encode.keys import Rows
 from cdfd.encode.pieces import Integers, pool_from_parts
 from cdfd.encode.records import Records, SnapshotPart
-from cdfd.runtime.arrays import array_of
+from cdfd.runtime.arrays import array_of, stable_order
 
 Partitioner = Callable[[pa.Array], Integers]
 """The partition of each key."""
@@ -69,9 +69,7 @@ class ArrowRecords:
         if len(used) == 1:
             yield used[0], batch
             return
-        # NumPy sorts 16-bit integers by radix, which is several times faster.
-        narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
-        sorted_rows, start = batch.take(array_of(np.argsort(narrow, kind="stable"))), 0
+        sorted_rows, start = batch.take(array_of(stable_order(partitions, len(counts)))), 0
         for partition in used:
             yield partition, sorted_rows.slice(start, counts[partition])
             start += int(counts[partition])

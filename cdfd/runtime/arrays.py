@@ -67,6 +67,12 @@ def to_numpy(column: Any) -> Any:
     return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
 
 
+def stable_order(groups: Any, count: int) -> Any:
+    """The rows by the number of their group, from 0 to `count` - 1. Those of a group keep their order."""
+    # NumPy sorts 16-bit integers by radix, which is several times faster.
+    return np.argsort(groups.astype(np.uint16) if count <= 1 << 16 else groups, kind="stable")
+
+
 def type_with_views(kind: Any) -> Any:
     """A type with views in place of strings and binaries, at any depth but for dictionaries. Casting to it copies no text."""
     if pa.types.is_string(kind):

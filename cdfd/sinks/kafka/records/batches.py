@@ -27,6 +27,7 @@ from crc32c import crc32c
 from cdfd.encode.pieces import Integers, nulls_of, parts, pool_of
 from cdfd.encode.records import Records
 from cdfd.runtime import native
+from cdfd.runtime.arrays import stable_order
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
 if TYPE_CHECKING:
@@ -190,9 +191,7 @@ def _by_partition(partitions: Partitions, rows: int) -> tuple[Integers, Integers
     if isinstance(partitions, int):
         return np.arange(rows), np.array([rows])
     counts = np.bincount(partitions)
-    # NumPy sorts 16-bit integers by radix, which is several times faster.
-    narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
-    return np.argsort(narrow, kind="stable"), np.cumsum(counts[counts > 0])
+    return stable_order(partitions, len(counts)), np.cumsum(counts[counts > 0])
 
 
 def _batches_of_objects(
