@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from cdfd.encode.json_writer import JsonWriter
-from cdfd.encode.kinds import Kind, KindField, Modes, kind_of_shape
+from cdfd.encode.kinds import HINT, Kind, KindField, Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import Headers
 from cdfd.encode.values import Rules
@@ -79,9 +79,7 @@ def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
             document["keys"] = _schema(kind.keys, optional=kind.keys.can_be_nan)
             document["values"] = _schema(kind.items, optional=True)
         case "null":
-            raise UnsupportedError(
-                "a value of type void has no type in Kafka Connect", hint="Leave the column out with `columns`"
-            )
+            raise UnsupportedError("a value of type void has no type in Kafka Connect", hint=HINT)
     document["optional"] = optional
     if kind.name is not None:
         document["name"] = kind.name

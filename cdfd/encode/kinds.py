@@ -46,6 +46,7 @@ JSON: Final = "io.debezium.data.Json"
 ENUM: Final = "io.debezium.data.Enum"
 
 HINT: Final = "Leave the column out with `columns`"
+"""For a type that a format does not have."""
 
 
 @dataclass(frozen=True, slots=True)

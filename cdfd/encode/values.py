@@ -30,7 +30,7 @@ from pyarrow import types
 
 from cdfd.encode import native_cells, numbers, text, times
 from cdfd.encode.binary import unscaled_bytes
-from cdfd.encode.kinds import is_encoded
+from cdfd.encode.kinds import HINT, is_encoded
 from cdfd.encode.native_rows import Cells
 from cdfd.encode.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
 from cdfd.encode.times import days_of, microseconds
@@ -170,7 +170,7 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
     for matches, encode in _ENCODERS:
         if matches(kind):
             return encode
-    raise UnsupportedError(f"values of the type {kind} have no JSON form", hint="Leave the column out with `columns`")
+    raise UnsupportedError(f"values of the type {kind} have no JSON form", hint=HINT)
 
 
 def _every(array: pa.Array) -> npt.NDArray[np.int64]:

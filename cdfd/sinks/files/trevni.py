@@ -5,6 +5,7 @@ from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 
+from cdfd.encode.kinds import HINT
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.sinks.files.formats import RowsWriter
 from cdfd.trevni.files.writing import SpillStore
@@ -56,7 +57,7 @@ class TrevniRowsWriter:
             try:
                 self._writer = TableWriter(batch.schema, codec=self._codec, store=store)
             except UnsupportedError as error:
-                raise SinkError(error.what, hint="Leave the column out with `columns`") from error
+                raise SinkError(error.what, hint=HINT) from error
         if not batch.schema.equals(self._writer.schema):
             raise SinkError(
                 "the schema changes within a delivery, but a Trevni file has one schema",
