@@ -6,9 +6,11 @@ import time
 import pytest
 
 from cdfd.config import parse
+from cdfd.config.table import Table
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.transactions import sink as sinks
+from cdfd.sinks.kafka.transactions.sink import Connected
 from tests.support.kafka.daemon_process import until
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import at, deliver, rows
@@ -21,6 +23,15 @@ def connector(broker: SharedBroker, name: str) -> KafkaConnector:
     made = config.sink.connector(config)
     assert isinstance(made, KafkaConnector)
     return made
+
+
+async def prepare(connector: KafkaConnector, table: Table) -> Connected:
+    """The connections of a table whose topic is there."""
+    await connector.prepare(table)
+    (prepared,) = connector._prepared.values()
+    connected = prepared.result()
+    assert connected is not None
+    return connected
 
 
 async def test_preparing_creates_no_topic(connector: KafkaConnector) -> None:
@@ -53,10 +64,7 @@ async def test_the_first_delivery_asks_for_nothing_that_is_prepared(connector: K
     (table,) = connector._config.listed
     async with connector.open(table) as leader:
         await deliver(leader, rows(1))
-    await connector.prepare(table)
-    (prepared,) = connector._prepared.values()
-    connected = prepared.result()
-    assert connected is not None
+    connected = await prepare(connector, table)
     producer = connected.producer
     assert isinstance(producer, KafkaPythonProducer)
     for topic in connector.destination(table).needed():
@@ -71,10 +79,7 @@ async def test_connections_that_were_lost_are_made_anew(
     (table,) = connector._config.listed
     async with connector.open(table) as leader:
         await deliver(leader, rows(1))
-    await connector.prepare(table)
-    (prepared,) = connector._prepared.values()
-    connected = prepared.result()
-    assert connected is not None
+    connected = await prepare(connector, table)
     connected.admin.close()
     connected.newest.close()
     async with connector.open(table) as sink:
@@ -85,10 +90,7 @@ async def test_connections_that_are_not_needed_are_closed(connector: KafkaConnec
     (table,) = connector._config.listed
     async with connector.open(table):
         pass
-    await connector.prepare(table)
-    (prepared,) = connector._prepared.values()
-    connected = prepared.result()
-    assert connected is not None
+    connected = await prepare(connector, table)
     await connector.discard()
     deadline = time.monotonic() + 30
     while not connected.producer._closed:
