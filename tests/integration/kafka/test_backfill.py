@@ -63,7 +63,7 @@ def changes(records: Sequence[Record]) -> list[Change]:
 PROCESSED = re.compile(rb',"ts_ms":(\d+),"ts_us":(\d+),"ts_ns":(\d+)}$')
 
 
-def divided(record: Record) -> tuple[bytes | None, bytes | None, tuple[int, ...]]:
+def divide(record: Record) -> tuple[bytes | None, bytes | None, tuple[int, ...]]:
     """Key and Debezium event of a record, without the time of processing, and that time in its three units. Tombstones have none."""
     if record.value is None:
         return record.key, None, ()
@@ -90,10 +90,10 @@ class TestBesideADaemon:
     def test_records_are_those_of_the_daemon(self, pipeline: Pipeline, table: TableWriter) -> None:
         pipeline.configure(sink={"format": "debezium", "topics": {"prefix": f"{pipeline.name}.", "partitions": 1}})
         with pipeline.daemon() as daemon:
-            before = [divided(record) for record in pipeline.read(EVENTS)]
+            before = [divide(record) for record in pipeline.read(EVENTS)]
             daemon.stop()
         published(pipeline, "--from", "earliest")
-        records = [divided(record) for record in pipeline.read(2 * EVENTS)]
+        records = [divide(record) for record in pipeline.read(2 * EVENTS)]
         assert records[:EVENTS] == before
         again = records[EVENTS:]
         assert [(key, event) for key, event, _ in again] == [(key, event) for key, event, _ in before]
