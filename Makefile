@@ -79,8 +79,9 @@ integration: prepared-integration  ## Tests against everything else, or ONLY=kaf
 	$(if $(filter-out sweeps,$(or $(ONLY),all)),$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(filter-out sweeps,$(ONLY))),tests/integration))
 	$(if $(filter sweeps,$(or $(ONLY),sweeps)),CDFD_TEST_CASES=all $(PYTEST) $(SWEEPS))
 
-# Modules of which `make test` runs a sample of the cases, and `make integration` all.
-SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' 'tests.support.sampling import' tests/quick tests/standard)
+# Modules of which `make test` runs a sample of the cases, and `make integration` all. Commands are not forked there.
+SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' --extended-regexp \
+  'tests.support.(sampling|commands|kafka.daemon_process) import' tests/quick tests/standard)
 
 # The long forms, each a target of its own.
 OVERNIGHT := chaos upgrade cluster oracle oracle-preview connect producer s3-server numpy pythons fuzz fuzz-native simulate soak mutants

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from cdfd.demo.writer import TableWriter
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
+from tests.support import fork_server
 from tests.support.lake import table
 
 WITHIN = 120.0  # seconds until a test gives up; nothing waits for it otherwise
@@ -36,8 +37,9 @@ class Ended:
 
 def cdfd(*args: object, cwd: Path | None = None) -> Ended:
     """Run a command to its end."""
-    done = subprocess.run([*CDFD, *map(str, args)], capture_output=True, text=True, timeout=WITHIN, cwd=cwd)
-    return Ended(done.returncode, done.stdout, done.stderr)
+    with started(*args, cwd=cwd) as command:
+        out, err = command.process.communicate(timeout=WITHIN)
+    return Ended(command.process.returncode, out.decode(), err.decode())
 
 
 class Running:
@@ -84,7 +86,8 @@ class Running:
 @contextmanager
 def started(*args: object, cwd: Path | None = None) -> Iterator[Running]:
     """A command that runs until the test is done with it."""
-    process = subprocess.Popen([*CDFD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = fork_server.start(CDFD, list(map(str, args)), cwd=cwd, **pipes)
     try:
         yield Running(process)
     finally:

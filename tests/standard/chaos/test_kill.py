@@ -4,8 +4,6 @@ import asyncio
 import json
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,13 +16,12 @@ import pytest
 import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
-from tests.support.commands import CDFD
 from tests.support.fold import SIGN
+from tests.support.kafka.daemon_process import Daemon, Line
 from tests.support.lake import SCHEMA, rows
 from tests.support.sampling import ALL, sample
 
 WITHIN = 300  # seconds until a test gives up: it starts twelve daemons
-READY = ("starting at version", "resuming at version")
 
 
 async def commit_until(stop: asyncio.Event, writer: TableWriter, random: Random) -> None:
@@ -52,44 +49,26 @@ async def commit_until(stop: asyncio.Event, writer: TableWriter, random: Random)
         await asyncio.sleep(random.uniform(0, 0.02))
 
 
-@asynccontextmanager
-async def started(config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A daemon, killed at the end where it still runs."""
-    daemon = await asyncio.create_subprocess_exec(
-        *CDFD, "--log-format", "text", "run", "-c", str(config), stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        yield daemon
-    finally:
-        if daemon.returncode is None:
-            daemon.kill()
-        await daemon.communicate()
-
-
-async def ready(daemon: asyncio.subprocess.Process) -> None:
-    assert daemon.stderr is not None
-    async for line in daemon.stderr:
-        if any(word in line.decode() for word in READY):
-            return
-    raise AssertionError("the daemon ended by itself")
+def is_ready(line: Line) -> bool:
+    return any(text in line["message"] for text in ("starting at version", "resuming at version"))
 
 
 async def killed_and_killed(config: Path, kills: int, random: Random) -> None:
     for kill in range(kills):
-        async with started(config) as daemon:
+        with Daemon(config) as daemon:
             if kill % 4 < 3:  # else wherever it may be, most likely not yet there
-                await ready(daemon)
+                await asyncio.to_thread(daemon.wait_for, is_ready)
             await asyncio.sleep(random.uniform(0, 0.2))
-        assert daemon.returncode == -signal.SIGKILL
+            daemon.kill()
+            assert daemon.ended() == -signal.SIGKILL
 
 
 async def caught_up(config: Path, place: Path, version: int) -> None:
-    async with started(config) as daemon:
+    with Daemon(config) as daemon:
         while json.loads((place / "_position.json").read_text())["version"] <= version:
-            assert daemon.returncode is None
+            assert daemon.running
             await asyncio.sleep(0.02)
-        daemon.terminate()
-        assert await daemon.wait() == 0
+        daemon.stop()
 
 
 def delivered(place: Path) -> list[dict[str, Any]]:

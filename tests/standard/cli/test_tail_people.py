@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support import fork_server
 from tests.support.commands import CDFD, WITHIN, cdfd, one_line
 from tests.support.sampling import sample
 
@@ -36,7 +37,7 @@ def on_terminal(
     environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "40", **(variables or {})}
     output = theirs if rows else subprocess.DEVNULL
-    process = subprocess.Popen([*CDFD, *arguments], stdout=output, stderr=theirs, env=environment)
+    process = fork_server.start(CDFD, arguments, stdout=output, stderr=theirs, env=environment)
     deadline = threading.Timer(WITHIN, process.kill)
     deadline.start()
     os.close(theirs)

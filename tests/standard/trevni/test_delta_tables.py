@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +13,8 @@ import cdfd
 import cdfd.trevni as trevni
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
+from tests.support.commands import cdfd as command
+from tests.support.commands import started
 from tests.support.trevni.lake import TrevniTableWriter
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("tags", pa.list_(pa.string()))])
@@ -69,10 +70,9 @@ def test_changes_and_snapshots_are_those_of_the_parquet_table(tables: tuple[str,
 
 
 def tail(table: str, *options: str | Path, code: int = 0) -> str:
-    command = [sys.executable, "-m", "cdfd", "tail", table, *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
+    ended = command("tail", table, *options)
+    assert ended.code == code, ended.err
+    return ended.err if code else ended.out
 
 
 def test_tail(tables: tuple[str, str]) -> None:
@@ -112,13 +112,9 @@ def test_the_daemon_delivers_a_trevni_table_into_trevni_files(tmp_path: Path) ->
         f"pipeline: p\ntables: [{{uri: {table}, topic: t, start: earliest}}]\n"
         f"sink: {{kind: files, path: {tmp_path}/out, format: trevni}}\nprogress: {{ledger: none}}\n"
     )
-    command = [sys.executable, "-m", "cdfd", "run", "-c", str(config)]
-    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
+    with started("run", "-c", config) as daemon:
         asyncio.run(_until(tmp_path / "out" / "t" / "00000000000000000007.trv"))
-    finally:
-        daemon.terminate()
-        assert daemon.wait(60) == 0
+        assert daemon.end(signal.SIGTERM).code == 0
     files = sorted((tmp_path / "out" / "t").glob("*.trv"))
     found = [row for file in files for row in trevni.read_table(file, columns=["id", "_change_type"]).to_pylist()]
     expected = cdfd.changes(table).read_all().select(["id", "_change_type"]).to_pylist()

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support import fork_server
 from tests.support.commands import CDFD
 
 WITHIN = 60.0  # seconds until a test gives up; nothing waits for it otherwise
@@ -33,18 +34,16 @@ class Daemon:
     """
 
     def __init__(self, config: Path, *options: str, within: Sequence[str] = (), command: Sequence[str] = CDFD) -> None:
-        whole = [*within, *command, "--log-format", "json", "run", "-c", str(config), *options]
+        arguments = ["--log-format", "json", "run", "-c", str(config), *options]
         self.lines: list[Line] = []
         self.said: list[str] = []
         self._news = threading.Condition()
         self._ended = False
-        self._process = subprocess.Popen(
-            whole,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        if within or command is not CDFD:
+            self._process = subprocess.Popen([*within, *command, *arguments], **streams)
+        else:
+            self._process = fork_server.start(command, arguments, **streams)
         self._reader = threading.Thread(target=self._collect, name="daemon's log")
         self._reader.start()
 
