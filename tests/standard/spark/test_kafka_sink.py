@@ -1,6 +1,7 @@
 """`format("cdfd-kafka")`: the records that the embedded engine delivers, each once, whatever is run again."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -52,14 +53,20 @@ def rich(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-@pytest.fixture
-def plain(spark: SparkSession, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Versions 1 to 4 with ten rows each, of two files."""
-    folder = str(tmp_path / "orders")
+    folder = str(tmp_path_factory.mktemp("lake") / "plain")
     spark.sql(f"CREATE TABLE delta.`{folder}` (id BIGINT, v STRING) USING delta")
     for first in range(0, 40, 10):
         insert(spark, folder, first)
     return folder
+
+
+@pytest.fixture
+def plain(written: str, tmp_path: Path) -> str:
+    """A copy of it, for one test."""
+    return str(shutil.copytree(written, tmp_path / "orders"))
 
 
 def insert(spark: SparkSession, table: str, first: int) -> None:
