@@ -40,14 +40,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the process. With `CDFD_DURATIONS`, record how long modules take, by which workers get them."""
+    """Prepare the process."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell's background job ignores SIGINT, and so would all processes that tests start and interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "CDFD_DURATIONS" in os.environ and not hasattr(config, "workerinput"):
-        from tests.support.distribution import Recorder
+    if config.pluginmanager.hasplugin("xdist"):
+        from tests.support.distribution import Recorder, has_whole_units
 
-        config.pluginmanager.register(Recorder())
+        if has_whole_units(config):
+            config.pluginmanager.register(Recorder())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Which tests a worker of pytest-xdist runs one after another, and in which order.
 
 The unit of work is a module, so that each of its fixtures is set up once. Modules that share a server or a session of their own are one
-unit. The longest unit comes first, as `durations.json` has them, so that all workers end at about the same time.
+unit. The longest unit comes first, as the last run on this machine had them, so that all workers end at about the same time.
 """
 
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.cache import CACHE, ROOT, locked
 
 TOGETHER = (
     "tests/standard/spark/",
@@ -21,8 +23,10 @@ TOGETHER = (
     "tests/overnight/cluster/",
 )
 """Folders whose modules are one unit."""
-DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds of each unit, of one run. `CDFD_DURATIONS=1` writes those of the units that ran."""
+DURATIONS = CACHE / "durations.json"
+"""Seconds of each unit, as it ran last. Runs of all tests of their units write it."""
+_SECONDS_OF_A_BYTE = 1e-4
+"""Of a module that has not run on this machine yet."""
 
 
 def unit(test: str) -> str:
@@ -36,15 +40,21 @@ class Units(LoadScopeScheduling):
 
     def __init__(self, config: Any, log: Any) -> None:
         super().__init__(config, log)
-        self._seconds = durations()
+        self._durations = durations()
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
-        longest = max(self.workqueue, key=lambda name: self._seconds.get(name, 1.0))
-        self.workqueue.move_to_end(longest, last=False)
+        self.workqueue.move_to_end(max(self.workqueue, key=self._seconds), last=False)
         super()._assign_work_unit(node)
+
+    def _seconds(self, name: str) -> float:
+        if name not in self._durations:
+            path = ROOT / name
+            modules = path.rglob("test_*.py") if path.is_dir() else filter(Path.is_file, [path])
+            self._durations[name] = _SECONDS_OF_A_BYTE * sum(module.stat().st_size for module in modules)
+        return self._durations[name]
 
     def remove_node(self, node: Any) -> str | None:
         """Give the tests that a dead worker has left to others: the test at which it died, if any. That one is not run again.
@@ -65,7 +75,14 @@ class Units(LoadScopeScheduling):
 
 def durations() -> dict[str, float]:
     """Seconds by unit."""
-    return dict(json.loads(DURATIONS.read_text()))
+    return dict(json.loads(DURATIONS.read_text())) if DURATIONS.exists() else {}
+
+
+def has_whole_units(config: Any) -> bool:
+    """Whether a process distributes all tests of the modules that it runs."""
+    chosen, places = config.option, config.args
+    is_distributor = getattr(chosen, "numprocesses", None) and not hasattr(config, "workerinput")
+    return bool(is_distributor) and not (chosen.keyword or chosen.markexpr or any("::" in each for each in places))
 
 
 class Recorder:
@@ -78,6 +95,6 @@ class Recorder:
         self._seconds[unit(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        recorded = durations() | {name: round(seconds, 1) for name, seconds in self._seconds.items()}
-        kept = {name: seconds for name, seconds in sorted(recorded.items()) if Path(name).exists()}
-        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+        with locked(CACHE):
+            recorded = durations() | {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+            DURATIONS.write_text(json.dumps(recorded, indent=0))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.cache import ROOT
-from tests.support.distribution import TOGETHER, durations, unit
+from tests.support.distribution import TOGETHER, unit
 
 MODULE = """
 import pytest
@@ -21,7 +21,7 @@ CONFTEST = """
 import json, pathlib
 from tests.support import distribution
 distribution.DURATIONS = pathlib.Path("durations.json")
-from tests.conftest import pytest_xdist_make_scheduler
+from tests.conftest import pytest_configure, pytest_xdist_make_scheduler
 """
 MODULES = ("tests/a/test_one.py", "tests/a/test_two.py", f"{TOGETHER[0]}test_three.py", f"{TOGETHER[0]}test_four.py")
 
@@ -30,11 +30,7 @@ def test_folders_that_are_together_exist() -> None:
     assert [folder for folder in TOGETHER if not (ROOT / folder).is_dir()] == []
 
 
-def test_durations_are_of_tests_that_exist() -> None:
-    assert [name for name in durations() if not (ROOT / name).exists()] == []
-
-
-def test_each_unit_has_one_worker_and_the_longest_begins(tmp_path: Path) -> None:
+def test_each_unit_has_one_worker_and_the_longest_of_the_last_run_begins(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     for module in MODULES:
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +46,9 @@ def test_each_unit_has_one_worker_and_the_longest_begins(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     units = [unit(line.split()[1]) for line in ran.read_text().splitlines()]
     assert units == [MODULES[1]] * 6 + [MODULES[0]] * 6 + [TOGETHER[0]] * 12
+    recorded = json.loads((tmp_path / "durations.json").read_text())
+    assert sorted(recorded) == sorted([*MODULES[:2], TOGETHER[0]])
+    assert max(recorded.values()) < 9
 
 
 def test_a_worker_that_dies_does_not_stop_the_others(tmp_path: Path) -> None:
