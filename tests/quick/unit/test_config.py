@@ -34,6 +34,7 @@ from cdfd.plan.shape.masks import Mask
 from cdfd.runtime.registry import SINKS
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.kafka.settings import KafkaSettings
+from tests.support.sampling import stride
 
 ROOT = Path(__file__).parents[3]
 
@@ -890,7 +891,7 @@ top = st.fixed_dictionaries(
 )
 
 
-@effort(deadline=None)
+@effort(max_examples=100 // stride(4), deadline=None)
 @given(top | trees)
 def test_any_tree_is_settings_or_problems(tree: Any) -> None:
     text = yaml.safe_dump(tree, allow_unicode=True)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.scan.updates.equality import codes, hashes, same
 from cdfd.scan.updates.matching import by_key, match
 from tests.support.fold import freeze
+from tests.support.sampling import stride
 
 NAN = float("nan")
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -36,6 +37,7 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100 // stride(4))
 @given(data=st.data())
 def test_codes_are_equal_where_values_are(kind: str, data: st.DataObject) -> None:
     arrow, values = KINDS[kind]

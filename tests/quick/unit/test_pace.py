@@ -22,6 +22,7 @@ from cdfd.log.rhythm import GAPS, Rhythm
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from tests.support.lake import Lake, manual_clock
+from tests.support.sampling import stride
 
 
 def learned(gaps: Sequence[float], error: float = 0.1) -> Rhythm:
@@ -152,7 +153,7 @@ class TestBudget:
         assert max(map(max, polled.waits)) <= max(budget.max_interval, max_interval)
 
     @given(st.integers(1, 6), st.sampled_from([1.0, 5.0, 60.0, 600.0]), commit_times)
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25 // stride(3), deadline=None)
     def test_without_a_budget_no_table_waits_longer_than_max_interval(
         self, tables: int, max_interval: float, commits: list[list[float]]
     ) -> None:

@@ -33,6 +33,7 @@ from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes
 from cdfd.scan.splits import place_splits, plan_splits
 from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
+from tests.support.sampling import stride
 
 KINDS = {"i": "insert", "<": "update_preimage", ">": "update_postimage", "d": "delete"}
 
@@ -278,7 +279,7 @@ def blocks(draw: st.DrawFn) -> tuple[Lot, set[int]]:
     return Lot([(f"f{at}", 0, found) for at, found in enumerate(files)]), set(range(count))
 
 
-@settings(deadline=None)
+@settings(max_examples=100 // stride(4), deadline=None)
 @given(versions() | blocks(), st.sampled_from([1, 3]))
 def test_the_last_change_of_each_key_is_the_right_one(made: tuple[Lot, set[int]], workers: int) -> None:
     written, live = made
@@ -292,7 +293,7 @@ def test_the_last_change_of_each_key_is_the_right_one(made: tuple[Lot, set[int]]
             assert row.id == after.id
 
 
-@settings(deadline=None)
+@settings(max_examples=100 // stride(4), deadline=None)
 @given(versions() | blocks())
 def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> None:
     written, _ = made
@@ -365,7 +366,7 @@ class TestKeys:
         assert brief(delivered(moved, key=("id",), large=False)) == "<1>1<9>9"
 
     @pytest.mark.parametrize("large", [False, True])
-    @settings(deadline=None)
+    @settings(max_examples=100 // stride(4), deadline=None)
     @given(data=st.data())
     def test_chains_and_cycles_of_any_length(self, large: bool, data: st.DataObject) -> None:
         before = data.draw(st.lists(st.integers(0, 12), unique=True, max_size=10))
@@ -383,7 +384,7 @@ class TestKeys:
         assert rows == delivered(written, key=("id",), large=large, **cut_elsewhere)
 
     @pytest.mark.parametrize("large", [False, True])
-    @settings(deadline=None)
+    @settings(max_examples=100 // stride(4), deadline=None)
     @given(made=versions() | blocks(), workers=st.sampled_from([1, 3]))
     def test_the_last_change_of_each_key(self, large: bool, made: tuple[Lot, set[int]], workers: int) -> None:
         written, live = made
@@ -395,7 +396,7 @@ class TestKeys:
             images = {row.id for _, _, found in written.files for row in found if row.kind in "<>"}
             assert {row.id for row in rows if row.kind in "<>"} == images
 
-    @settings(deadline=None)
+    @settings(max_examples=100 // stride(4), deadline=None)
     @given(st.data())
     def test_large_versions_begin_again_at_any_part(self, data: st.DataObject) -> None:
         ids = st.integers(0, 12)

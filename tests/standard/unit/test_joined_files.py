@@ -24,6 +24,7 @@ from cdfd.scan.joined import JOINED_FILES, PlannedScan, groups_of
 from cdfd.scan.parquet.together import FilesTogether
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
+from tests.support.sampling import stride
 
 FIELDS = (
     StructField("n", Primitive("long")),
@@ -154,7 +155,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
     chance, whole = random.Random(15), [file(number) for number in range(COUNT)]
     intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
     damaged = errors = 0
-    for _ in range(250):
+    for _ in range(250 // stride(4)):
         number = chance.randrange(COUNT)
         data = bytearray(whole[number])
         for _ in range(chance.choice((1, 1, 1, 30))):

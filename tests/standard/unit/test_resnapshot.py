@@ -24,6 +24,7 @@ from cdfd.plan import resnapshot
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
+from tests.support.sampling import stride
 
 HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
 
@@ -141,7 +142,7 @@ def check_consumer(place: Place, writer: TableWriter) -> None:
     assert all(count == 1 for count in identities.values())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60 // stride(3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=HISTORIES, after=HISTORIES, crash_at=st.integers(-1, 60))
 @pytest.mark.parametrize("kind", [MemoryPlace, FilesPlace])
 def test_each_live_row_once_and_in_order(
