@@ -11,7 +11,6 @@ from cdfd.delta.actions import Add, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import row_tracking_enabled
-from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError
 from cdfd.model.file_scan import Bucket, FileScan, ImagePhase, RowIds
@@ -97,7 +96,14 @@ def _refine(
     if tracking is None and known != key:
         missing = next(name for name in key if name not in known)
         raise _Fallback(f"it has no column {missing!r:.100} of the key")
-    sources = tuple(_in_one_schema(scans, header.schema, previous.schema))
+    schema, before = header.schema, previous.schema
+    if schema != before:
+        # Removed rows take part in the schema of the version if no value of theirs is lost.
+        change = compare(before, schema)
+        narrower = any(not each.widening for each in change.type_changed)
+        if change.dropped or change.renamed or change.repartitioned or narrower or schema.mapping != before.mapping:
+            raise _Fallback("it replaces the schema")
+    sources = tuple(replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
     refinement = Refinement(sources, known if known == key else (), tracking)
     return replace(plan, scans=_buckets(sources, phases=tracking is not None), refinement=refinement)
 
@@ -141,16 +147,6 @@ def _ids(action: Add | Remove) -> RowIds | None:
             hint="Its writer is faulty: set `refine: key` or `refine: off`",
         )
     return RowIds(base, version)
-
-
-def _in_one_schema(scans: Sequence[FileScan], schema: TableSchema, before: TableSchema) -> Iterator[FileScan]:
-    """The scans in the schema of the version. Removed rows take part in it if no value of theirs is lost."""
-    if schema != before:
-        change = compare(before, schema)
-        narrower = any(not each.widening for each in change.type_changed)
-        if change.dropped or change.renamed or change.repartitioned or narrower or schema.mapping != before.mapping:
-            raise _Fallback("it replaces the schema")
-    return (replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
 
 
 def _buckets(sources: Sequence[FileScan], *, phases: bool) -> tuple[FileScan, ...]:

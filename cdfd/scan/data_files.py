@@ -70,7 +70,7 @@ class SkipsRows(Protocol):
 
 @cache
 def has_ability(kind: type, ability: type) -> bool:
-    """Whether files of a class have an ability, such as `ColumnSizes`. Cached: checking a protocol takes as long as opening a file."""
+    """Whether files or stores of a class have an ability, such as `ColumnSizes`. Cached, because checking a protocol takes long."""
     return issubclass(kind, ability)
 
 
@@ -97,14 +97,8 @@ def prefetch_columns(
     source: Any, file: DataFile, columns: Sequence[str], groups: Collection[int] | None = None
 ) -> None:
     """Let a remote file prefetch the columns to read, of some row groups or of all. Files of some formats do not say where columns are."""
-    if can_prefetch(source.__class__) and (ranges := getattr(file, "ranges", None)) is not None:
+    if has_ability(source.__class__, ColumnPrefetch) and (ranges := getattr(file, "ranges", None)) is not None:
         source.prefetch_columns(ranges(columns, groups))
-
-
-@cache
-def can_prefetch(kind: type) -> bool:
-    """Whether files of that class can prefetch columns. Cached, because checking a protocol takes as long as opening a file."""
-    return issubclass(kind, ColumnPrefetch)
 
 
 _TREVNI = b"Trv"

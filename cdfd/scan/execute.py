@@ -26,7 +26,7 @@ from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
-from cdfd.scan.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
+from cdfd.scan.prefetch import prefetch_plans, prefetch_scans
 from cdfd.scan.scans import OnMissingFile, ScanReader, Select, Unpaired, is_small, raise_missing, read_shared
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
@@ -179,7 +179,9 @@ class Execution:
             scans = (
                 PlannedScan(plan, scan)
                 for plan, part in some
-                for scan in (self._prefetch(plan, plan.scans[part:]) if remote else plan.scans[part:])
+                for scan in (
+                    prefetch_scans(plan, plan.scans[part:], self.files, self.whole) if remote else plan.scans[part:]
+                )
             )
             for group in groups_of(scans) if joins else ((each,) for each in scans):
                 alone = len(group) == 1
@@ -199,13 +201,6 @@ class Execution:
 
         one = partial(read_shared, shared, "version", [PlannedScan(plan, scan) for scan in scans], task)
         yield Inline(one) if self._is_tiny(plan.size) else one
-
-    def _prefetch(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[FileScan]:
-        """The scans of a plan. A remote store prefetches those that come some files later."""
-        ahead = files_ahead(plan)
-        for number, scan in enumerate(scans):
-            prefetch_later_scan(scans, number, ahead, self.files, self.whole)
-            yield scan
 
     @property
     def _reader(self) -> ScanReader:
@@ -264,7 +259,7 @@ class Execution:
         for images in orders.joined:
             yield images.find_pairs
         handover: Future[Any] | None
-        for scan in self._prefetch(plan, scans) if remote else scans:
+        for scan in prefetch_scans(plan, scans, self.files, self.whole) if remote else scans:
             is_early = scan.image_phase == "early"
             if scan.path in joined:
                 images = joined[scan.path]

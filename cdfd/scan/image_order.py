@@ -275,16 +275,6 @@ def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> I
         yield codes
 
 
-def _divide(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:
-    """The early rows and the late ones of a batch, whose first row is row `row` of the file."""
-    count = batch.num_rows
-    late_rows = late.count(row, count)
-    if late_rows in (0, count):
-        return ([], [batch]) if late_rows else ([batch], [])
-    # Slices hold the memory of the whole batch while they wait.
-    return divide(batch, late.mask(row, count), copied=2 * late_rows < count)
-
-
 def divide(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool) -> Blocks:
     """The early rows and the late ones of a batch. Few blocks are slices, which are not copied; late ones are if that is wanted."""
     ends = np.flatnonzero(np.diff(late)) + 1
@@ -343,13 +333,18 @@ class ReorderBuffer:
         """The early rows of a file's batches, as long as the late ones fit into the budget; `reread_from` is where that ended."""
         row = 0
         for batch in batches:
-            early_rows, late_rows = _divide(batch, row, late)
+            count = batch.num_rows
+            late_count = late.count(row, count)
+            early_rows, late_rows = ([], [batch]) if late_count else ([batch], [])
+            if 0 < late_count < count:
+                # Slices hold the memory of the whole batch while they wait.
+                early_rows, late_rows = divide(batch, late.mask(row, count), copied=2 * late_count < count)
             size = sum(rows.nbytes for rows in late_rows)
             if late_rows and not self.budget.reserve(size):
                 self.reread_from = row
                 return
             self._buffered += late_rows
-            row += batch.num_rows
+            row += count
             yield from early_rows
         self.reread_from = None
 

@@ -54,34 +54,31 @@ def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
 
     The error that ends `scans` is raised after all groups before it.
     """
+    source, failed = iter(scans), None
     group, size = list[PlannedScan](), 0
-    try:
-        for each in scans:
-            joinable = _is_joinable(each.scan)
-            if group and not (
-                joinable
-                and len(group) < JOINED_FILES
-                and size + each.scan.size <= JOINED_BYTES
-                and _agree(each, group[0])
-            ):
-                yield from _alone_if_few(group)
-                group, size = [], 0
-            if joinable:
-                group.append(each)
-                size += each.scan.size
-            else:
-                yield (each,)
-    except CdfdError:
-        yield from _alone_if_few(group)
-        raise
-    yield from _alone_if_few(group)
-
-
-def _alone_if_few(group: list[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
-    if len(group) >= FEW:
-        yield group
-    else:
-        yield from ((each,) for each in group)
+    while True:
+        try:
+            each = next(source, None)
+        except CdfdError as error:
+            each, failed = None, error
+        joins = each if each is not None and _is_joinable(each.scan) else None
+        if group and (
+            joins is None
+            or len(group) == JOINED_FILES
+            or size + joins.scan.size > JOINED_BYTES
+            or not _agree(joins, group[0])
+        ):
+            yield from [group] if len(group) >= FEW else [(one,) for one in group]
+            group, size = [], 0
+        if joins is not None:
+            group.append(joins)
+            size += joins.scan.size
+        elif each is not None:
+            yield (each,)
+        else:
+            break
+    if failed is not None:
+        raise failed
 
 
 def _agree(one: PlannedScan, other: PlannedScan) -> bool:

@@ -11,10 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema
@@ -89,14 +88,6 @@ def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, Joine
     """The orders of these files, which have not been read yet. Some of them are `joined`."""
     of_files = {scan.path: Future[ImageOrder | None]() for scan in cross_partition if scan.path not in joined}
     return ImageOrders(of_files, list(dict.fromkeys(joined.values())) if cross_partition else ())
-
-
-class _Files(NamedTuple):
-    """The order of a joined file's rows: which ones are late, and post-images that must not be paired with the row before them."""
-
-    late: npt.NDArray[np.bool_]
-    gaps: Sequence[int]
-    ends: Sequence[int]
 
 
 class JoinedImages:
@@ -207,19 +198,31 @@ class JoinedImages:
         """For each batch the number of its first row, its early rows and its late rows."""
         files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
         codes_by_file = self._codes_of(files) if codes is None else codes
-        order, row = self._order(codes_by_file), 0
+        starts = [0, *accumulate(map(len, codes_by_file))]
+        late_of_files = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes_by_file]
+        is_late = np.concatenate([late for late, _ in late_of_files])
+        # Post-images that must not be paired with the row before them.
+        gaps = [start + gap for start, (_, gap) in zip(starts, late_of_files, strict=False) if gap is not None]
         written = np.concatenate(codes_by_file)
         written[written == MOVED] = POST_IMAGE
         types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
+        row = 0
         for batch in files.batches(schema, self._files, batch_rows, types.slice):
-            yield row, *_divide(batch, row, order)
-            row += batch.num_rows
-
-    def _order(self, codes: Sequence[Codes]) -> _Files:
-        starts = [0, *accumulate(map(len, codes))]
-        late_and_gaps = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes]
-        gaps = [start + gap for start, (_, gap) in zip(starts, late_and_gaps, strict=False) if gap is not None]
-        return _Files(np.concatenate([late for late, _ in late_and_gaps]), gaps, starts[1:])
+            count = batch.num_rows
+            mask = is_late[row : row + count]
+            late_count = int(mask.sum())
+            early, late = list[pa.RecordBatch](), list[RowBatch]()
+            if not late_count:
+                early.append(batch)
+            for _, start, size in _files_of(row, count, starts) if late_count else ():
+                of_file = slice(start - row, start - row + size)
+                # Slices hold the memory of the whole batch while they wait.
+                before, after = divide(batch.slice(start - row, size), mask[of_file], copied=2 * late_count < count)
+                early += before
+                gap = any(start <= each < start + size for each in gaps)
+                late += [RowBatch(rows, int(gap and place == 0)) for place, rows in enumerate(after)]
+            yield row, early, late
+            row += count
 
     def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""
@@ -268,21 +271,3 @@ def _files_of(row: int, count: int, starts: Sequence[int]) -> Iterable[tuple[int
         if start >= end:
             return
         yield number, start, end - start
-
-
-def _divide(batch: pa.RecordBatch, row: int, order: _Files) -> tuple[list[pa.RecordBatch], list[RowBatch]]:
-    """The early rows and the late ones of a batch, whose first row is row `row`."""
-    count = batch.num_rows
-    mask = order.late[row : row + count]
-    late_count = int(mask.sum())
-    if not late_count:
-        return [batch], []
-    early, late = list[pa.RecordBatch](), list[RowBatch]()
-    for _, start, size in _files_of(row, count, [0, *order.ends]):
-        some, there = batch.slice(start - row, size), mask[start - row : start - row + size]
-        # Slices hold the memory of the whole batch while they wait.
-        before, after = divide(some, there, copied=2 * late_count < count)
-        early += before
-        gap = any(start <= each < start + size for each in order.gaps)
-        late += [RowBatch(rows, int(gap and place == 0)) for place, rows in enumerate(after)]
-    return early, late

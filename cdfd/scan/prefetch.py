@@ -52,10 +52,13 @@ def files_ahead(plan: ChangePlan) -> int:
     return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.files) else FILES
 
 
-def prefetch_later_scan(scans: Sequence[FileScan], number: int, ahead: int, files: TableFiles, whole: bool) -> None:
-    """Prefetch the file of the scan that comes `ahead` scans after that number, which is read next."""
-    if number + ahead < len(scans):
-        _prefetch(scans[number + ahead], files, whole)
+def prefetch_scans(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles, whole: bool) -> Iterator[FileScan]:
+    """Scans of a plan. With each, the file that comes `files_ahead` scans later is prefetched."""
+    ahead = files_ahead(plan)
+    for number, scan in enumerate(scans):
+        if number + ahead < len(scans):
+            _prefetch(scans[number + ahead], files, whole)
+        yield scan
 
 
 def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:

@@ -265,7 +265,7 @@ class _Resolver:
             if not len(array):
                 return pa.nulls(0, target)
             array = array if pa.types.is_list(source) else array.cast(plain)
-            offsets, start, count = _window(array)
+            offsets, start, count = list_window(array)
             elements = inner(array.values.slice(start, count))
             return pa.ListArray.from_arrays(offsets, elements, type=target, mask=_null_mask(array))
 
@@ -281,14 +281,14 @@ class _Resolver:
         def rebuild(array: Any) -> Array:
             if not len(array):
                 return pa.nulls(0, target)
-            offsets, start, count = _window(array)
+            offsets, start, count = list_window(array)
             keys, items = of_keys(array.keys.slice(start, count)), of_values(array.items.slice(start, count))
             return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_null_mask(array))
 
         return rebuild
 
 
-def _window(array: Any) -> tuple[Array, int, int]:
+def list_window(array: Any) -> tuple[Array, int, int]:
     """Offsets that begin at 0, and the range of elements that they refer to (start and count).
 
     A batch is often a slice of a larger one, and only its own elements are converted.
@@ -314,11 +314,10 @@ def _field_id(field: pa.Field[Any]) -> int | None:
 
 
 def _has_ids(fields: Iterable[pa.Field[Any]]) -> bool:
-    return any(_field_id(field) is not None or _has_ids(_children(field.type)) for field in fields)
-
-
-def _children(kind: Any) -> list[pa.Field[Any]]:
-    return [kind.field(position) for position in range(kind.num_fields)] if kind.num_fields else []
+    return any(
+        _field_id(field) is not None or _has_ids(map(field.type.field, range(field.type.num_fields)))
+        for field in fields
+    )
 
 
 def _path_text(path: Path) -> str:

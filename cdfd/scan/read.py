@@ -14,41 +14,29 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.plan.shape.predicate import Predicate
-from cdfd.scan.data_files import DataFile, open_data_file, prefetch_columns
+from cdfd.scan.data_files import DataFile, prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, check_change_type, selection_of
 from cdfd.scan.group_pruning import excluded_groups, kept_batches
 from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.scan.row_selection import RowSelection
-from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.table_files import TableFiles
 
 
 def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageOrder:
     """The image order of a change data file by itself. `key` is the schema of the key, if there is one. Raises what `read` does."""
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
-    ):
+    with files.open_scan(scan, [CHANGE_TYPE]) as (_, file):
         return ImageOrder.of(lambda: _types(file, scan, files, key))
 
 
 def count_rows(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source) as file,
-    ):
+    with files.open_scan(scan) as (_, file):
         return selection_of(scan, files, file.metadata).count(file.metadata)
 
 
 def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageCounts:
     """How many rows of each change type a change data file has. `key` is the schema of the key. Raises what `read` does."""
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
-    ):
+    with files.open_scan(scan, [CHANGE_TYPE]) as (_, file):
         return ImageCounts.of(_types(file, scan, files, key))
 
 
@@ -112,11 +100,7 @@ def read(
     if scan.image_phase == "late" and reorder_buffer is not None and reorder_buffer.reread_from is None:
         yield from _with_gap_first(reorder_buffer, reorder_buffer.drain())
         return
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source, [CHANGE_TYPE]) as file,
-    ):
+    with files.open_scan(scan, [CHANGE_TYPE]) as (source, file):
         skips = scan.only is not None or scan.piece is not None or (where is not None and scan.change_type is not None)
         if not skips:
             prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))

@@ -209,12 +209,12 @@ def stages(splits: Sequence[Split]) -> Iterator[list[Part]]:
     Within a version a key may be deleted and inserted again. All deletes come before all inserts. A consumer that keeps the last change of
     each key has the right one: also where one part of a version arrives before another.
     """
-    for _, some in groupby(enumerate(splits), lambda item: _kinds(item[1])):
-        yield list(some)
-
-
-def _kinds(part: Split) -> frozenset[str | None]:
-    return frozenset(scan.image_phase if scan.change_type is None else scan.change_type for scan in part.plan.scans)
+    kinds = (
+        {scan.image_phase if scan.change_type is None else scan.change_type for scan in split.plan.scans}
+        for split in splits
+    )
+    for _, stage in groupby(zip(kinds, enumerate(splits), strict=True), lambda each: each[0]):
+        yield [part for _, part in stage]
 
 
 def digest(splits: Sequence[Split]) -> str:

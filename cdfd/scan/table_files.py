@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -15,7 +14,8 @@ from cdfd.delta import deletion_vector, paths
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
-from cdfd.scan.data_files import is_parquet
+from cdfd.model.file_scan import FileScan
+from cdfd.scan.data_files import DataFile, has_ability, is_parquet, open_data_file
 from cdfd.scan.layout import Layouts
 from cdfd.scan.row_selection import DAMAGED_HINT
 from cdfd.storage.base import Storage, WholeFiles, root_of
@@ -75,10 +75,20 @@ class TableFiles:
                 # An object store does not keep an object for its readers: it was removed while it was read.
                 raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
 
+    @contextlib.contextmanager
+    def open_scan(self, scan: FileScan, dictionaries: Collection[str] = ()) -> Iterator[tuple[Any, DataFile]]:
+        """The bytes of a scan's data file, and the file itself; see `open_data_file`. Errors name it."""
+        with (
+            naming_file(scan.path),
+            self.open(scan.path, scan.size or None) as source,
+            open_data_file(scan.path, source, dictionaries) as file,
+        ):
+            yield source, file
+
     @property
     def reads_whole(self) -> bool:
         """Whether the table's store reads small files together."""
-        return reads_whole(self.storage.__class__)
+        return has_ability(self.storage.__class__, WholeFiles)
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes] | None:
         """All bytes of files. None if their store does not read files together.
@@ -89,7 +99,7 @@ class TableFiles:
         """
         places = [self.locate(path) for path in paths]
         storage = places[0][0]
-        if any(other is not storage for other, _ in places) or not reads_whole(storage.__class__):
+        if any(other is not storage for other, _ in places) or not has_ability(storage.__class__, WholeFiles):
             return None
         return cast(WholeFiles, storage).read_whole([inside for _, inside in places], sizes)
 
@@ -148,12 +158,6 @@ class SharedFiles(TableFiles):
 
 MOST_ANNOUNCED = 1024
 """Paths that `SharedFiles` remembers."""
-
-
-@cache
-def reads_whole(kind: type) -> bool:
-    """Whether stores of that class are `WholeFiles`. Cached, because checking a protocol takes long."""
-    return issubclass(kind, WholeFiles)
 
 
 @contextlib.contextmanager

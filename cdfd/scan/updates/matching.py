@@ -8,7 +8,7 @@ Keys may repeat. Then rows are multisets: equal rows leave and come back in pair
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,20 +187,10 @@ def equal_rows(
     """For each pair of rows, whether they are equal in the columns `names` (None: all)."""
     columns = left.column_names if names is None else list(names)
     left, right = left.select(columns), right.select(columns)
-    blocks = [
-        _all_equal(left.take(array_of(mine)), right.take(array_of(theirs)))
-        for mine, theirs in _blocks(left_rows, right_rows)
-    ]
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.bool_)
-
-
-def _blocks(left: Integers, right: Integers) -> Iterator[tuple[Integers, Integers]]:
-    for start in range(0, len(left), COMPARED_ROWS):
-        yield left[start : start + COMPARED_ROWS], right[start : start + COMPARED_ROWS]
-
-
-def _all_equal(left: pa.Table, right: pa.Table) -> Mask:
-    equal = np.ones(left.num_rows, np.bool_)
-    for mine, theirs in zip(left.columns, right.columns, strict=True):
-        equal &= same(mine, theirs)
+    equal = np.ones(len(left_rows), np.bool_)
+    for start in range(0, len(left_rows), COMPARED_ROWS):
+        block = slice(start, start + COMPARED_ROWS)
+        mine, theirs = left.take(array_of(left_rows[block])), right.take(array_of(right_rows[block]))
+        for pair in zip(mine.columns, theirs.columns, strict=True):
+            equal[block] &= same(*pair)
     return equal

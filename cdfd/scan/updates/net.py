@@ -98,17 +98,14 @@ class NetChanges:
             removed, added = (side.rows(bucket).combine_chunks() for side in self._sides)
             matched = by_key(removed.select(self._names), added.select(self._names), self._key)
             for rows, types in _changes(removed, added, matched):
-                yield self._complete(rows, types, ordinal)
+                columns = rows.combine_chunks().to_batches()[0].columns
+                kinds = pa.DictionaryArray.from_arrays(array_of(types), CHANGE_TYPES)
+                ordinals = array_of(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
+                columns = [*columns[: len(self._names)], kinds, *columns[len(self._names) :], ordinals]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
                 ordinal += rows.num_rows
         for done in self._sides:
             done.close()
-
-    def _complete(self, rows: pa.Table, types: npt.NDArray[np.int8], ordinal: int) -> pa.RecordBatch:
-        batch = rows.combine_chunks().to_batches()[0]
-        kinds = pa.DictionaryArray.from_arrays(array_of(types), CHANGE_TYPES)
-        ordinals = array_of(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
-        columns = [*batch.columns[: len(self._names)], kinds, *batch.columns[len(self._names) :], ordinals]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:

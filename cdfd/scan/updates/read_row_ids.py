@@ -13,10 +13,10 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.refinement import RowTracking
-from cdfd.scan.data_files import open_data_file, prefetch_columns
+from cdfd.scan.data_files import prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
 from cdfd.scan.row_selection import RowSelection
-from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers
 from cdfd.scan.updates.row_ids import FileRowIds
 
@@ -39,11 +39,7 @@ class IdBatch(NamedTuple):
 
 def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> Iterator[IdBatch]:
     """The row ids of the rows of a scan. Other columns are not read. Raises what `read` does."""
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source) as file,
-    ):
+    with files.open_scan(scan) as (_, file):
         assert scan.row_ids is not None
         row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         selection = selection_of(scan, files, file.metadata)
@@ -75,11 +71,7 @@ def read_with_ids(
     rows: RowSet,
 ) -> Iterator[pa.RecordBatch]:
     """Some rows of a file: the table's columns, then `ROW_ID_FIELDS`. Row groups without such a row are skipped. Raises what `read` does."""
-    with (
-        naming_file(scan.path),
-        files.open(scan.path, scan.size or None) as source,
-        open_data_file(scan.path, source) as file,
-    ):
+    with files.open_scan(scan) as (source, file):
         assert scan.row_ids is not None
         row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=row_ids)

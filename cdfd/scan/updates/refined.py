@@ -106,7 +106,11 @@ class RefinedVersion:
         assert scan.bucket is not None
         with self._lock:
             if self._sides is None:
-                self._sides = self._read()
+                tracking = self.refinement.tracking
+                if self.refinement.images:
+                    self._sides = self._read_images()
+                else:
+                    self._sides = self._read_all() if tracking is None else self._read_changed(tracking)
         removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
         changes = self._match(removed, added, whole=scan.image_phase is None)
         rows = pa.concat_tables([removed, added])
@@ -198,12 +202,6 @@ class RefinedVersion:
         struct = StructType((*self.schema.struct, *extra.struct))
         return TableSchema(struct, (*self.schema.partition_columns, *extra.partition_columns), self.schema.mapping)
 
-    def _read(self) -> tuple[Buckets, Buckets]:
-        if self.refinement.images:
-            return self._read_images()
-        tracking = self.refinement.tracking
-        return self._read_all() if tracking is None else self._read_changed(tracking)
-
     def _sides_of(self, schema: pa.Schema, *, compressed: bool = True) -> tuple[Buckets, Buckets]:
         bucket = self.plan.scans[0].bucket
         assert bucket is not None
@@ -265,8 +263,8 @@ class RefinedVersion:
         """For each source, its rows that did not only move."""
 
         def runs(number: int, scan: FileScan) -> Iterator[_Found]:
-            for found in read_row_ids(scan, self.files, tracking):
-                batch = runs_of(number, found.rows, found.ids, found.versions)
+            for ids in read_row_ids(scan, self.files, tracking):
+                batch = runs_of(number, ids.rows, ids.ids, ids.versions)
                 yield number, batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
 
         sides = self._sides_of(RUNS, compressed=False)
@@ -274,8 +272,8 @@ class RefinedVersion:
         left = [BitMap64() for _ in self.refinement.sources]
         for number in range(removed.count):
             try:
-                for found in not_moved(removed.rows(number), added.rows(number), removed.count):
-                    add_rows(left, found)
+                for rows in not_moved(removed.rows(number), added.rows(number), removed.count):
+                    add_rows(left, rows)
             except RepeatedRowId as error:
                 raise DataError(
                     f"row id {error.row_id} is there twice",

@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 
 from cdfd.delta.roaring import RowSet
 from cdfd.runtime.arrays import array_of, to_numpy
-from cdfd.scan.updates.equality import Integers, Mask, dense
+from cdfd.scan.updates.equality import Integers, dense
 from cdfd.scan.updates.matching import by_row_id
 
 BLOCK_BITS = 20
@@ -178,12 +178,8 @@ def _of_rows(gone: _Runs, come: _Runs, buckets: int) -> Iterator[Rows]:
     versions = [np.repeat(side.versions, side.counts) for side in (gone, come)]
     is_gone, is_come, *_ = by_row_id(*sides, *versions)
     for side, mask in ((gone, is_gone), (come, is_come)):
-        yield _mask(side, mask)
-
-
-def _mask(side: _Runs, mask: Mask) -> Rows:
-    sources, rows = np.repeat(side.sources, side.counts)[mask], _expand(side.rows, side.counts)[mask]
-    return Rows(sources, rows, np.ones(len(rows), np.int64))
+        rows = _expand(side.rows, side.counts)[mask]
+        yield Rows(np.repeat(side.sources, side.counts)[mask], rows, np.ones(len(rows), np.int64))
 
 
 def _check_unique(side: _Runs, codes: Integers, ids: Integers) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from cdfd.delta.types.arrow_types import arrow_type
@@ -15,6 +14,7 @@ from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, Foreign, Ma
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from cdfd.scan.projection import list_window
 
 CHANGE_FIELDS: Final = {
     CHANGE_TYPE: spark.StringType(),
@@ -190,17 +190,10 @@ def _as_plain(array: Any, target: Any) -> Any:
         fields = list(target)
         children = [_as_plain(array.field(number), field.type) for number, field in enumerate(fields)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-    offsets, start, count = _window(array)
+    offsets, start, count = list_window(array)
     if pa.types.is_list(kind):
         elements = _as_plain(array.values.slice(start, count), target.value_type)
         return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
     keys = _as_plain(array.keys.slice(start, count), target.key_type)
     items = _as_plain(array.items.slice(start, count), target.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
-
-
-def _window(array: Any) -> tuple[Any, int, int]:
-    """The offsets relative to 0, and the start and count of their elements. A batch may be a slice of a larger one."""
-    offsets = array.offsets
-    start, end = offsets[0].as_py(), offsets[-1].as_py()
-    return pc.subtract(offsets, pa.scalar(start, offsets.type)), start, end - start

@@ -26,10 +26,9 @@ from cdfd.errors import NotFoundError, SinkError
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.file_scan import FileScan
-from cdfd.scan.data_files import open_data_file
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader
 from cdfd.scan.row_selection import RowSelection
-from cdfd.scan.table_files import TableFiles, naming_file
+from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.columns import Columns
@@ -251,11 +250,7 @@ class MirrorTable:
 def _reader(add: Add, schema: TableSchema, files: TableFiles) -> Iterator[FileReader]:
     count = record_count(add.stats)
     scan = FileScan(add.path, "insert", add.partition_values, add.size, num_records=count)
-    with (
-        naming_file(add.path),
-        files.open(add.path, add.size or None) as source,
-        open_data_file(add.path, source) as file,
-    ):
+    with files.open_scan(scan) as (_, file):
         yield FileReader.prepare(file, schema, scan, files)
 
 
