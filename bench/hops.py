@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import cdfd
 from bench.tables import CHANGE_DATA_FEED, add_file, create, orders, write_commit
 from cdfd.deliver.feed import Feed, Policies
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.encode.records import Records
 from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan
@@ -125,7 +125,7 @@ def crossings(hops: list[Hop]) -> int:
     return sum(one != other and other != "MainThread" for one, other in pairwise(threads))
 
 
-class AtTip(NullMonitor):
+class AtTip(Monitor):
     """Notes that everything is delivered."""
 
     def __init__(self) -> None:

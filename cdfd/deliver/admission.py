@@ -21,10 +21,6 @@ Urgency = Callable[[], float | None]
 """Seconds until clean-up may remove what a table has not delivered, if it is at risk; None if it is not."""
 
 
-def no_urgency() -> None:
-    """The urgency of deliveries that nothing threatens."""
-
-
 @dataclass(eq=False, slots=True)
 class _Request:
     """A delivery that waits for a slot."""
@@ -60,7 +56,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = lambda _: None
+        self, size: int, urgency: Urgency = lambda: None, waiting: Callable[[bool], None] = lambda _: None
     ) -> AsyncIterator[Callable[[], None]]:
         """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress.
 

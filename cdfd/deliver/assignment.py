@@ -16,7 +16,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.path_ranges import counted_ranges, sampled_bounds
-from cdfd.deliver.splits import RangeSplit, list_and_measure, range_splits, read_split
+from cdfd.deliver.splits import RangeSplit, measure, range_splits, read_splits
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError
 from cdfd.log.listing import LiveListing
@@ -84,10 +84,6 @@ class Assignment:
             ranges = counted_ranges(live, bounds, storage, None)
         return list(range_splits(ranges, plan, max(limit, _READ_BYTES * int(ranges.files.sum()))))
 
-    def measure(self, part: Split, workers: int | None = None) -> Measured:
-        """The contents of a split; see `list_and_measure`. Blocks."""
-        return list_and_measure(part, self.execution(workers))
-
     async def deliver(self, number: int, part: Split, workers: int | None = None) -> list[Delivered]:
         """Deliver a part, unless it is delivered already; see `Connector.deliver_part`.
 
@@ -130,7 +126,7 @@ class Assignment:
         async def write(delivery: Delivery) -> Counts:
             counts = RowCounts()
             await delivery.start_version(self.version)
-            batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_split(part, self.execution(workers)))
+            batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_splits([part], self.execution(workers)))
             async with aclosing(batches):
                 async for batch in batches:
                     if batch.rows.num_rows:
@@ -189,7 +185,7 @@ async def measured_here(assignment: Assignment, splits: Sequence[Split]) -> list
         CdfdError: as `measure` says.
     """
     execution = assignment.execution()
-    measured = map_in_order(partial(list_and_measure, execution=execution), splits, workers=_AT_A_TIME)
+    measured = map_in_order(partial(measure, execution=execution), splits, workers=_AT_A_TIME)
     contents = []
     each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
     async with aclosing(each):

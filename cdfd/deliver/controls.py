@@ -15,7 +15,7 @@ from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.requests import Notification, Refused, Request
 from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
 from cdfd.log.table import Table, position_after
-from cdfd.model.control import EMPTY, Control, Pause
+from cdfd.model.control import Pause
 from cdfd.model.position import Position
 from cdfd.plan.shape.compiler import check_filter
 from cdfd.plan.shape.parser import parse_filter
@@ -58,23 +58,6 @@ class Controls:
         """Whether the loop has to end the current delivery: to carry out requests, or to stop."""
         return self.stop.is_set() or self.mailbox.interrupt.is_set()
 
-    @property
-    def interrupt(self) -> asyncio.Event:
-        """Set when the loop has to end the current delivery: to carry out requests, or to stop."""
-        return self.mailbox.interrupt
-
-    @property
-    def control(self) -> Control:
-        """The stored control."""
-        sink = self._sink
-        return EMPTY if sink is None else sink.control
-
-    async def store(self, control: Control, to: Position | None = None) -> None:
-        """Store a control, and with `to` another position."""
-        sink = self._sink
-        assert sink is not None
-        await sink.set_control(control, to)
-
     async def watch_stop(self) -> None:
         """Interrupt the loop once it has to end."""
         await self.stop.wait()
@@ -94,7 +77,7 @@ class Controls:
                     await self._accomplish(request)
                 except Refused as error:
                     self.mailbox.refuse(error)
-            pause = self.control.paused
+            pause = self.sink.control.paused
             self.monitor.paused(pause)
             if pause is None or self.stop.is_set():
                 return
@@ -104,14 +87,14 @@ class Controls:
                 logger.info("paused by a request; nothing is delivered until it is resumed", extra=extra)
             with suppress(CdfdError):  # the log matters once the table is resumed
                 self.monitor.found_version(await self.table.log.latest_version())
-            await self.clock.wait(self.interrupt, LOOK_SECONDS)
+            await self.clock.wait(self.mailbox.interrupt, LOOK_SECONDS)
 
     async def _accomplish(self, request: Request) -> None:
-        if self._sink is None:
+        if not self.sink.stores_control:
             raise Refused("unsupported", f"{self.sink_name} cannot store requests: positions must be in the sink")
         # The outcome of an earlier attempt is unknown if the sink failed.
         retried, self.mailbox.tried = self.mailbox.tried == request.id, request.id
-        if request.id in self.control.recent and not retried:
+        if request.id in self.sink.control.recent and not retried:
             raise Refused("duplicate", f"a request with the id {request.id} was already carried out")
         match request.action:
             case "pause":
@@ -128,21 +111,21 @@ class Controls:
                 raise Refused("unknown", f"a table has no action {request.action}")
 
     async def _pause(self, request: Request) -> None:
-        paused_by = self.control.paused
+        paused_by = self.sink.control.paused
         if paused_by is not None and paused_by.id != request.id:
             self.mailbox.accomplish("PAUSED", f"{request.table} was already paused by the request {paused_by.id}")
             return
         if paused_by is None:
             pause = Pause(request.id, self.clock.now_ms())
-            await self.store(replace(self.control, paused=pause).remember(request.id))
+            await self.sink.set_control(replace(self.sink.control, paused=pause).remember(request.id))
         position = await self._position()
         message = f"{request.table} is paused before version {position.version}"
         self.mailbox.accomplish("PAUSED", message, version=position.version)
 
     async def _resume(self, request: Request) -> None:
         position = await self._position()
-        if self.control.paused is not None:
-            await self.store(replace(self.control, paused=None).remember(request.id))
+        if self.sink.control.paused is not None:
+            await self.sink.set_control(replace(self.sink.control, paused=None).remember(request.id))
             self.mailbox.accomplish(
                 "RESUMED", f"{request.table} is resumed at version {position.version}", version=position.version
             )
@@ -150,7 +133,7 @@ class Controls:
             self.mailbox.accomplish("RESUMED", f"{request.table} is not paused")
 
     async def _begin_snapshot(self, request: Request, *, retried: bool) -> None:
-        snapshot, position = self.control.snapshot, await self._position()
+        snapshot, position = self.sink.control.snapshot, await self._position()
         if snapshot is not None and not (retried and snapshot.id == request.id):
             raise Refused("conflict", f"the incremental snapshot {snapshot.id} is in progress; stop it first")
         if position.phase == "snapshot":
@@ -164,20 +147,20 @@ class Controls:
                 raise Refused("malformed", str(error)) from None
         if snapshot is None:
             try:
-                await self.store(self.control.begin(request.id, request.where))
+                await self.sink.set_control(self.sink.control.begin(request.id, request.where))
             except UnsupportedError as error:
                 raise Refused("unsupported", str(error)) from None
         what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
         self.mailbox.accomplish("STARTED", f"{what} are published again, from version {position.version} on")
 
     async def _stop_snapshot(self, request: Request, *, retried: bool) -> None:
-        snapshot = self.control.snapshot
+        snapshot = self.sink.control.snapshot
         if snapshot is None:
             if not retried:
                 raise Refused("conflict", f"no incremental snapshot of {request.table} is in progress")
             self.mailbox.accomplish("ABORTED", "the incremental snapshot is stopped")
             return
-        await self.store(replace(self.control, snapshot=None).remember(request.id))
+        await self.sink.set_control(replace(self.sink.control, snapshot=None).remember(request.id))
         self.monitor.resnapshot(None)
         self.mailbox.accomplish(
             "ABORTED",
@@ -192,14 +175,14 @@ class Controls:
             if version > newest:
                 raise LogError(f"there is no version {version}; the newest is {newest}")
             following = await position_after(self.table, version, position)
-            await self.store(replace(self.control, snapshot=None).remember(request.id), following)
+            await self.sink.set_control(replace(self.sink.control, snapshot=None).remember(request.id), following)
         except FencedError:
             raise
         except CdfdError as error:
             if error.retriable:
                 raise
             raise Refused("conflict", f"the table cannot move: {error}") from None
-        if self.control.snapshot is None and self.recorder is not None:
+        if self.sink.control.snapshot is None and self.recorder is not None:
             self.recorder.delivered(version, following.table_id, following.digest)
         message = f"{request.table} is moved from version {position.version} to version {version + 1}"
         self.mailbox.accomplish("MOVED", message, version=version + 1, before=position.version)
@@ -208,10 +191,6 @@ class Controls:
         position = await self.sink.last_position()
         assert position is not None
         return position
-
-    @property
-    def _sink(self) -> Sink | None:
-        return self.sink if self.sink.stores_control else None
 
 
 def aborted(id: str, table: str, why: str, rows: int) -> Notification:

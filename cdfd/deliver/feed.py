@@ -17,7 +17,7 @@ from cdfd.deliver.controls import Controls
 from cdfd.deliver.deliverer import Deliverer, Limits
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.mailbox import Mailbox
-from cdfd.deliver.monitor import Monitor, NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
@@ -107,7 +107,7 @@ class Feed:
     stop: asyncio.Event
     limits: Limits = field(default_factory=Limits)
     recorder: Recorder | None = None
-    monitor: Monitor = field(default_factory=NullMonitor)
+    monitor: Monitor = field(default_factory=Monitor)
     admission: Admission = field(default_factory=lambda: Admission(1))
     sink_name: str = "the sink"
     terminal: bool = False
@@ -165,7 +165,7 @@ class Feed:
     async def _run(self) -> None:
         delivered = await self.sink.last_position()
         if delivered is not None:
-            if self._controls.control.paused is not None:
+            if self.sink.control.paused is not None:
                 # Clean-up does not wait for a table that is paused from the start: its retention is reported, too.
                 with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
                     self._note_retention(await self.table.log.header())
@@ -279,7 +279,8 @@ class Feed:
             self._note_delivered(before, position)
             assert self.recorder is not None
             await self.recorder.record_now()
-        self._log("starting at version %d", position.version, position)
+        extra = {"table": self.table.uri, "version": position.version, "part": position.part}
+        logger.info("starting at version %d", position.version, extra=extra)
         return position
 
     async def _restart(self, error: MissingFileError | SnapshotNeededError) -> Position:
@@ -333,14 +334,14 @@ class Feed:
                     position = self._note_delivery(burst[:whole])
                     if again is not None:
                         again.delivered(burst[whole - 1])
-                    elif self._controls.control.snapshot is not None:
+                    elif self.sink.control.snapshot is not None:
                         return  # an incremental snapshot that waited for the end of a version begins
                     burst = burst[whole:]
 
     async def _resnapshotter(self, position: Position, stream: PlanStream) -> Resnapshotter | None:
         """The incremental snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
         await cancel_impossible(self._controls, position)
-        if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
+        if self.sink.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
         most = self.limits.max_bytes
         resnapshotter = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
@@ -349,7 +350,8 @@ class Feed:
 
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
         """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
-        self._log("snapshot of version %d started", position.version, position)
+        extra = {"table": self.table.uri, "version": position.version, "part": position.part}
+        logger.info("snapshot of version %d started", position.version, extra=extra)
         version = await self._deliverer.snapshot(stream, position, self.tailer)
         assert stream.header is not None
         await self._check_configuration(stream.header)
@@ -446,6 +448,3 @@ class Feed:
             version=version.plan.version,
             hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
         )
-
-    def _log(self, message: str, version: int, position: Position) -> None:
-        logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})

@@ -131,7 +131,12 @@ class LargeVersions:
         elif (begun_job.parts, begun_job.digest) == (parts, cut_as):
             job = begun_job
         else:
-            raise self._other_cut(begun_job)
+            raise SinkError(
+                f"this version was begun as {begun_job.parts} parts, and what it would be cut into now are others",
+                table=self.table,
+                version=begun_job.version,
+                hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
+            )
         begins = "is delivered" if begun_job is None else "goes on"
         extra = {"table": self.table, "version": position.version, "part": position.part}
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=extra)
@@ -158,14 +163,6 @@ class LargeVersions:
             return splits
         measured = await self._watch(self.engine.measure(assignment, splits))
         return None if measured is None else place_splits(version.plan, splits, measured)
-
-    def _other_cut(self, job: Job) -> SinkError:
-        return SinkError(
-            f"this version was begun as {job.parts} parts, and what it would be cut into now are others",
-            table=self.table,
-            version=job.version,
-            hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
-        )
 
     async def _watch(
         self, work: Coroutine[Any, Any, T], position: Position | None = None, job: Job | None = None

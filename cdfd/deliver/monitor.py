@@ -34,7 +34,7 @@ class ResnapshotProgress:
 class Monitor:
     """Receives the events of one table's loop, in the loop's thread except for `stage`. Methods must not block or raise.
 
-    Each method does nothing by default: a class that derives from this one overrides the events it needs.
+    This one ignores all events: a class that derives from it overrides the events it needs.
     """
 
     def started(self, position: Position) -> None:
@@ -110,7 +110,3 @@ class Monitor:
         A table at risk is admitted first.
         """
         return None
-
-
-class NullMonitor(Monitor):
-    """Ignores all events."""

@@ -196,21 +196,17 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
         raise Refused("malformed", f"unknown field {_quote(unknown[0])}; `{action}` takes {allowed_names}")
     where, version, level = document.get("where"), document.get("version"), document.get("level")
     if where is not None:
-        _check_where(where)
+        if not isinstance(where, str) or not 0 < len(where) <= _MOST_CHARACTERS:
+            raise Refused("malformed", f"`where` must be text of 1 to {_MOST_CHARACTERS} characters")
+        try:
+            parse_filter(where)
+        except ConfigError as error:
+            raise Refused("malformed", str(error)) from None
     if action == "move" and (type(version) is not int or not 0 <= version <= _MOST_VERSION):
         raise Refused("malformed", "`version` must be the number of the last delivered version, from 0 on")
     if action == "log-level" and level not in LEVELS:
         raise Refused("malformed", f"`level` must be one of {', '.join(LEVELS)}")
     return Request(known_action, id, table, source, where or "", -1 if version is None else version, level or "")
-
-
-def _check_where(where: object) -> None:
-    if not isinstance(where, str) or not 0 < len(where) <= _MOST_CHARACTERS:
-        raise Refused("malformed", f"`where` must be text of 1 to {_MOST_CHARACTERS} characters")
-    try:
-        parse_filter(where)
-    except ConfigError as error:
-        raise Refused("malformed", str(error)) from None
 
 
 def _quote(text: object) -> str:

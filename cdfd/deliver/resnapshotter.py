@@ -146,7 +146,7 @@ class Resnapshotter:
 
     @property
     def _state(self) -> Resnapshot | None:
-        return self._controls.control.snapshot
+        return self._sink.control.snapshot
 
     async def _files(self, state: Resnapshot, reached: int) -> tuple[NumberedFiles, npt.NDArray[np.bool_], int]:
         """All files of the incremental snapshot, which of them are selected, and the version whose files they are."""
@@ -244,7 +244,7 @@ class Resnapshotter:
                     following = replace(following, ahead_of=position.version, ahead=before + len(numbers))
                 else:
                     following = replace(following, next=numbers[-1] + 1)
-                await delivery.commit_control(replace(self._controls.control, snapshot=following))
+                await delivery.commit_control(replace(self._sink.control, snapshot=following))
             except BaseException:
                 await delivery.abort()
                 self._controls.monitor.aborted()
@@ -264,7 +264,7 @@ class Resnapshotter:
         state = self._state
         assert state is not None
         self._pending = None
-        await self._controls.store(replace(self._controls.control, snapshot=None))
+        await self._sink.set_control(replace(self._sink.control, snapshot=None))
         self._controls.monitor.resnapshot(None)
         details = {"rows": state.rows, "version": state.version}
         text = f"the incremental snapshot {state.id} is complete: {message}"
@@ -277,13 +277,13 @@ class Resnapshotter:
         assert state is not None
         self._pending = None
         self._controls.monitor.error(error)
-        await self._controls.store(replace(self._controls.control, snapshot=None))
+        await self._sink.set_control(replace(self._sink.control, snapshot=None))
         self._controls.monitor.resnapshot(None)
         self._controls.mailbox.news(aborted(state.id, self._controls.name, str(error), state.rows))
 
     async def _store(self, state: Resnapshot) -> None:
         if state != self._state:
-            await self._controls.store(replace(self._controls.control, snapshot=state))
+            await self._sink.set_control(replace(self._sink.control, snapshot=state))
         self._report(state)
 
     def _report(self, state: Resnapshot) -> None:
@@ -297,9 +297,9 @@ class Resnapshotter:
 
 async def cancel_impossible(controls: Controls, position: Position) -> None:
     """End an incremental snapshot that cannot go on at a position: before its version, or where a snapshot has all rows."""
-    state = controls.control.snapshot
+    state = controls.sink.control.snapshot
     if state is None or (position.phase == "stream" and state.version < position.version):
         return
-    await controls.store(replace(controls.control, snapshot=None))
+    await controls.sink.set_control(replace(controls.sink.control, snapshot=None))
     why = "the table was moved back" if position.phase == "stream" else "a snapshot of the table has all rows"
     controls.mailbox.news(aborted(state.id, controls.name, why, state.rows))

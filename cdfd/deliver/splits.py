@@ -1,7 +1,6 @@
 """Splits of a version (`cdfd.scan.splits`), measured and read: in threads, or by the executors of a cluster.
 
-    for each in splits:
-        read_split(each, execution)          # together: the rows of execution.batches([plan])
+    read_splits(splits, execution)           # the rows of execution.batches([plan])
 
 To be measured, a split is not read: only footers, and the change types of change data files.
 
@@ -40,8 +39,10 @@ def measure(split: Split, execution: Execution) -> Measured:
     """The contents of a split without its rows, for `place_splits`. Live files whose row counts are in the log are not opened.
 
     Raises:
-        CdfdError: as `read` says; it names table, version and file. A file that is gone is for `execution.on_missing`.
+        CdfdError: as `read` says; it names table, version and file. A file that is gone is for `execution.on_missing`. Also what
+            `PathRange.files` raises.
     """
+    split = list_files(split, execution.files.storage)
     if isinstance(split.plan.scans, LiveScans) and (noted := split.plan.scans.rows()) is not None:
         return Measured(noted)
     rows, images = 0, dict[str, ImageCounts]()
@@ -60,18 +61,13 @@ def measure(split: Split, execution: Execution) -> Measured:
     return Measured(rows, images)
 
 
-def read_split(split: Split, execution: Execution) -> Generator[ChangeBatch, None, None]:
-    """The change rows of a split, as `execution.batches` gives them for the version; their ordinals count from 0 where it is not placed.
+def read_splits(splits: Sequence[Split], execution: Execution) -> Generator[ChangeBatch, None, None]:
+    """The change rows of splits, one after the other, as `execution.batches` gives them. Ordinals of one that is not placed count from 0.
 
     Raises:
         CdfdError: as `read` says; it names table, version and file.
         DataError: after its last row, a split that has other rows than was measured.
     """
-    return read_splits((split,), execution)
-
-
-def read_splits(splits: Sequence[Split], execution: Execution) -> Generator[ChangeBatch, None, None]:
-    """The change rows of several splits, one after the other. Raises what `read_split` does."""
     for run in _runs(splits):
         first = run[0]
         start = Position("", first.plan.version, ordinal=first.ordinal or 0)
@@ -134,11 +130,6 @@ class RangeSplit(Split):
 def list_files(split: Split, storage: Storage) -> Split:
     """A split with all of its scans. Raises what `PathRange.files` does."""
     return split.with_files(storage) if isinstance(split, RangeSplit) else split
-
-
-def list_and_measure(split: Split, execution: Execution) -> Measured:
-    """The contents of a split; see `measure`. Raises what `PathRange.files` does, too."""
-    return measure(list_files(split, execution.files.storage), execution)
 
 
 def range_splits(ranges: PathRanges, plan: ChangePlan, limit: int) -> Iterator[RangeSplit]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from cdfd.deliver.deliverer import Limits
 from cdfd.deliver.feed import Feed, Policies
 from cdfd.deliver.mailbox import Mailbox
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
@@ -171,7 +171,7 @@ async def feed(
     limits = Limits(options.pop("part_bytes", 1 << 30), max_bytes=options.pop("max_bytes", 0))
     on_missing = options.pop("on_missing", None)
     stop, rates = options.pop("stop", asyncio.Event()), options.pop("rates", Rates())
-    recorder, monitor = options.pop("recorder", None), options.pop("monitor", NullMonitor())
+    recorder, monitor = options.pop("recorder", None), options.pop("monitor", Monitor())
     mailbox = options.pop("mailbox", None) or Mailbox()
     rows = RowOptions(**{each.name: options.pop(each.name) for each in fields(RowOptions) if each.name in options})
 

@@ -27,7 +27,7 @@ from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.deliverer import Deliverer
 from cdfd.deliver.large_versions import LargeVersions
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.log.bounds import parse_bound
 from cdfd.log.planning import version_batches
@@ -87,7 +87,7 @@ async def _run(config: Settings, sinks: Connector, table: settings.Table, reques
 
 
 @dataclass(slots=True)
-class _Counts(NullMonitor):
+class _Counts(Monitor):
     """The `Monitor` of a backfill: counts committed rows."""
 
     rows: dict[str, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import json
 import pickle
 import zlib
 
+from cdfd.deliver import splits
 from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Measured, Part
 from cdfd.sinks.jobs import Delivered
@@ -27,7 +28,7 @@ def deliver(assignment: Assignment, item: bytes) -> bytes:
     """
     number, part = _unpack(item)
     delivered = asyncio.run(assignment.deliver(number, part, _WORKERS))
-    return json.dumps([[found.counts, base64.b64encode(found.receipt).decode()] for found in delivered]).encode()
+    return json.dumps([[each.counts, base64.b64encode(each.receipt).decode()] for each in delivered]).encode()
 
 
 def delivered_of(result: bytes) -> list[Delivered]:
@@ -41,7 +42,7 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
     Raises:
         CdfdError: as in `measure`.
     """
-    return pickle.dumps(assignment.measure(_unpack(item)[1], _WORKERS))
+    return pickle.dumps(splits.measure(_unpack(item)[1], assignment.execution(_WORKERS)))
 
 
 def measured_of(result: bytes) -> Measured:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
@@ -111,7 +111,7 @@ class TestStarts:
     async def test_a_lost_position_is_told_once(
         self, clock: ManualClock, lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Counting(NullMonitor):
+        class Counting(Monitor):
             lost = 0
 
             def lost_position(self) -> None:
@@ -465,7 +465,7 @@ class TestOtherTables:
     async def test_a_backup_that_is_restored_before_the_newest_versions_are_read(self, place: Place) -> None:
         """Versions that were listed before the restore do not count as lag after it."""
 
-        class Restoring(NullMonitor):
+        class Restoring(Monitor):
             def __init__(self, lake: Lake, stop: asyncio.Event) -> None:
                 self.lake, self.stop = lake, stop
                 self.found: list[int] = []

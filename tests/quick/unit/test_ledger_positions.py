@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.recorder import Recorder
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import TableChangedError
@@ -48,7 +48,7 @@ def source_ledger(lake: Storage) -> Ledger:
 
 
 def recorder_of(ledger: Ledger) -> Recorder:
-    return Recorder(ledger, ORDERS, 0, manual_clock(), NullMonitor())
+    return Recorder(ledger, ORDERS, 0, manual_clock(), Monitor())
 
 
 async def delivered(policy: str, ledger: Ledger) -> Lake:

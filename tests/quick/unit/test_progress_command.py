@@ -12,7 +12,7 @@ from cdfd.config import load, settings
 from cdfd.config.settings import Settings, SinkSettings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
@@ -67,7 +67,7 @@ class Shop:
             stop = asyncio.Event()
             async with (
                 assembly.shared(self.config, SystemClock()) as shared,
-                assembly.feed(shared, self.orders, stop, NullMonitor()) as feed,
+                assembly.feed(shared, self.orders, stop, Monitor()) as feed,
             ):
                 running = asyncio.create_task(feed.run())
                 while (

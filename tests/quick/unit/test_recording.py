@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cdfd.deliver.admission import SMALL_BYTES, Admission
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.recorder import Recorder
 from cdfd.errors import CdfdError, StorageError
 from cdfd.sinks.ledger.ledger import LedgerEntry, NoLedger
@@ -42,7 +42,7 @@ class Book(NoLedger):
         self.renewals += 1
 
 
-class Told(NullMonitor):
+class Told(Monitor):
     def __init__(self) -> None:
         self.errors: list[CdfdError] = []
         self.versions: list[int] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cdfd.deliver import splits as deliver_splits
 from cdfd.deliver.path_ranges import PathRange
-from cdfd.deliver.splits import RangeSplit, measure, read_split, read_splits
+from cdfd.deliver.splits import RangeSplit, measure, read_splits
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import FILES, PackedFiles, pack
@@ -56,7 +56,7 @@ def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any
         splits = place_splits(plan, splits, [measure(carried(each), execution) for each in splits])
     found: list[Row] = []
     for each in splits:
-        some = rows(read_split(carried(each), execution))
+        some = rows(read_splits([carried(each)], execution))
         assert each.ordinal is not None
         if each.following is not None:
             assert all(each.ordinal <= row.ordinal < each.following for row in some)
@@ -105,7 +105,7 @@ class TestChangeDataFiles:
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
         splits = plan_splits(plan, limit, ordered=False)
-        found = [row for each in splits for row in rows(read_split(carried(each), execution))]
+        found = [row for each in splits for row in rows(read_splits([carried(each)], execution))]
         assert sorted(row.values for row in found) == sorted(row.values for row in rows(execution.batches([plan])))
         paths = [(scan.path, scan.piece) for each in splits for scan in each.plan.scans]
         assert len(paths) == len(set(paths))
@@ -113,7 +113,7 @@ class TestChangeDataFiles:
     def test_unplaced_they_find_out_for_themselves_what_is_a_pair(self) -> None:
         swapped = lot("<1>2", ">1<2", partitions=[0, 1])
         splits = plan_splits(swapped.plan(), 0)
-        kinds = [row.values[-3] for each in splits for row in rows(read_split(each, opened(swapped.storage())))]
+        kinds = [row.values[-3] for each in splits for row in rows(read_splits([each], opened(swapped.storage())))]
         assert kinds == ["update_preimage"] * 2 + ["update_postimage"] * 2
 
     def test_each_file_is_looked_at_once(self) -> None:
@@ -251,7 +251,7 @@ class TestCut:
             splits[plan.version] = place_splits(plan, parts, [measure(each, execution) for each in parts])
         (_, first_b), (_, second_b), third_parts = splits.values()
         for several in ([first_b, second_b], [first_b, *splits[4]], [first_b, *third_parts], [second_b, *third_parts]):
-            alone = [row for each in several for row in rows(read_split(each, execution))]
+            alone = [row for each in several for row in rows(read_splits([each], execution))]
             assert rows(read_splits(several, execution)) == alone
         assert [row.ordinal for row in rows(read_splits([first_b, *splits[4]], execution))] == [1, 2, 0, 1, 2]
 
@@ -262,7 +262,7 @@ class TestCut:
     def test_a_file_in_pieces_by_row_groups(self) -> None:
         execution = table({"a": range(10)}, group=3)
         splits = plan_splits(of("a"), 250)
-        assert [len(rows(read_split(each, execution))) for each in splits] == [3, 3, 3, 1]
+        assert [len(rows(read_splits([each], execution))) for each in splits] == [3, 3, 3, 1]
         assert [each.part for each in splits] == [0, 0, 0, 0]
 
     def test_sizes_that_no_file_has(self) -> None:
@@ -307,9 +307,9 @@ class TestNotedRows:
         plan = noted(4, 5)
         splits = plan_splits(plan, FILE_BYTES)
         first, second = place_splits(plan, splits, [measure(each, execution) for each in splits])
-        assert len(rows(read_split(first, execution))) == 3
+        assert len(rows(read_splits([first], execution))) == 3
         with pytest.raises(DataError, match="the file has 3 rows, and the log says 5") as caught:
-            rows(read_split(second, execution))
+            rows(read_splits([second], execution))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
     def test_a_file_of_other_rows_than_measured_is_refused(self) -> None:
@@ -318,13 +318,13 @@ class TestNotedRows:
         measured = [measure(each, table({"f0": range(4), "f1": range(5)})) for each in splits]
         _, second = place_splits(plan, splits, measured)
         with pytest.raises(DataError, match=r"rows up to number 7 were read, but .* promise 9") as caught:
-            rows(read_split(second, table({"f0": range(4), "f1": range(3)})))
+            rows(read_splits([second], table({"f0": range(4), "f1": range(3)})))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
 
 class TestErrors:
     def test_a_file_that_is_gone_is_named(self) -> None:
-        for work in (measure, lambda *given: list(read_split(*given))):
+        for work in (measure, lambda split, execution: list(read_splits([split], execution))):
             with pytest.raises(MissingFileError) as caught:
                 work(plan_splits(of("gone"), WHOLE)[0], table({}))
             error = caught.value

@@ -20,7 +20,7 @@ from cdfd.daemon.supervision.supervisor import (
     Policy,
     Supervisor,
 )
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
 from cdfd.runtime.logs import JsonFormatter, TextFormatter
 from cdfd.sinks.base import ReopenSinkError
@@ -39,7 +39,7 @@ def lasting() -> CdfdError:
 WITHIN = 20
 
 
-class Told(NullMonitor):
+class Told(Monitor):
     def __init__(self) -> None:
         self.failures: list[tuple[CdfdError, float | None]] = []
         self.has_stopped = False

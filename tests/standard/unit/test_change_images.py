@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.deliver.splits import measure, read_split
+from cdfd.deliver.splits import measure, read_splits
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
@@ -416,7 +416,7 @@ class TestKeys:
         splits = plan_splits(plan, 1)
         found = place_splits(plan, splits, [measure(each, execution) for each in splits])
         ordinals = [
-            n for each in found for b in read_split(each, execution) for n in b.rows["_change_ordinal"].to_pylist()
+            n for each in found for b in read_splits([each], execution) for n in b.rows["_change_ordinal"].to_pylist()
         ]
         assert ordinals == [row.ordinal for row in rows]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.deliver.splits import read_split
+from cdfd.deliver.splits import read_splits
 from cdfd.errors import ConfigError, DataError, LogError
 from cdfd.log.table import Table
 from cdfd.model.columns import change_schema
@@ -206,7 +206,7 @@ class TestParts:
             assert all(part.is_placed for part in parts)
             shuffled = random.Random(seed).sample(parts, len(parts))
             pieces = {
-                part.part: [each.rows for each in read_split(pickled(part), Execution(table.files))]
+                part.part: [each.rows for each in read_splits([pickled(part)], Execution(table.files))]
                 for part in shuffled
             }
             found = pa.Table.from_batches([each for part in parts for each in pieces[part.part]], whole.schema)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdfd.deliver import feed as feeds
 from cdfd.deliver.mailbox import Mailbox
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Notification, Request
 from cdfd.demo.writer import TableWriter
 from cdfd.log.planning import version_batches
@@ -41,7 +41,7 @@ def _in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "version_batches", partial(version_batches, max_versions=1))
 
 
-class Operator(NullMonitor):
+class Operator(Monitor):
     """Sends requests, and ends the feed once everything is delivered."""
 
     def __init__(self, *requests: Request, crash_at: int = -1) -> None:

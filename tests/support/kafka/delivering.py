@@ -12,7 +12,7 @@ from typing import Any
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.deliver.assignment import Engine
-from cdfd.deliver.monitor import NullMonitor
+from cdfd.deliver.monitor import Monitor
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
@@ -93,7 +93,7 @@ class Delivering:
         return [json.loads(record.value or b"") for record in read_topic(self.servers, f"{self.name}.transactions")]
 
 
-class Noted(NullMonitor):
+class Noted(Monitor):
     """A monitor that counts the committed rows, and stops the loop at a version."""
 
     def __init__(self, stop: asyncio.Event, newest: int) -> None:
