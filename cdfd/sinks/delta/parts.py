@@ -13,7 +13,6 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Protocol
 from uuid import uuid4
 
 import orjson
@@ -22,10 +21,12 @@ import pyarrow as pa
 from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.errors import NotFoundError, SinkError
 from cdfd.model.columns import CHANGE_COLUMNS, change_schema
+from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
-from cdfd.sinks.base import Delivery, Write
+from cdfd.sinks.base import Delivery, Sink, Write
+from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns, columns_of_extended
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.stored_files import StoredFiles
@@ -42,16 +43,6 @@ class DeltaJob(Job):
     """
 
     columns: Columns
-
-    @classmethod
-    def begin(cls, position: Position, parts: int, size: int, digest: str, columns: Columns) -> DeltaJob:
-        """A new job; see `Job` for the arguments."""
-        return cls(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns)
-
-
-def row_schema(version: Version, shape: Shape) -> pa.Schema:
-    """The schema of the rows of a version in a shape."""
-    return change_schema(shape.published(shape.select(version.plan.schema)).arrow)
 
 
 class PartDelivery(Delivery):
@@ -127,51 +118,89 @@ class Adopting(Delivery):
     """A delivery that takes files."""
 
     @abstractmethod
+    def columns_with(self, schema: pa.Schema) -> Columns:
+        """The columns of the table with those of rows. `SinkError` if the table cannot take the rows."""
+
+    @abstractmethod
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
         """Deliver files that are written for these columns of the table."""
 
 
-class AdoptingSink(Protocol):
-    """A sink whose deliveries take files."""
+class TargetSink(Sink):
+    """A sink into a target. Versions can be delivered in parts, whose files its deliveries adopt.
+
+    Attributes:
+        target: the table.
+        cursor: the position.
+        shape: of the rows, for versions that are delivered in parts.
+    """
 
     target: Target
+    cursor: Cursor
+    shape: Shape
+    stores_control = True
 
+    @abstractmethod
     async def begin(self, position: Position) -> Adopting:
-        """Start a delivery at `position`."""
+        """Start a delivery; see the port."""
 
+    async def last_position(self) -> Position | None:
+        """The next position to deliver; see the port."""
+        return self.cursor.position
 
-async def finish(
-    sink: AdoptingSink, version: Version, position: Position, job: Job, parts: Sequence[Delivered]
-) -> None:
-    """Commit the files of all parts, and the position after the version.
+    def hasten(self) -> None:
+        """Give up the housekeeping of the target; see the port."""
+        self.target.hurried.set()
 
-    Raises:
-        SinkError: a file is missing, or the commit fails.
-    """
-    assert isinstance(job, DeltaJob)
-    # The files of all parts. If the target is on a disk, this process has to find them there.
-    found = []
-    for part in parts:
-        for path, partition, size, stats, rows in orjson.loads(zlib.decompress(part.receipt)):
-            found.append(NewFile(path, tuple(partition), size, stats, rows))
-    if not sink.target.storage.remote:
-        for file in found:
+    @property
+    def control(self) -> Control:
+        """The stored control; see the port."""
+        return self.target.control
+
+    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
+        """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
+        schema = change_schema(self.shape.published(self.shape.select(version.plan.schema)).arrow)
+        delivery = await self.begin(position)
+        try:
+            await delivery.start_version(version)
+            columns = delivery.columns_with(schema)
+        finally:
+            await delivery.abort()
+        return DeltaJob(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns)
+
+    async def claim_job(self, position: Position, job: Job) -> None:
+        """Check that no other process has taken the target over; see the port."""
+        await self.target.check_owner()
+
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
+        """Commit the files of all parts, and the position after the version; see the port.
+
+        Raises:
+            SinkError: a file is missing, or the commit fails.
+        """
+        assert isinstance(job, DeltaJob)
+        files = [
+            NewFile(path, tuple(partition), size, stats, rows)
+            for part in parts
+            for path, partition, size, stats, rows in orjson.loads(zlib.decompress(part.receipt))
+        ]
+        # If the target is on a disk, this process has to find the files there.
+        for file in () if self.target.storage.remote else files:
             try:
-                stat = await sink.target.storage.stat(file.path)
+                stat = await self.target.storage.stat(file.path)
             except NotFoundError:
                 stat = None
             if stat is None or stat.size != file.size:
                 raise SinkError(
                     "a data file that an executor has written is not in the target",
-                    table=sink.target.uri,
+                    table=self.target.uri,
                     path=file.path,
                     hint="Use a folder that all machines share, or an object store",
                 )
-    files = found
-    delivery = await sink.begin(position)
-    try:
-        delivery.adopt(job.columns, files)
-        await delivery.commit(position.after_version(version.digest))
-    except BaseException:
-        await delivery.abort()
-        raise
+        delivery = await self.begin(position)
+        try:
+            delivery.adopt(job.columns, files)
+            await delivery.commit(position.after_version(version.digest))
+        except BaseException:
+            await delivery.abort()
+            raise

@@ -13,7 +13,6 @@ from typing import Final
 
 import orjson
 
-from cdfd.delta.commit import Commit
 from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
@@ -69,7 +68,7 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
         )
     place = in_role(app_id, role)
     owner = state.txns.get(f"{place}/owner")
-    numbers = [state.txns.get(_name(place, field)) for field in _FIELDS]
+    numbers = [state.txns.get(position_txn(place, field)) for field in _FIELDS]
     present = [each.version for each in numbers if each is not None]
     if len(present) < len(_FIELDS):
         return Stored(None, None if owner is None else owner.version)
@@ -128,16 +127,11 @@ def position_actions(state: TxnState, app_id: str, position: Position, now_ms: i
     """The actions that store a position: the numbers that differ from the stored ones."""
     is_snapshot = int(position.phase == "snapshot")
     values = (position.version, position.part, is_snapshot, position.ordinal, *halves_of(position.digest))
-    wanted = {_name(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
+    wanted = {position_txn(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
     if position.phase == "stream" and position.version > 0:
         wanted = {app_id: position.version - 1, **wanted}
-    known = {name: found.version for name in wanted if (found := state.txns.get(name)) is not None}
+    known = {name: stored.version for name in wanted if (stored := state.txns.get(name)) is not None}
     return [txn(name, value, now_ms) for name, value in wanted.items() if known.get(name) != value]
-
-
-def is_delivery(commit: Commit, app_id: str) -> bool:
-    """Whether a version moves the position of a target: a delivery does."""
-    return any(each.app_id == _name(app_id, "version") for each in commit.txns)
 
 
 def owner_action(app_id: str, owner: int, now_ms: int) -> Action:
@@ -145,5 +139,6 @@ def owner_action(app_id: str, owner: int, now_ms: int) -> Action:
     return txn(f"{app_id}/owner", owner, now_ms)
 
 
-def _name(app_id: str, field: str) -> str:
+def position_txn(app_id: str, field: str) -> str:
+    """The transaction identifier of a field of the position. Each delivery writes that of `version`."""
     return f"{app_id}/next/{field}"

@@ -12,20 +12,18 @@ from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
-from cdfd.sinks.base import Backfill, Sink
+from cdfd.sinks.base import Backfill
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
-from cdfd.sinks.delta.parts import Adopting, DeltaJob, finish, row_schema
+from cdfd.sinks.delta.parts import Adopting, TargetSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
-from cdfd.sinks.jobs import Delivered, Job
-from cdfd.sinks.ledger.txn_state import Action, TxnState
 
 
-class DeltaSink(Sink):
+class DeltaSink(TargetSink):
     """The `Sink` port over a changelog in a Delta table; open it with `DeltaSink.open`.
 
     Files are written while rows arrive. Their names are random, and they count when the log names them. A crash may leave files that no
@@ -70,10 +68,6 @@ class DeltaSink(Sink):
         position, columns = await target.take_over()
         return cls(target, files, position, columns, sources, shape)
 
-    async def last_position(self) -> Position | None:
-        """The next position to deliver; see the port."""
-        return self.cursor.position
-
     async def begin(self, position: Position) -> DeltaDelivery:
         """Start a delivery; see the port."""
         self.cursor.begin(position)
@@ -84,17 +78,6 @@ class DeltaSink(Sink):
         """Move to the start of a backfill; see the port."""
         self.cursor.move(position)
         self.target.move(backfill or {})
-
-    def hasten(self) -> None:
-        """Give up the housekeeping of the target; see the port."""
-        self.target.hurried.set()
-
-    stores_control = True
-
-    @property
-    def control(self) -> Control:
-        """The stored control; see the port."""
-        return self.target.control
 
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         """Store a control as a property of the target; see the port. A position can only move forward, because rows stay."""
@@ -113,26 +96,9 @@ class DeltaSink(Sink):
         await delivery.start_version(version)
         return delivery
 
-    job = None
-
     def takes_job(self, position: Position) -> bool:
         """Any version can be delivered in parts; see the port."""
         return True
-
-    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
-        """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
-        delivery = DeltaDelivery(self, position)
-        await delivery.start_version(version)
-        columns = delivery.columns_with(row_schema(version, self.shape))
-        return DeltaJob.begin(position, parts, size, digest, columns)
-
-    async def claim_job(self, position: Position, job: Job) -> None:
-        """Check that no other process has taken the target over; see the port."""
-        await self.target.check_owner()
-
-    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
-        """Commit the files of all parts, and the position after the version; see the port."""
-        await finish(self, version, position, job, parts)
 
     async def close(self) -> None:
         """Abort the current delivery, if any."""
@@ -186,15 +152,15 @@ class DeltaDelivery(Adopting):
         self._state = "failed"
         await self._files.end()
         self._sink.cursor.mark_uncertain()
-        target = self._sink.target
-        self._sink.columns = await target.commit(
-            self._position, following, self._columns, self._changes, control=control
+        self._sink.columns = await self._sink.target.commit(
+            self._position,
+            following,
+            self._columns,
+            lambda state, columns, now_ms: add_actions(state, columns, self._files.done, now_ms),
+            control=control,
         )
         self._sink.cursor.advance(following)
         self._state = "ended"
-
-    def _changes(self, state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
-        return add_actions(state, columns, self._files.done, now_ms)
 
     async def abort(self) -> None:
         """Forget the rows. Files that are written are not a part of the table."""

@@ -36,9 +36,9 @@ from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
     Stored,
     in_role,
-    is_delivery,
     owner_action,
     position_actions,
+    position_txn,
     properties,
     stored_control,
     stored_position,
@@ -158,7 +158,7 @@ class Target:
 
     def is_ours(self, commit: Commit) -> bool:
         """Whether a version of the table is a delivery of this pipeline."""
-        return is_delivery(commit, self._app_id)
+        return any(each.app_id == position_txn(self._app_id, "version") for each in commit.txns)
 
     async def state(self) -> TxnState:
         """The newest state.

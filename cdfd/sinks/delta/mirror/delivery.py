@@ -11,7 +11,6 @@ import pyarrow as pa
 from cdfd.delta.file_actions import removals, replacements
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.delta.types.arrow_types import from_arrow
-from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema, to_arrow
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
@@ -27,7 +26,7 @@ from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
-from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
+from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
 from cdfd.sinks.delta.parts import Adopting
 from cdfd.sinks.delta.stored_files import fetch_in_thread
 from cdfd.sinks.delta.target import translate_errors
@@ -89,7 +88,11 @@ class MirrorDelivery(Adopting):
                     self._writer = self._new_writer(change_feed=False)
                 await self._put_all(self._writer.rows(rows.select(self._writer.names)))
             else:
-                await self._write_changes(rows)
+                assert self._net is not None
+                types = change_codes(rows.column(CHANGE_TYPE))
+                self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
+                with translate_errors("write the rows", self._uri):
+                    await asyncio.to_thread(self._net.add, rows)
         self._state = "open"
 
     async def commit(self, following: Position) -> None:
@@ -137,7 +140,9 @@ class MirrorDelivery(Adopting):
             struct = sources.tagged(struct, self._source)
         try:
             if sources is None and self._columns is None and not self._replaces and known.struct.fields:
-                self._check_missing(known, struct)
+                missing = merge(known.struct, nullable(struct)).missing
+                if missing:
+                    raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
             first = self._replaces and self._columns is None
             return target.replacing(known, struct) if first else target.merged(known, struct)
         except SchemaChangedError as error:
@@ -157,10 +162,6 @@ class MirrorDelivery(Adopting):
         if before is not None and self._net is not None:
             for batch in before.batches():
                 self._net.add(self._cast(batch))
-
-    def _check_missing(self, known: Columns, rows: StructType) -> None:
-        if missing := merge(known.struct, nullable(rows)).missing:
-            raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
 
     @property
     def _key(self) -> list[str]:
@@ -193,13 +194,6 @@ class MirrorDelivery(Adopting):
             ]
         changes = [batch.column(field.name) for field in CHANGE_COLUMNS]
         return pa.RecordBatch.from_arrays([*columns, *changes], schema=change_schema(self._schema))
-
-    async def _write_changes(self, rows: pa.RecordBatch) -> None:
-        assert self._net is not None
-        types = change_codes(rows.column(CHANGE_TYPE))
-        self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
-        with translate_errors("write the rows", self._uri):
-            await asyncio.to_thread(self._net.add, rows)
 
     def _new_writer(self, *, change_feed: bool) -> MirrorWriter:
         assert self._columns is not None
@@ -309,13 +303,10 @@ class MirrorDelivery(Adopting):
             if isinstance(event, pa.Table):
                 assert removal is not None
                 with translate_errors("find the rows", self._uri):
-                    await asyncio.to_thread(self._take, removal, event)
+                    await asyncio.to_thread(removal.take, event)
             else:
                 file, data = event
                 await self._mirror.target.put(file.path, data)
-
-    def _take(self, removal: Removal, rows: Removed) -> None:
-        removal.take(self._mirror.table.hashes(rows), rows)
 
     def _reload_error(self, reason: str) -> SinkError:
         """The error of rows that do not have the columns of the mirror."""

@@ -39,16 +39,13 @@ class Removal:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def take(self, hashes: Hashes, rows: pa.Table) -> None:
-        """Delete rows.
-
-        Args:
-            hashes: of their keys.
-            rows: their columns, as the table has them.
+    def take(self, rows: pa.Table) -> None:
+        """Delete rows, whose columns are as the table has them.
 
         Raises:
             SinkError: the mirror does not have a row.
         """
+        hashes = self._table.hashes(rows)
         several = self._take(hashes, rows)
         # Rows that were compared are compared again if another writer moves rows before the commit.
         self._parts.append((hashes, rows if several else rows.slice(0, 0)))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NoReturn
 
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Sink
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.state import MirrorOptions, MirrorState
-from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
+from cdfd.sinks.delta.parts import TargetSink
 from cdfd.sinks.delta.target import Target
-from cdfd.sinks.jobs import Delivered, Job
 
 
-class MirrorSink(MirrorState, Sink):
+class MirrorSink(MirrorState, TargetSink):
     """The `Sink` port over a mirror; open it with `MirrorSink.open`."""
 
     _delivery: MirrorDelivery | None = None
@@ -33,10 +30,6 @@ class MirrorSink(MirrorState, Sink):
         position, columns = await target.take_over()
         return cls(target, files, options, position, columns)
 
-    async def last_position(self) -> Position | None:
-        """The next position to deliver; see the port."""
-        return self.cursor.position
-
     async def begin(self, position: Position) -> MirrorDelivery:
         """Start a delivery; see the port."""
         self.cursor.begin(position)
@@ -47,17 +40,6 @@ class MirrorSink(MirrorState, Sink):
     def deferred(self) -> bool:
         """Whether the position waits for the next change; see the port and `MirrorState`."""
         return self.stored != self.cursor.position
-
-    def hasten(self) -> None:
-        """Give up the housekeeping of the target; see the port."""
-        self.target.hurried.set()
-
-    stores_control = True
-
-    @property
-    def control(self) -> Control:
-        """The stored control; see the port."""
-        return self.target.control
 
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         """Store a control as a property of the target, and the position; see the port.
@@ -85,26 +67,9 @@ class MirrorSink(MirrorState, Sink):
         """A mirror takes no incremental snapshot: `set_control` refuses it."""
         raise UnsupportedError("a mirror takes no incremental snapshot", version=version.plan.version)
 
-    job = None
-
     def takes_job(self, position: Position) -> bool:
         """Only rows that replace all others can be delivered in parts, because they delete none; see the port."""
         return position.phase == "snapshot"
-
-    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
-        """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
-        delivery = MirrorDelivery(self, position)
-        await delivery.start_version(version)
-        columns = delivery.columns_with(row_schema(version, self.options.shape))
-        return DeltaJob.begin(position, parts, size, digest, columns)
-
-    async def claim_job(self, position: Position, job: Job) -> None:
-        """Check that no other process has taken the target over; see the port."""
-        await self.target.check_owner()
-
-    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
-        """Replace all rows by the files of all parts; see the port."""
-        await finish(self, version, position, job, parts)
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and store the position."""

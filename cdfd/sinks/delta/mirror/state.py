@@ -63,6 +63,7 @@ class MirrorState:
         self.target = target
         self.files = files
         self.options = options
+        self.shape = options.shape
         self.table = MirrorTable(target, options.key, options.space)
         self.columns = columns
         self.cursor = Cursor(position)
