@@ -99,6 +99,7 @@ class KafkaConnector(Connector):
             closing_timeout=CLOSING_SECONDS,
             transaction_timeout=sink.transaction_timeout,
             role=role,
+            shared=any(each.topic == table.topic and each.name != table.name for each in config.tables),
         )
 
     def _event_key(self, table: Table) -> tuple[str, ...] | None:
@@ -123,8 +124,6 @@ class KafkaConnector(Connector):
         sink, prepared = self._sink, self._prepared.pop(_key(place), None)
         with registry(sink) as registration:
             opened = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
-            if any(each.topic == table.topic and each.name != table.name for each in self._config.tables):
-                opened.lost_position = None  # the records may be those of the other table
             try:
                 yield opened
             finally:
@@ -199,8 +198,8 @@ class KafkaConnector(Connector):
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the newest progress record; see the port."""
-        found = await positions.read_progress(self.destination(table, role))
-        return None if found is None else Backfill(found.position, found.backfill)
+        progress = await positions.read_progress(self.destination(table, role))
+        return None if progress is None else Backfill(progress.position, progress.backfill)
 
     def open_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a backfill; see the port."""
@@ -237,12 +236,12 @@ class KafkaConnector(Connector):
             SinkError: the sink cannot be used.
         """
         client(self._sink)
-        found = await positions.check(self.destination(table))
+        state = await positions.check(self.destination(table))
         with registry(self._sink) as schemas:
             kind = self._sink.format.record_format.schemas
             if schemas is not None and kind is not None:
                 await asyncio.to_thread(schemas.schemas.check, kind)
-        return found
+        return state
 
     async def position(self, table: Table) -> Position | None:
         """The position of the newest progress record; see the port."""

@@ -44,6 +44,7 @@ class Destination:
         role: `backfill`, or a part of a job; None for the daemon's own delivery. Each role has its own position and producer. The records of
             all roles name the same origin.
         since: offset of the progress topic before which this role has no records.
+        shared: whether other tables write to the topic, too, so that its records say nothing about this one.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -64,6 +65,7 @@ class Destination:
     transaction_timeout: float = 120.0
     role: str | None = None
     since: int = 0
+    shared: bool = False
 
     @property
     def exactly_once(self) -> bool:

@@ -395,7 +395,15 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
                 known = progress.topic
                 same_name = known.get("name") == destination.topic and facts.id is not None
                 if connected.existing is None or (same_name and known.get("id") != facts.id):
-                    _warn_of_lost_topic(destination, progress.position)
+                    # The position says that rows were delivered.
+                    log.warning(
+                        "topic %s was deleted and has been created again: it may lack the rows before version %d. "
+                        "`cdfd ctl snapshot %s` publishes the live rows again",
+                        destination.topic,
+                        progress.position.version,
+                        destination.table,
+                        extra={"table": destination.table, "version": progress.position.version},
+                    )
             lost = None if progress is not None else _lost_position(destination, connected)
         except BaseException:
             producer.close()
@@ -405,7 +413,7 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
 
 def _lost_position(destination: Destination, connected: Connected) -> str | None:
     """Why a table without a position seems to have had one. After a reset, there is a record without a value."""
-    if not destination.exactly_once or destination.role is not None or connected.newest.exists:
+    if not destination.exactly_once or destination.role is not None or destination.shared or connected.newest.exists:
         return None
     if connected.existing is None or not connected.admin.has_records(destination.topic, connected.facts.partitions):
         return None
@@ -416,15 +424,3 @@ def _close_unused(opening: Future[_Opened]) -> None:
     """Close the producer of a cancelled `open`."""
     if opening.exception() is None:
         opening.result().producer.close()
-
-
-def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
-    """Warn that the topic was deleted, by whomever, although the position says that rows were delivered."""
-    log.warning(
-        "topic %s was deleted and has been created again: it may lack the rows before version %d. `cdfd ctl snapshot %s` publishes the live "
-        "rows again",
-        destination.topic,
-        position.version,
-        destination.table,
-        extra={"table": destination.table, "version": position.version},
-    )
