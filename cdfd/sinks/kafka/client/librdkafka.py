@@ -95,7 +95,12 @@ class LibrdkafkaProducer(Producer):
             self._client = Client(_options(settings) | {"error_cb": self._note_refusal}, logger=_client_log)
             self._meet_broker(settings.timeout)
         except KafkaException as error:
-            raise self._connect_error(self._refusal or error.args[0], doing) from error
+            cause: KafkaError = self._refusal or error.args[0]
+            refusal = _translate(cause, doing)
+            if cause.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+                refusal.hint = login_hint(self._credentials.mechanism)
+                refusal.retriable = self._credentials.renewed()
+            raise refusal from error
 
     def _meet_broker(self, timeout: float) -> None:
         """Wait for a response. Ends at the first refused login: further attempts may lock the account."""
@@ -111,13 +116,6 @@ class LibrdkafkaProducer(Producer):
                 attempt *= 2  # each attempt asks again, and a broker may be slow to answer
             else:
                 return
-
-    def _connect_error(self, error: KafkaError, doing: str) -> SinkError:
-        found = _translate(error, doing)
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-            found.hint = login_hint(self._credentials.mechanism)
-            found.retriable = self._credentials.renewed()
-        return found
 
     def _note_refusal(self, error: KafkaError) -> None:
         """Callback for errors that the client retries. A refused login says more than the timeout that follows."""
@@ -146,8 +144,8 @@ class LibrdkafkaProducer(Producer):
     ) -> Sequence[Oversized]:
         """See the port. The limit applies to a record's size before compression."""
         oversized = []
-        found = zip(each(partitions), rows(records), strict=False)
-        for number, (partition, (key, value, headers)) in enumerate(found):
+        places = zip(each(partitions), rows(records), strict=False)
+        for number, (partition, (key, value, headers)) in enumerate(places):
             record = {
                 "key": key,
                 "value": value,
@@ -234,12 +232,12 @@ def _kafka_error(error: Exception, client: Client) -> KafkaError:
     or that the transaction has failed.
     """
     cause = error.__cause__ if isinstance(error, SystemError) else error
-    found: KafkaError | None = cause.args[0] if isinstance(cause, KafkaException) else None
-    if found is None or found.code() in (KafkaError._FATAL, KafkaError._STATE):
-        found = _cause(client) or found
-    if found is None:
+    reason: KafkaError | None = cause.args[0] if isinstance(cause, KafkaException) else None
+    if reason is None or reason.code() in (KafkaError._FATAL, KafkaError._STATE):
+        reason = _cause(client) or reason
+    if reason is None:
         raise error
-    return found
+    return reason
 
 
 def _cause(client: Client) -> KafkaError | None:

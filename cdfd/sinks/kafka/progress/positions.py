@@ -1,10 +1,10 @@
 """A table's position in Kafka without a sink: reads it while a daemon delivers, sets it, and checks the cluster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
@@ -16,19 +16,35 @@ from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic
 from cdfd.sinks.kafka.records.batches import Batching
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MARGIN = 30.0
 """Seconds that a broker may take to end a transaction after its timeout."""
 
 
+def _in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a blocking function run in a thread of its own."""
+
+    @wraps(work)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        worker = Worker("cdfd-kafka-positions")
+        try:
+            return await finished(worker.submit(partial(work, *args, **options)))
+        finally:
+            worker.close()
+
+    return run
+
+
 async def read_position(destination: Destination) -> Position | None:
     """The next position to deliver; see `read_progress`."""
-    found = await read_progress(destination)
-    return None if found is None else found.position
+    progress = await read_progress(destination)
+    return None if progress is None else progress.position
 
 
-async def read_progress(destination: Destination) -> Progress | None:
+@_in_thread
+def read_progress(destination: Destination) -> Progress | None:
     """The progress record of the last visible commit; None if there is none.
 
     It does not fence a daemon. An open transaction of any table of the pipeline may hide newer records.
@@ -36,12 +52,30 @@ async def read_progress(destination: Destination) -> Progress | None:
     Raises:
         SinkError: the cluster cannot be reached, or the record is invalid.
     """
-    return await _in_thread(partial(_read, destination))
+    if not destination.exactly_once:
+        return None
+    topic = destination.progress.name
+    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        if topic not in admin.find([topic]):
+            return None
+        with closing(newest_progress(destination, destination.timeout)) as newest:
+            return last_progress(destination, admin, newest, committed=True)
 
 
-def newest_progress(destination: Destination) -> NewestRecord:
-    """The newest progress record of a table, which `last_progress` reads. Close it."""
-    return _newest(destination, destination.transaction_timeout + MARGIN)
+def newest_progress(destination: Destination, patience: float | None = None) -> NewestRecord:
+    """The newest progress record of a table, which `last_progress` reads. Close it.
+
+    Args:
+        destination: of the table.
+        patience: seconds to wait for transactions that hide it; None: as long as a transaction may take.
+    """
+    return NewestRecord(
+        destination.connection,
+        destination.progress.name,
+        key_of(destination.pipeline, destination.delivery_name),
+        destination.transaction_timeout + MARGIN if patience is None else patience,
+        destination.timeout,
+    )
 
 
 def last_progress(
@@ -79,96 +113,25 @@ def start_transactions(producer: Producer, admin: TopicAdmin) -> None:
         raise
 
 
-async def progress_end(destination: Destination) -> int:
+@_in_thread
+def progress_end(destination: Destination) -> int:
     """The end offset of the pipeline's progress topic, which must exist.
 
     Raises:
         SinkError: the cluster cannot be reached.
     """
-    return await _in_thread(partial(_end, destination))
+    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        return admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=False)[1]
 
 
-async def move_position(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
+@_in_thread
+def move_position(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
     """Set a table's position; None: as if nothing was delivered. Fences a daemon that delivers the table.
 
     Raises:
         SinkError: the cluster cannot be reached, or refuses the record.
         FencedError: a daemon took over at the same time.
     """
-    await _in_thread(partial(_move, destination, make_producer, position))
-
-
-async def check(destination: Destination) -> str:
-    """A short text about the existing topics and those to create. Writes nothing.
-
-    Raises:
-        SinkError: a sink could not be opened.
-    """
-    return await _in_thread(partial(_check, destination))
-
-
-async def reach(connection: Mapping[str, Any]) -> None:
-    """Connect, and nothing else. `SinkError` if the cluster cannot be reached."""
-
-    def connect() -> None:
-        with TopicAdmin(connection, timeout=CONNECT_SECONDS):
-            pass
-
-    await _in_thread(connect)
-
-
-async def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -> str:
-    """A short text about topics that no table has. Writes nothing.
-
-    Raises:
-        SinkError: a topic is unsuitable, or could not be created.
-    """
-
-    def checked() -> str:
-        with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
-            found = admin.check(topics)
-        there = [_describe(each) for each in found.values()]
-        return _note(there, [topic.name for topic in topics if topic.name not in found])
-
-    return await _in_thread(checked)
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    worker = Worker("cdfd-kafka-positions")
-    try:
-        return await finished(worker.submit(work))
-    finally:
-        worker.close()
-
-
-def _read(destination: Destination) -> Progress | None:
-    if not destination.exactly_once:
-        return None
-    topic = destination.progress.name
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
-        if topic not in admin.find([topic]):
-            return None
-        with closing(_newest(destination, destination.timeout)) as newest:
-            return last_progress(destination, admin, newest, committed=True)
-
-
-def _newest(destination: Destination, hidden_timeout: float) -> NewestRecord:
-    return NewestRecord(
-        destination.connection,
-        destination.progress.name,
-        key_of(destination.pipeline, destination.delivery_name),
-        hidden_timeout,
-        destination.timeout,
-    )
-
-
-def _end(destination: Destination) -> int:
-    topic = destination.progress.name
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
-        return admin.bounds(topic, PROGRESS_PARTITION, committed=False)[1]
-
-
-def _move(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
     if not destination.exactly_once:
         return
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
@@ -181,6 +144,41 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
             key = key_of(destination.pipeline, destination.delivery_name)
             send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
             producer.commit()
+
+
+@_in_thread
+def check(destination: Destination) -> str:
+    """A short text about the existing topics and those to create. Writes nothing.
+
+    Raises:
+        SinkError: a sink could not be opened.
+    """
+    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        existing = admin.check(destination.needed())
+        if destination.exactly_once:
+            admin.check_transactions(destination.transactional_id)
+    missing = [topic.name for topic in destination.needed() if topic.name not in existing]
+    return _note([_describe(existing[destination.topic])] if destination.topic in existing else [], missing)
+
+
+@_in_thread
+def reach(connection: Mapping[str, Any]) -> None:
+    """Connect, and nothing else. `SinkError` if the cluster cannot be reached."""
+    with TopicAdmin(connection, timeout=CONNECT_SECONDS):
+        pass
+
+
+@_in_thread
+def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -> str:
+    """A short text about topics that no table has. Writes nothing.
+
+    Raises:
+        SinkError: a topic is unsuitable, or could not be created.
+    """
+    with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
+        existing = admin.check(topics)
+    there = [_describe(topic) for topic in existing.values()]
+    return _note(there, [topic.name for topic in topics if topic.name not in existing])
 
 
 def _progress_at(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
@@ -197,19 +195,10 @@ def _progress_at(destination: Destination, admin: TopicAdmin, position: Position
     return Progress(position, control=replace(known.control, snapshot=None), topic=known.topic)
 
 
-def _check(destination: Destination) -> str:
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
-        found = admin.check(destination.needed())
-        if destination.exactly_once:
-            admin.check_transactions(destination.transactional_id)
-    missing = [topic.name for topic in destination.needed() if topic.name not in found]
-    return _note([_describe(found[destination.topic])] if destination.topic in found else [], missing)
-
-
 def _note(there: Sequence[str], missing: Sequence[str]) -> str:
     return "ok, " + "; ".join([*there, *([f"will be created: {', '.join(missing)}"] if missing else [])])
 
 
-def _describe(found: ExistingTopic) -> str:
-    count = f"{found.partitions} partition{'' if found.partitions == 1 else 's'}"
-    return f"topic {found.name} has {count}{' and is compacted' if found.compacted else ''}"
+def _describe(topic: ExistingTopic) -> str:
+    count = f"{topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
+    return f"topic {topic.name} has {count}{' and is compacted' if topic.compacted else ''}"
