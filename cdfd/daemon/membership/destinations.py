@@ -79,16 +79,17 @@ class Destinations:
                     if task.done():
                         task.result()
 
-    async def configure(self, config: Settings) -> Mapping[str, str]:
+    async def configure(self, config: Settings) -> tuple[Mapping[str, str], CdfdError | None]:
         """Apply the tables and the sinks of a new configuration. A sink whose settings changed is closed, and opened again.
 
         Old sinks are closed before new ones are opened, because two of them may write to the same place.
 
         Returns:
-            The change of each sink in words, by its name.
+            The change of each sink in words, by its name, and the error of the first new sink that cannot be opened. Everything else is
+            applied nevertheless.
 
         Raises:
-            CdfdError: a folder cannot be listed, and nothing changed. Or a new sink cannot be opened, and everything else is applied.
+            CdfdError: a folder cannot be listed, and nothing changed.
         """
         old, new = self._config, config.by_sink
         stay = {
@@ -114,10 +115,9 @@ class Destinations:
                 except CdfdError as error:
                     error.what = f"sink {name} cannot be opened: {error.what}"
                     failure = failure or error
-                changes[name] = "opened again" if name in changes else "added"
-        if failure is not None:
-            raise failure
-        return changes
+                else:
+                    changes[name] = "opened again" if name in changes else "added"
+        return changes, failure
 
     async def _join(self, name: str, config: Settings) -> None:
         opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -6,7 +6,6 @@ Only `tables` changes in place. The daemon names every other setting that differ
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from cdfd.config import load
@@ -25,19 +24,16 @@ from cdfd.runtime.tasks import first_done
 
 def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
     """The dotted names of settings with different values, such as `poll.interval`. Never shows a value, which may be a secret."""
-    return list(_changes(old, new, prefix))
-
-
-def _changes(old: Section, new: Section, prefix: str) -> Iterator[str]:
     if type(old) is not type(new):
-        yield prefix.removesuffix(".")
-        return
+        return [prefix.removesuffix(".")]
+    names = list[str]()
     for name in type(old).model_fields:
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, Section) and isinstance(after, Section):
-            yield from _changes(before, after, f"{prefix}{name}.")
+            names += changed_settings(before, after, f"{prefix}{name}.")
         elif before != after:
-            yield f"{prefix}{name}"
+            names.append(f"{prefix}{name}")
+    return names
 
 
 logger = logging.getLogger("cdfd.daemon")
@@ -100,7 +96,10 @@ class Reloading:
             watch.close()
 
     async def reload(self) -> bool:
-        """Read the file, and apply its tables and sinks. If it is invalid, log that and change nothing. False: read it again later."""
+        """Read the file, and apply its tables and sinks. If it is invalid, log that and change nothing. False: read it again later.
+
+        A new sink that cannot be opened is an error, too. The other changes are applied then, and logged.
+        """
         try:
             config = await asyncio.to_thread(load, self._path)
             await self._apply(config)
@@ -125,13 +124,15 @@ class Reloading:
                 f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
                 hint="Restart the daemon",
             )
-        changes = await self._destinations.configure(config)
-        self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
+        changes, failure = await self._destinations.configure(config)
         self._searches.unapplied = others
         for sink, what in changes.items():
             logger.info("the configuration is read again: %s", f"sink {sink}: {what}" if sink else what)
         if others:
             logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
+        if failure is not None:
+            raise failure
+        self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
 
     async def _settle(self) -> bytes | None:
         """The content of the file, once it stops changing; None if it cannot be read."""

@@ -179,7 +179,9 @@ def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
-def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(tmp_path: Path) -> None:
+def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         path, clock, broken, open_sinks = tmp_path / "cdfd.yaml", ManualClock(), {"two"}, dict[str, list[str]]()
 
@@ -209,13 +211,17 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(tmp_path: 
             await reloading.reload()
             assert str(status.document()["reload"]["error"]).startswith("sink two cannot be opened: no such server")
             assert list(open_sinks) == ["stays", "three"]
+            changes = [record.getMessage().partition(": sink ")[2] for record in caplog.records]
+            added = "stays: added: b; removed: a", "three: added"
+            assert changes == ["old: removed", *added, "two cannot be opened: no such server"]
             assert names(status) == ["b", "b"]
             broken.clear()
             await reloading.reload()
             assert status.document()["reload"]["error"] is None
             assert list(open_sinks) == ["stays", "three", "two"]
 
-    asyncio.run(scenario())
+    with caplog.at_level("INFO", "cdfd.daemon"):
+        asyncio.run(scenario())
 
 
 def test_queries_of_spark_read_their_configuration_once(tmp_path: Path) -> None:
