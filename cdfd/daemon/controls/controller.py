@@ -6,7 +6,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cdfd.config.settings import Settings
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
 from cdfd.runtime import logs
@@ -114,7 +113,10 @@ class Controller:
             raise Refused("duplicate", f"a request with the id {request.id} was already received")
         if request.action == "log-level":
             self._remember(request)
-            return self._set_log_level(request)
+            logs.set_level(request.level)
+            done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+            done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
+            return done
         mailbox = self._tables.get(request.table or "")
         if mailbox is None:
             names = sorted(self._tables)
@@ -129,17 +131,6 @@ class Controller:
         if len(self._ids) > _MOST_IDS:
             self._ids.popitem(last=False)
 
-    def _set_log_level(self, request: Request) -> asyncio.Future[Notification]:
-        logs.set_level(request.level)
-        done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
-        done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
-        return done
-
     def _note_answer(self, done: asyncio.Future[Notification]) -> None:
         if not done.cancelled():
             self.notify(done.result())
-
-
-def takes_requests(config: Settings) -> bool:
-    """Whether tables take requests. With `engine.kind: spark` they do not, because queries have no such state."""
-    return config.engine.kind != "spark"

@@ -173,7 +173,13 @@ class Election:
                 self.candidate = self.candidate.after_failure()
                 if not error.retriable and not self._used:
                     raise
-                self._note_failure(error)
+                # Warn once of a failure that lasts.
+                now = self._clock.monotonic()
+                self._failing_since = now if self._failing_since is None else self._failing_since
+                if not self._warned and now - self._failing_since >= GRACE_SECONDS:
+                    self._warned = True
+                    extra = {"lease": self._lease.place}
+                    logger.warning("cannot use the lease, and continue to try: %s", error, extra=extra)
             else:
                 if self._warned:
                     logger.info("the lease can be used again", extra={"lease": self._lease.place})
@@ -183,14 +189,6 @@ class Election:
             else:
                 self.expected.clear()
             self._announce(before)
-
-    def _note_failure(self, error: CdfdError) -> None:
-        """Warn once of a failure that lasts."""
-        now = self._clock.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if not self._warned and now - self._failing_since >= GRACE_SECONDS:
-            self._warned = True
-            logger.warning("cannot use the lease, and continue to try: %s", error, extra={"lease": self._lease.place})
 
     async def _read_and_write(self) -> None:
         now = self._clock.monotonic()

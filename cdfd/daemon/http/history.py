@@ -6,13 +6,11 @@ Memory is bounded: a table takes `BYTES` for its samples, however long the daemo
 import logging
 import math
 from array import array
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdfd.daemon.http.status import Status
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.tasks import background
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -153,11 +151,3 @@ def _together(samples: Sequence[Sample]) -> Sample:
         sum(sample.rows_per_second or 0 for sample in samples),
         largest(sample.delivery_seconds for sample in samples),
     )
-
-
-@asynccontextmanager
-async def sample_history(status: Status, clock: Clock) -> AsyncIterator[History]:
-    """Take samples until the block ends."""
-    history = History(status)
-    async with background("history", history.run(clock)):
-        yield history

@@ -1,14 +1,11 @@
 """A log line each minute: deliveries since the previous line, and the lag of all tables. Also warns of tables at risk."""
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
 from cdfd.deliver.headroom import Headroom, Kind
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.tasks import background
 from cdfd.runtime.times import duration
 
 logger = logging.getLogger("cdfd.daemon")
@@ -128,13 +125,6 @@ class Summary:
             if line is not None:
                 extra = {name: getattr(line, name) for name in ("versions", "rows", "lag_versions", "not_ready")}
                 logger.info("%s", line, extra=extra | {"lag_seconds": round(line.lag_seconds, 3)})
-
-
-@asynccontextmanager
-async def log_summaries(status: Status, clock: Clock) -> AsyncIterator[None]:
-    """Log summary lines until the block ends."""
-    async with background("summary", Summary(status).run(clock)):
-        yield
 
 
 def _count(count: int, what: str) -> str:

@@ -19,7 +19,7 @@ from cdfd import __version__
 from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.daemon.controls.controller import Controller, takes_requests
+from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.controls.publishing import publishing
 from cdfd.daemon.controls.signals import reading_signals
 from cdfd.daemon.election.election import Election, owner_name
@@ -28,9 +28,9 @@ from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
 from cdfd.daemon.http.controls import ControlRoutes
-from cdfd.daemon.http.history import History, sample_history
+from cdfd.daemon.http.history import History
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.summary import log_summaries
+from cdfd.daemon.http.summary import Summary
 from cdfd.daemon.membership.destinations import Destination, Destinations
 from cdfd.daemon.membership.discovery import SharedSearches
 from cdfd.daemon.membership.members import Members
@@ -47,7 +47,7 @@ from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
-from cdfd.runtime.tasks import beside
+from cdfd.runtime.tasks import background, beside
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 
@@ -96,11 +96,12 @@ async def serve(
     clock = SystemClock()
     status = Status(config, clock, shard, standby=standby)
     async with AsyncExitStack() as stack:
-        history = await stack.enter_async_context(sample_history(status, clock))
+        history = History(status)
+        await stack.enter_async_context(background("history", history.run(clock)))
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
-        await stack.enter_async_context(log_summaries(status, clock))
+        await stack.enter_async_context(background("summary", Summary(status).run(clock)))
         process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
         if standby:
             sink = connector(next(iter(config.by_sink.values())))
@@ -227,7 +228,8 @@ class _Process:
                 )
                 opened = partial(assembly.feed, shared)
             monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
-            mailboxes = controller if takes_requests(config) else None
+            # Tables of queries take no requests: queries have no such state.
+            mailboxes = None if config.engine.kind == "spark" else controller
             members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
             await members.start()
             # Once the tables are known: signals may have come while the daemon was down.

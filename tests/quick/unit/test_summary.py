@@ -6,8 +6,9 @@ import logging
 import pytest
 
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.summary import SECONDS, Line, Summary, log_summaries
+from cdfd.daemon.http.summary import SECONDS, Line, Summary
 from cdfd.errors import SinkError
+from cdfd.runtime.tasks import background
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, at, configuration, version
 
@@ -42,7 +43,7 @@ async def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.Log
     with caplog.at_level(logging.INFO, "cdfd.daemon"):
         clock = ManualClock(NOW_MS)
         status = Status(configuration(), clock)
-        async with log_summaries(status, clock):
+        async with background("summary", Summary(status).run(clock)):
             for table in status.tables():
                 table.started(at(4))
                 table.at_tip()
