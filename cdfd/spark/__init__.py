@@ -74,10 +74,11 @@ def changes(
     """
     check_versions(spark)
     from cdfd.spark.frames.changes import change_frame
+    from cdfd.spark.source.options import option_text
 
     bounds = {"startingVersion": starting_version, "endingVersion": ending_version}
     named = {"path": os.fspath(table), **bounds, **(options or {})}
-    texts = {name: _text(value) for name, value in named.items() if value is not None}
+    texts = {name: option_text(value) for name, value in named.items() if value is not None}
     return change_frame(spark, texts, ordinals=ordinals, reader=reader)
 
 
@@ -107,10 +108,6 @@ def snapshot(
         CdfdError: as `changes` says.
     """
     return changes(spark, table, "snapshot", version, options, ordinals=ordinals, reader=reader)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def run_available(writer: DataStreamWriter) -> None:

@@ -197,7 +197,9 @@ class Upsert:
         rows = batch.select(*(values.get(name, sql.col(quoted(name))) for name in columns), *CHANGE_NAMES)
         ranked = rows.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
         if not self._null_keys:
-            ranked = ranked.where(self._no_null_key())
+            # A null in a key is an error.
+            null = " OR ".join(f"{quoted(key)} IS NULL" for key in self.keys)
+            ranked = ranked.where(sql.expr(f"IF({null}, raise_error('{_NULL_KEY}'), true)"))
         return ranked.select(
             *(sql.col(quoted(name)) for name in columns),
             sql.col(COMMIT_VERSION).alias(VERSION),
@@ -282,11 +284,6 @@ class Upsert:
             {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
         _run(spark, changes, statement)
-
-    def _no_null_key(self) -> Column:
-        """True; a null in a key is an error."""
-        null = " OR ".join(f"{quoted(key)} IS NULL" for key in self.keys)
-        return sql.expr(f"IF({null}, raise_error('{_NULL_KEY}'), true)")
 
 
 @contextmanager

@@ -12,9 +12,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,9 @@ async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Ope
     sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
     with copied_document(config, path) as document:
         try:
-            yield partial(_open, config, document, sessions, clock)
+            yield lambda table, stop, monitor: nullcontext(
+                SparkFeed(config, table, document, sessions, stop, monitor, clock)
+            )
         finally:
             await asyncio.to_thread(sessions.drop)
 
@@ -113,19 +114,6 @@ def _copy(path: Path) -> Iterator[str]:
         copy.write(path.read_bytes())
         copy.flush()
         yield f"/proc/{os.getpid()}/fd/{copy.fileno()}"
-
-
-@asynccontextmanager
-async def _open(
-    config: Settings,
-    document: Mapping[str, str],
-    sessions: Sessions,
-    clock: Clock,
-    table: settings.Table,
-    stop: asyncio.Event,
-    monitor: Monitor,
-) -> AsyncIterator[SparkFeed]:
-    yield SparkFeed(config, table, document, sessions, stop, monitor, clock)
 
 
 @dataclass(slots=True)

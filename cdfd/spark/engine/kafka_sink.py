@@ -196,7 +196,9 @@ class _Part:
 
     async def deliver(self, version: int) -> int:
         """Deliver the partition; its number of rows. `version` is the version of the first row."""
-        place = _place(self._out.options, self._number)
+        options = self._out.options
+        sinks = KafkaConnector(options.config, options.sink)
+        place = sinks.destination(options.table, parts.role(self._number))
         position = Position(self._out.table_id, version)
         job = f"{self._query}/{self._batch}"
         delivered = await parts.deliver(place, lambda: self._open(place, version), job, position, self._write)
@@ -275,10 +277,6 @@ def _task_sink(given: object, schema: StructType) -> TaskSink:
     columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
     shape.check_rows(columns, options.table.key)
     return TaskSink(options, rows, header.metadata.id, columns, shape, packed is not None)
-
-
-def _place(options: SinkOptions, number: int) -> Destination:
-    return KafkaConnector(options.config, options.sink).destination(options.table, parts.role(number))
 
 
 def _context() -> TaskContext:

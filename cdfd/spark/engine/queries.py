@@ -17,7 +17,7 @@ from cdfd.model.position import Position
 from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.sessions import FAILURES, first_line
 from cdfd.spark.source.offsets import Offset
-from cdfd.spark.source.options import STORAGE, written
+from cdfd.spark.source.options import STORAGE, option_text, written
 
 _OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
 _LONGEST: Final = 2000
@@ -93,7 +93,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         options["allowedRoots"] = ",".join(table.allowed_roots)
     if table.path_prefixes:
         options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
-    return options | {f"{STORAGE}{name}": _text(value) for name, value in config.options(table.uri).items()}
+    return options | {f"{STORAGE}{name}": option_text(value) for name, value in config.options(table.uri).items()}
 
 
 def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
@@ -161,7 +161,3 @@ def failure(error: BaseException, table: Table) -> CdfdError:
 def _position(offset: Any) -> Position | None:
     document = json.loads(offset) if isinstance(offset, str) else offset
     return Offset.from_json(document).position if isinstance(document, Mapping) else None
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

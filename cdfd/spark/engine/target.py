@@ -14,10 +14,9 @@ from cdfd.errors import ConfigError, LogError
 from cdfd.log.start import check_version_exists, state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
-from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.spark.source.columns import CHANGE_FIELDS, SparkBatches, chosen_names, spark_schema
+from cdfd.spark.source.columns import CHANGE_FIELDS, chosen_names, spark_schema
 from cdfd.spark.source.options import SourceOptions
 
 
@@ -106,10 +105,6 @@ class Target:
     def spark_schema(self) -> StructType:
         """The schema in Spark's types."""
         return spark_schema(self.published, self.names)
-
-    def spark_batches(self, reconciler: SchemaReconciler) -> SparkBatches:
-        """Makes Spark's batches of conformed ones."""
-        return SparkBatches.plan(reconciler.schema, self.names, self.spark_names)
 
 
 def _spell(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:

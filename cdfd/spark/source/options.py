@@ -89,63 +89,63 @@ class SourceOptions:
             ConfigError: an option is unknown or invalid. The error never has the value of a storage option.
         """
         # Spark converts option names of streaming sources to lower case, so case never matters.
-        given = {name.lower(): text for name, text in options.items()}
-        storage = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
-        masks = {name.removeprefix(MASK): text for name, text in given.items() if name.startswith(MASK)}
-        rest = {
+        texts = {name.lower(): text for name, text in options.items()}
+        storage = {name.removeprefix(STORAGE): text for name, text in texts.items() if name.startswith(STORAGE)}
+        masks = {name.removeprefix(MASK): text for name, text in texts.items() if name.startswith(MASK)}
+        named = {
             name if name in _NAMES else name.replace("_", ""): text
-            for name, text in given.items()
+            for name, text in texts.items()
             if not name.startswith((STORAGE, MASK))
         }
-        if "provider" in rest:
+        if "provider" in named:
             # Only a CREATE TABLE passes this. Spark 4.1 leaves out the options and the location when it reads the table.
             raise ConfigError(
                 "Spark passes no options to a table of its catalog",
                 hint="Create a view: CREATE TEMPORARY VIEW feed USING cdfd OPTIONS (path 's3://lake/orders')",
             )
-        for name in rest:
-            if name in _OF_DELTA and rest[name].strip().lower() == "true":
+        for name in named:
+            if name in _OF_DELTA and named[name].strip().lower() == "true":
                 raise ConfigError(f"there is no option {_OF_DELTA[name]}", hint=_CHANGES_ARE_READ)
             if name not in _NAMES and name not in _OF_DELTA:
                 raise ConfigError(f"unknown option {_show(name, options)}", hint=_nearest(name))
-        if rest.get("table"):
-            if rest.get("path"):
+        if named.get("table"):
+            if named.get("path"):
                 raise ConfigError("path and table are both given", hint="Give one of them")
-            name = rest["table"].strip()
-            rest["path"] = name if "://" in name else f"uc://{name}"
-        if not rest.get("path"):
+            name = named["table"].strip()
+            named["path"] = name if "://" in name else f"uc://{name}"
+        if not named.get("path"):
             raise ConfigError(
                 "no table is named", hint='Give its path or URI: .format("cdfd").load("s3://lake/orders")'
             )
-        if rest.get("readchangefeed", "true").strip().lower() != "true":
+        if named.get("readchangefeed", "true").strip().lower() != "true":
             raise ConfigError(
                 "readChangeFeed is false, but cdfd reads only changes",
                 hint='Omit it, or read the table\'s rows with format("delta")',
             )
-        found = cls(
-            rest["path"],
-            _bound(rest, "startingVersion", "startingTimestamp"),
-            _bound(rest, "endingVersion", "endingTimestamp"),
-            _row_options(rest, masks),
-            _flag(rest, "netChanges"),
-            None if (columns := _list(rest, "columns")) is None else tuple(map(Chosen.parse, columns)),
-            _flag(rest, "ignoreMissingFiles"),
-            _count(rest, "maxFilesPerTrigger"),
-            _size(rest, "maxBytesPerTrigger"),
-            _count(rest, "maxVersionsPerTrigger", "versions"),
-            _count(rest, "maxRowsPerTrigger", "rows"),
-            _size(rest, "maxPartitionBytes"),
-            _list(rest, "allowedRoots") or (),
-            _pairs(rest, "pathPrefixes"),
-            _size(rest, "maxLogLine"),
-            cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
-            cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
-            _flag(rest, "packed"),
-            _flag(rest, "keepKeyNames"),
+        parsed = cls(
+            named["path"],
+            _bound(named, "startingVersion", "startingTimestamp"),
+            _bound(named, "endingVersion", "endingTimestamp"),
+            _row_options(named, masks),
+            _flag(named, "netChanges"),
+            None if (columns := _list(named, "columns")) is None else tuple(map(Chosen.parse, columns)),
+            _flag(named, "ignoreMissingFiles"),
+            _count(named, "maxFilesPerTrigger"),
+            _size(named, "maxBytesPerTrigger"),
+            _count(named, "maxVersionsPerTrigger", "versions"),
+            _count(named, "maxRowsPerTrigger", "rows"),
+            _size(named, "maxPartitionBytes"),
+            _list(named, "allowedRoots") or (),
+            _pairs(named, "pathPrefixes"),
+            _size(named, "maxLogLine"),
+            cast(OnReplace, _word(named, "onReplace", "stop", get_args(OnReplace))),
+            cast(SnapshotPlanning, _word(named, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
+            _flag(named, "packed"),
+            _flag(named, "keepKeyNames"),
             storage,
         )
-        found.check_key()
-        return found
+        parsed.check_key()
+        return parsed
 
     def check_key(self) -> None:
         """Raise ConfigError if the key does not fit the other options."""
@@ -207,6 +207,11 @@ def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOpt
     if refine == "key" and not key:
         raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
     return RowOptions(changes, refine, key, shape, drop_unchanged)
+
+
+def option_text(value: object) -> str:
+    """The value of an option as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def written(rows: RowOptions) -> dict[str, str]:
@@ -272,15 +277,15 @@ def _version(name: str, text: str) -> Bound:
 def _moment(name: str, text: str) -> datetime | timedelta | After:
     """A time as in delta-spark (`2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC) or as in `cdfd tail`."""
     try:
-        found = parse_bound(text)
+        bound = parse_bound(text)
     except ConfigError:
-        found = ""
-    if isinstance(found, After) and not isinstance(found.bound, int) and name.startswith("start"):
-        return found
-    if isinstance(found, datetime | timedelta):
-        if isinstance(found, datetime) and _is_without_zone(text):
+        bound = ""
+    if isinstance(bound, After) and not isinstance(bound.bound, int) and name.startswith("start"):
+        return bound
+    if isinstance(bound, datetime | timedelta):
+        if isinstance(bound, datetime) and _is_without_zone(text):
             _warn_of_zone(name)
-        return found
+        return bound
     raise ConfigError(
         f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
     )

@@ -1,7 +1,7 @@
 """The work of executors: reads a partition of a table's changes for Spark."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -20,6 +20,7 @@ from cdfd.scan.splits import Split
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.refined import refined_versions
 from cdfd.spark.engine.target import Target
+from cdfd.spark.source.columns import SparkBatches
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import pack
 
@@ -91,7 +92,9 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     table = open_table(options)
     execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
-    convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch] = partial(pack, names=portion.target.names)
+    if not options.packed:
+        convert = SparkBatches.plan(reconciler.schema, portion.target.names, portion.target.spark_names)
     splits = [list_files(split, table.log.storage) for split in portion.splits]
     batches = read_splits(splits, execution)
     rows = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
