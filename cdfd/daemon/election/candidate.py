@@ -48,7 +48,7 @@ class Candidate:
         """
         highest = max(self.highest, 0 if read is None else read.term)
         if self.claim is not None:
-            if read is not None and read.owner != self.owner and read.term >= self.claim.term:
+            if self._is_succeeded(read):
                 return replace(self, claim=None, seen=read, since=now, highest=highest), None
             renewed = self.claim.renewed()
             return replace(self, claim=renewed, seen=read, since=now), renewed
@@ -76,3 +76,9 @@ class Candidate:
         can reach nothing, it delivers nothing, and its tables report that.
         """
         return replace(self, since=None)
+
+    def _is_succeeded(self, read: Claim | None) -> bool:
+        assert self.claim is not None
+        if read is None or read.owner == self.owner:
+            return False
+        return read.term >= self.claim.term
