@@ -4,6 +4,8 @@ PYTHON ?= python3
 # processes would compile its modules again: twice the processor time of a daemon's start. Empty is as good as unset.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cdfd
+UV := $(CACHE)/uv-0.13.9/bin/uv
 # Crates take minutes to compile. Compiled crates are kept outside the clone, for all clones. Optimising across crates makes kernels faster by a
 # tenth, and takes a minute after each change: wheels and benchmarks have it, tests do not.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/cdfd/cargo
@@ -35,16 +37,26 @@ $(PACKAGE): pyproject.toml docker/requirements/base.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --editable .
 	touch $@
 
+# uv makes an environment and fills it from its cache in three seconds, where venv and pip take half a minute.
+$(UV):
+	$(PYTHON) -m venv $(CACHE)/uv-0.13.9
+	$(CACHE)/uv-0.13.9/bin/python -m pip install --quiet 'uv==0.13.9'
+
 # The versions are those of uv.lock. uv does not read pip's settings, so if it cannot install, pip does.
 # PySpark comes as a source, and compressing a wheel of it takes longer than all the rest.
-SYNC = $(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --extra dev $(if $(CARGO),,--no-install-package cdfd-native)
+SYNC = $(UV) sync --quiet --locked --inexact --python $(BIN)/python --extra dev
 PIP = $(BIN)/python -m pip install --quiet
+# The wheel of cdfd-native is kept for clones with the same sources: cargo compiles it again for each folder.
+WHEEL = $(CACHE)/native/$(shell cat $(sort $(NATIVE)) | $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
 $(MARK): export DIST_EXTRA_CONFIG = $(CURDIR)/.ci/wheels.cfg
-$(MARK): pyproject.toml uv.lock $(NATIVE) | $(BIN)/python
+$(MARK): pyproject.toml uv.lock $(NATIVE) | $(UV)
 	@$(if $(CARGO),:,echo 'There is no cargo $(RUST) or newer: cdfd works without cdfd-native, more slowly.')
-	$(PIP) --upgrade pip 'uv==0.13.9'
-	$(SYNC) || { $(BIN)/uv export --quiet --frozen --extra dev --no-hashes --no-emit-local --output-file .venv/requirements.txt > /dev/null \
-	  && $(PIP) --requirement .venv/requirements.txt && $(PIP) --no-deps $(if $(CARGO),./native) --editable .; }
+	test -x $(BIN)/python || $(UV) venv --quiet --seed --python $(PYTHON) .venv || $(PYTHON) -m venv --clear .venv
+	$(SYNC) --no-install-package cdfd-native \
+	  || { $(UV) export --quiet --frozen --extra dev --no-hashes --no-emit-local --output-file .venv/requirements.txt > /dev/null \
+	  && $(PIP) --requirement .venv/requirements.txt && $(PIP) --no-deps --editable .; }
+	$(if $(CARGO),wheel=$(WHEEL) && { test -e $$wheel || { $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $$wheel.new ./native && mv $$wheel.new $$wheel; }; } \
+	  && $(UV) pip install --quiet --python $(BIN)/python --reinstall --no-deps $$wheel/*.whl)
 	touch $(PACKAGE) $@
 
 demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
@@ -102,7 +114,7 @@ pythons: $(MARK)  ## The quick tests on Python 3.13 and 3.14, or on ONLY=3.13|3.
 	@for version in $(or $(filter 3.%,$(ONLY)),3.13 3.14); do \
 	  python=$$($(BIN)/python -m tests.support.pythons $$version) && test -n "$$python" || exit 1; \
 	  export UV_PROJECT_ENVIRONMENT=.cache/python-$$version; \
-	  $(BIN)/uv sync --quiet --locked --python $$python --extra dev && $$UV_PROJECT_ENVIRONMENT/bin/python -m pytest -n 2 tests/quick || exit 1; done
+	  $(UV) sync --quiet --locked --python $$python --extra dev && $$UV_PROJECT_ENVIRONMENT/bin/python -m pytest -n 2 tests/quick || exit 1; done
 
 coverage: $(MARK)  ## Lines and branches that tests (of PATHS) reach, by room, and the floors of the rooms that decide about rows
 	$(BIN)/python -m tests.support.coverage $(PATHS)
@@ -185,7 +197,6 @@ HELM_VERSION := v3.22.0
 HELM_KUBERNETES := 37
 HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $(foreach package,pkg/chartutil pkg/lint/rules, \
   -X helm.sh/helm/v3/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/$(package).k8sVersionMinor=$(HELM_KUBERNETES))
-CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cdfd
 .cache/helm/helm: $(CACHE)/helm-$(HELM_VERSION)/helm
 	mkdir -p $(@D)
 	ln -sf $< $@
