@@ -175,7 +175,8 @@ class Feed:
         if begun is None:
             return
         position = begun
-        await unless_set(self.stop, self._resume(position))
+        # The table has to be the one that the position was stored for.
+        await unless_set(self.stop, self.tailer.resume(position))
         await self._begin_at(position)
         while not self.stop.is_set():
             try:
@@ -198,7 +199,7 @@ class Feed:
         position = await self.sink.last_position() or before
         await cancel_impossible(self._controls, position)
         if not self.stop.is_set() and (position.table_id, position.version) != (before.table_id, before.version):
-            await self._resume(position)
+            await self.tailer.resume(position)
             await self._begin_at(position)
         return position
 
@@ -238,17 +239,13 @@ class Feed:
         logger.log(level, "%s", start.reason, extra=extra)
         if delivered is None:
             # A position of another history of the table must not become durable.
-            await unless_set(self.stop, self._resume(start.position))
+            await unless_set(self.stop, self.tailer.resume(start.position))
             if self.stop.is_set():
                 return None
             await self._move(start.position, start.position)
         if start.record is not None:
             self._note_delivered(start.record, start.position)
         return start.position
-
-    async def _resume(self, position: Position) -> None:
-        """Check that the table is the one that the position was stored for."""
-        await self.tailer.resume(position.table_id, position.basis, position.digest)
 
     async def _read_ledger(self, *, needed: bool) -> LedgerEntry | None:
         """The ledger's position. If the sink has a position, an unreadable ledger does not delay the delivery."""

@@ -197,7 +197,7 @@ async def position_after(table: Table, version: int, known: Position | None) -> 
     table_id = (await table.log.header_before(version + 1)).metadata.id
     if known is not None and known.table_id != table_id:
         with table.tailer() as tailer, suppress(TableChangedError):
-            if await tailer.resume(known.table_id, known.basis, known.digest):
+            if await tailer.resume(known):
                 table_id = known.table_id
     following = Position(table_id, version + 1, digest=await table.log.digest(version))
     await check_position(table, following)
@@ -211,7 +211,7 @@ async def check_position(table: Table, position: Position) -> None:
         CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
     """
     with table.tailer() as tailer:
-        await tailer.resume(position.table_id, position.basis, position.digest)
+        await tailer.resume(position)
         await table.stream().begin(tailer, position.version)
         async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
             await anext(entries, None)

@@ -21,6 +21,7 @@ from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.pace import CHECK_SECONDS, LISTING_SECONDS, Pace
 from cdfd.log.watch import Backoff, SharedWatch, Watch
+from cdfd.model.position import Position
 from cdfd.runtime.clock import Clock
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import describe_non_table
@@ -123,27 +124,22 @@ class Tailer:
                 await self.clock.sleep(self.head_start)
             self._has_waited = False
 
-    async def resume(self, table_id: str, version: int, digest: str | None) -> bool:
-        """Resume a position of the table `table_id` that depends on the log up to `version`.
-
-        Args:
-            table_id: `metaData.id`.
-            version: the last version that the position depends on.
-            digest: hash of that version's log entry; None if not known.
+    async def resume(self, position: Position) -> bool:
+        """Resume a position, which depends on the log up to its `basis`.
 
         Returns:
             Whether the log certainly continues the position.
 
         Raises:
-            TableChangedError: that entry has other bytes now.
+            TableChangedError: the log entry of that version has other bytes now.
         """
-        self.table_id = self._id = table_id
+        self.table_id = self._id = position.table_id
         # Without an entry that can be compared, the id as of that version is the only evidence.
-        if digest is None:
+        if position.digest is None:
             self._continues = False
             return False
         try:
-            self._continues = await self.log.history.compare(version, digest, table_id)
+            self._continues = await self.log.history.compare(position.basis, position.digest, position.table_id)
         except TableChangedError as error:
             raise await self._after_removal(error) from None
         return self._continues

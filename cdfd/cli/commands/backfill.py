@@ -162,7 +162,7 @@ class Backfill:
             embedded = self._request.engine == "embedded"
             running = contextlib.nullcontext(EmbeddedEngine(Admission(1))) if embedded else spark_engine(self._config)
             async with running as engine, self._sink_at(job, table_id) as (sink, position):
-                await tailer.resume(position.table_id, position.basis, position.digest)
+                await tailer.resume(position)
                 report = ProgressLine(logger, "published", self._opened.uri, terminal=is_watched(), clock=self._clock)
                 with contextlib.closing(report):
                     await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))

@@ -110,7 +110,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
         CdfdError: as in `check_position`; or the configuration does not fit the table there or now; or the next version cannot be planned.
     """
     with table.tailer() as tailer:
-        await tailer.resume(position.table_id, position.basis, position.digest)
+        await tailer.resume(position)
         stream = table.stream(policies.rows)
         stream.continue_from(position)
         if position.phase == "snapshot":

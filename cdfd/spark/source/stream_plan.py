@@ -118,7 +118,12 @@ class StreamPlanner:
                 plan = version.plan
                 if (change := self._change(version)) is not None:
                     if at == start:
-                        raise self._refusal(version, change)
+                        raise SchemaChangedError(
+                            f"the table's schema changed: {'; '.join(change.describe()):.500}",
+                            table=self.table.uri,
+                            version=plan.version,
+                            hint="Everything before it is read. Restart the query from `spark.readStream`: it continues with the new schema",
+                        )
                     return at, await self._backlog(plan, at.part, newest)
                 if budget.versions == 0:
                     return at, await self._backlog(plan, at.part, newest)
@@ -248,7 +253,7 @@ class StreamPlanner:
         if self._tailer is None:
             tailer = self._open.enter_context(self.table.tailer(replacements=self._continues))
             # Positions of a replaced table are not valid in the new one.
-            await tailer.resume(at.table_id, at.basis, at.digest)
+            await tailer.resume(at)
             self._tailer = tailer
         # Where the id may change within the log, the digest alone identifies the log.
         self._tailer.table_id = None if self._continues else at.table_id
@@ -292,14 +297,6 @@ class StreamPlanner:
             return None
         change = compare(known, schema if self.target.whole else schema.present(known.names))
         return change if change.added or not change.additive else None
-
-    def _refusal(self, version: Version, change: SchemaChange) -> SchemaChangedError:
-        return SchemaChangedError(
-            f"the table's schema changed: {'; '.join(change.describe()):.500}",
-            table=self.table.uri,
-            version=version.plan.version,
-            hint="Everything before it is read. Restart the query from `spark.readStream`: it continues with the new schema",
-        )
 
 
 def _check(plan: ChangePlan, at: Position, uri: str) -> Position:

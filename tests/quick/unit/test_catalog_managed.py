@@ -22,6 +22,7 @@ from cdfd.catalogs.ratified import RatifiedLog
 from cdfd.errors import LogError, NotFoundError, StorageError, TableChangedError, UnsupportedError
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
+from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.execute import Execution
 from tests.support.catalogs.memory import BEGINNING, NAME, ManagedTable, MemoryCatalog
@@ -189,7 +190,7 @@ class TestPublishing:
 
         async def scenario() -> bool:
             with quick_tailer(table.opened()) as tailer:
-                return await tailer.resume("any", 1, digest)
+                return await tailer.resume(Position("any", 2, digest=digest))
 
         assert run(scenario())
 
@@ -297,7 +298,7 @@ class TestAnswers:
 
         async def scenario() -> None:
             with quick_tailer(table.opened()) as tailer:
-                await tailer.resume(table_id, 2, digest)
+                await tailer.resume(Position(table_id, 3, digest=digest))
 
         with pytest.raises(StorageError, match="newest version is 1, although version 2 was read") as caught:
             run(scenario())
@@ -398,7 +399,7 @@ class TestTheTable:
 
         async def scenario() -> None:
             with quick_tailer(table.opened()) as tailer:
-                await tailer.resume(table_id, 1, digest)
+                await tailer.resume(Position(table_id, 2, digest=digest))
 
         with pytest.raises(TableChangedError, match="deleted and created again, or replaced"):
             run(scenario())

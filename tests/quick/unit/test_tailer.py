@@ -16,6 +16,7 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.log.tailer import GAP_CHECK_SECONDS, REMOVAL_STEP, SETTLE_SECONDS, SETTLE_STEP, Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.model.position import Position
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
@@ -452,7 +453,7 @@ class TestOtherTables:
         async with following(lake, clock) as reader:
             lake.forget(entry_path(4))
             tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
-            reading = asyncio.ensure_future(tailer.resume("T", 4, digest)) if resumed else reader.task
+            reading = asyncio.ensure_future(tailer.resume(Position("T", 5, digest=digest))) if resumed else reader.task
             for version in (3, 1, 0, 2):
                 clock.advance(REMOVAL_STEP)
                 await clock.wait_for_sleepers()

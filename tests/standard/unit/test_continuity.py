@@ -23,6 +23,7 @@ from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Stat, fetch_each
@@ -424,11 +425,11 @@ class TestEntriesThatAreListed:
         await put_all(store, other.files)
         tailer = tailer_of(DeltaLog(FaultyStorage(store, unless_readable)), manual_clock())
         with pytest.raises(StorageError, match="listed, but does not exist") as caught:
-            await tailer.resume("T", 3, digest)
+            await tailer.resume(Position("T", 4, digest=digest))
         assert caught.value.retriable
         readable = True
         with pytest.raises(TableChangedError, match="version 3 is not the one that was read"):
-            await tailer.resume("T", 3, digest)
+            await tailer.resume(Position("T", 4, digest=digest))
 
     async def test_one_that_is_empty_as_it_was(self) -> None:
         store = Memory()
@@ -436,9 +437,9 @@ class TestEntriesThatAreListed:
         await store.put(entry_path(3), b"")
         empty = (await DeltaLog(store).entry(3)).digest
         tailer = tailer_of(DeltaLog(store), manual_clock())
-        await tailer.resume("T", 3, empty)
+        await tailer.resume(Position("T", 4, digest=empty))
         with pytest.raises(StorageError, match="listed, but does not exist"):
-            await tailer.resume("T", 3, "of some bytes")
+            await tailer.resume(Position("T", 4, digest="of some bytes"))
 
 
 class TestLostCommits:
