@@ -112,7 +112,9 @@ def read_changes(
     """
     _check(topic, streaming, ending)
     choice = format_choice(format)
-    strict = columns is None if unknown_columns is None else _is_strict(unknown_columns)
+    if unknown_columns not in (None, "fail", "ignore"):
+        raise ConfigError(f"`unknown_columns` is {unknown_columns!r:.100}", hint="It is `fail` or `ignore`")
+    strict = columns is None if unknown_columns is None else unknown_columns == "fail"
     source = SchemaSource(schema, table, storage_options, schema_topic, registry)
     source.check(choice.encoding)
     reading = _options(bootstrap_servers, options or {})
@@ -140,12 +142,6 @@ def _check(topic: str, streaming: bool, ending: Place) -> None:
         )
     if streaming and ending != "latest":
         raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
-
-
-def _is_strict(unknown_columns: str) -> bool:
-    if unknown_columns not in ("fail", "ignore"):
-        raise ConfigError(f"`unknown_columns` is {unknown_columns!r:.100}", hint="It is `fail` or `ignore`")
-    return unknown_columns == "fail"
 
 
 def _options(bootstrap_servers: str | Sequence[str], options: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from cdfd.config.sections import Http, HttpAuthentication
+from cdfd.config.sections import Http
 from cdfd.config.values import Secret
 
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -47,7 +47,10 @@ class Access:
         if self._certificates and not _has_certificate(request):
             return web.HTTPForbidden(text="403: the daemon wants a client certificate of `http.tls.client_ca`\n")
         wanted = self._authentication
-        if wanted is None or _is_known(request, wanted):
+        if wanted is None or (wanted.token is not None and bearer(request, wanted.token)):
+            return None
+        name, password = wanted.username, wanted.password
+        if name is not None and password is not None and _is_user(request, name, password):
             return None
         if self._control is not None and bearer(request, self._control):
             return None
@@ -76,15 +79,7 @@ def bearer(request: web.Request, token: Secret) -> bool:
     return scheme == "bearer" and _same(credential, token)
 
 
-def _is_known(request: web.Request, wanted: HttpAuthentication) -> bool:
-    if wanted.token is not None and bearer(request, wanted.token):
-        return True
-    return wanted.username is not None and wanted.password is not None and _basic(request, wanted)
-
-
-def _basic(request: web.Request, wanted: HttpAuthentication) -> bool:
-    assert wanted.username is not None
-    assert wanted.password is not None
+def _is_user(request: web.Request, wanted_name: Secret, wanted_password: Secret) -> bool:
     scheme, credential = _authorization(request)
     if scheme != "basic":
         return False
@@ -94,7 +89,7 @@ def _basic(request: web.Request, wanted: HttpAuthentication) -> bool:
     except ValueError:
         return False
     # Both comparisons are made, so that the time does not tell which one failed.
-    matches = [_same(name, wanted.username), _same(password, wanted.password)]
+    matches = [_same(name, wanted_name), _same(password, wanted_password)]
     return bool(colon) and all(matches)
 
 

@@ -36,7 +36,14 @@ def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = F
     if shard is not None and config.engine.kind == "spark":
         raise UnsupportedError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
     for of_sink in config.by_sink.values():
-        _check_sink(of_sink)
+        for table in of_sink.listed:
+            with suppress(UnsupportedError):  # an error of this table, while the others continue
+                open_table(of_sink, table)
+        roots = [discovery.pattern.root for discovery in of_sink.discoveries]
+        for place in (*roots, *([of_sink.progress.ledger.uri] if of_sink.progress.ledger.kind == "table" else ())):
+            open_storage(place, of_sink.options(place))
+        connector(of_sink).preflight()
+        engine_of(of_sink).check()
     if config.poll.notifications is not None:
         QueueAddress.parse(config.poll.notifications).check_installed()
     if config.http.tls is not None:
@@ -45,16 +52,3 @@ def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = F
         raise ConfigError(
             "telemetry.otel is set, but OpenTelemetry is not installed", hint="Run pip install 'cdfd[otel]'"
         )
-
-
-def _check_sink(config: Settings) -> None:
-    for table in config.listed:
-        with suppress(UnsupportedError):  # an error of this table, while the others continue
-            open_table(config, table)
-    for discovery in config.discoveries:
-        root = discovery.pattern.root
-        open_storage(root, config.options(root))
-    if config.progress.ledger.kind == "table":
-        open_storage(config.progress.ledger.uri, config.options(config.progress.ledger.uri))
-    connector(config).preflight()
-    engine_of(config).check()

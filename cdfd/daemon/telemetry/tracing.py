@@ -23,7 +23,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from cdfd import __version__
 from cdfd.config import settings
@@ -151,7 +151,12 @@ class TracingMonitor(Monitor):
             attributes={**self._attributes, **facts},
         )
         if span.is_recording():
-            self._add_children(span, found, began, stages)
+            parent = set_span_in_context(span)
+            if found < began:
+                self._tracer.start_span("discover", parent, start_time=found).end(began)
+            for name, stage in stages.items():
+                busy = {"cdfd.busy_seconds": stage.busy, "cdfd.pieces": stage.pieces}
+                self._tracer.start_span(name, parent, start_time=stage.begin, attributes=busy).end(stage.end)
         if error is not None:
             span.set_status(Status(StatusCode.ERROR, error.what))
             span.set_attribute("error.type", error.family)
@@ -161,14 +166,6 @@ class TracingMonitor(Monitor):
         ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
         self._exemplar = ids if sampled else None
         self._found = None
-
-    def _add_children(self, span: Span, found: int, began: int, stages: Mapping[str, _Stage]) -> None:
-        parent = set_span_in_context(span)
-        if found < began:
-            self._tracer.start_span("discover", parent, start_time=found).end(began)
-        for name, stage in stages.items():
-            facts = {"cdfd.busy_seconds": stage.busy, "cdfd.pieces": stage.pieces}
-            self._tracer.start_span(name, parent, start_time=stage.begin, attributes=facts).end(stage.end)
 
 
 class QuietExporter(SpanExporter):

@@ -157,7 +157,12 @@ class Compactor:
             # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
             if len(set(names)) < len(names) or (unknown and mapping is ColumnMappingMode.NONE):
                 raise DataError("a file has columns that the table does not have")
-            row_ids = None if ids is None else _row_ids(file, ids, data.schema_arrow)
+            row_ids = None
+            if ids is not None:
+                if file.base_row_id is None or file.default_row_commit_version is None:
+                    raise DataError("the file has no row ids")
+                bases = RowIds(file.base_row_id, file.default_row_commit_version)
+                row_ids = FileRowIds.of(bases, ids, data.schema_arrow)
             wanted = [name for name in names if name in schema.names]
             stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
             row = 0
@@ -186,17 +191,6 @@ def _id_names(ids: RowTracking) -> tuple[str, str]:
     return ids.row_id, ids.row_version
 
 
-def _row_ids(file: Add, ids: RowTracking, schema: pa.Schema) -> FileRowIds:
-    """Where the row ids of a file are.
-
-    Raises:
-        DataError: the log has no ids for the file.
-    """
-    if file.base_row_id is None or file.default_row_commit_version is None:
-        raise DataError("the file has no row ids")
-    return FileRowIds.of(RowIds(file.base_row_id, file.default_row_commit_version), ids, schema)
-
-
 LEAST_FILES = 8
 """Fewer files are not worth a new one, unless many of their rows are deleted."""
 _MOST_FILES = 10_000
@@ -220,7 +214,10 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
     left = dict(zip(oldest.column("path").to_pylist(), _bytes_left(oldest).to_pylist(), strict=True))
     groups: list[Sequence[Add]] = []
     budget = most_bytes
-    for files in _by_partition(PackedFiles(Add, oldest)):
+    partitions: dict[tuple[tuple[str, str | None], ...], list[Add]] = {}
+    for file in PackedFiles(Add, oldest):
+        partitions.setdefault(tuple(sorted(file.partition_values.items())), []).append(file)
+    for files in partitions.values():
         for group in _cut(files, file_bytes):
             size = sum(file.size for file in group)
             deleted = size - sum(left[file.path] for file in group)
@@ -240,13 +237,6 @@ def _bytes_left(files: pa.Table) -> pa.ChunkedArray:
 
 
 _ROWS = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'
-
-
-def _by_partition(files: Sequence[Add]) -> list[list[Add]]:
-    parts: dict[tuple[tuple[str, str | None], ...], list[Add]] = {}
-    for file in files:
-        parts.setdefault(tuple(sorted(file.partition_values.items())), []).append(file)
-    return list(parts.values())
 
 
 def _cut(files: Sequence[Add], file_bytes: int) -> list[list[Add]]:

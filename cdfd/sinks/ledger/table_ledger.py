@@ -41,7 +41,24 @@ async def clean_up(log: DeltaLog, version: int) -> None:
     An error is only logged: the progress is recorded, and a later version retries.
     """
     try:
-        await _clean_up(log, version)
+        state = await log.snapshot(version, with_tombstones=True)
+        if not ledger_table.is_plain(state):
+            logger.warning(
+                "the ledger has files, domains or table features of another writer: its log is not cleaned up",
+                extra={"table": log.storage.uri, "version": version},
+            )
+            return
+        data, hint = checkpoint(state)
+        # Otherwise the writer of the newer checkpoint cleans up.
+        if not await publish(log, paths.checkpoint_name(version), data, hint):
+            return
+        # Entries before the newest checkpoint that is at least `EVERY` versions old go, so that readers of an older one can finish. In
+        # ascending order, so that the log stays contiguous if this is interrupted.
+        names = [(name, stat) async for name, stat in log.list_names()]
+        kept = max((n.version for n, _ in names if n.kind == "checkpoint" and n.version <= version - EVERY), default=0)
+        for name, stat in names:
+            if 0 <= name.version < kept:
+                await log.storage.delete(stat.path)
     except (StorageError, LogError) as error:
         with suppress(StorageError):
             if await log.newest_checkpoint(version) > version:
@@ -49,27 +66,6 @@ async def clean_up(log: DeltaLog, version: int) -> None:
         logger.warning(
             "cannot clean up the ledger's log: %s", error, extra={"table": log.storage.uri, "version": version}
         )
-
-
-async def _clean_up(log: DeltaLog, version: int) -> None:
-    state = await log.snapshot(version, with_tombstones=True)
-    if not ledger_table.is_plain(state):
-        logger.warning(
-            "the ledger has files, domains or table features of another writer: its log is not cleaned up",
-            extra={"table": log.storage.uri, "version": version},
-        )
-        return
-    data, hint = checkpoint(state)
-    # Otherwise the writer of the newer checkpoint cleans up.
-    if not await publish(log, paths.checkpoint_name(version), data, hint):
-        return
-    # Entries before the newest checkpoint that is at least `EVERY` versions old go, so that readers of an older one can finish. In ascending
-    # order, so that the log stays contiguous if this is interrupted.
-    names = [(name, stat) async for name, stat in log.list_names()]
-    kept = max((n.version for n, _ in names if n.kind == "checkpoint" and n.version <= version - EVERY), default=0)
-    for name, stat in names:
-        if 0 <= name.version < kept:
-            await log.storage.delete(stat.path)
 
 
 class TableLedger(TxnLedger):

@@ -79,17 +79,16 @@ def plain_type(kind: DataType) -> DataType:
     """The type with all fields nullable and without metadata, except comments."""
     match kind:
         case StructType():
-            fields = [StructField(field.name, plain_type(field.dataType), True, _comment(field)) for field in kind]
-            return StructType(fields)
+            plain = StructType()
+            for field in kind:
+                comment = {name: text for name, text in field.metadata.items() if name == "comment"}
+                plain.add(field.name, plain_type(field.dataType), True, comment)
+            return plain
         case ArrayType():
             return ArrayType(plain_type(kind.elementType), True)
         case MapType():
             return MapType(plain_type(kind.keyType), plain_type(kind.valueType), True)
     return kind
-
-
-def _comment(field: StructField) -> dict[str, str]:
-    return {name: text for name, text in field.metadata.items() if name == "comment"}
 
 
 def check_columns(schema: StructType) -> None:
