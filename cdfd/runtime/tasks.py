@@ -11,11 +11,23 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 logger = logging.getLogger("cdfd.daemon")
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a blocking function run in a worker thread of the event loop."""
+
+    @wraps(work)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(work, *args, **options)
+
+    return run
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.runtime.tasks import in_thread
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
 from cdfd.storage.confined import ConfinedRoot
 from cdfd.storage.descriptors import (
@@ -90,9 +91,20 @@ class LocalStorage:
         check_range(path, 0, length)
         return await asyncio.to_thread(self._read, path, 0, length)
 
-    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+    @in_thread
+    def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Bytes of files and their stats, by one thread; see the port."""
-        return await asyncio.to_thread(self._read_many, paths, length)
+        for path in paths:
+            check_path(path)
+        contents: list[tuple[bytes, Stat]] = []
+        for folder, group in groupby(paths, os.path.dirname):
+            wanted = list(group)
+            read = self._read_folder(folder, wanted, length)
+            contents += read
+            length -= sum(stat.size for _, stat in read)
+            if len(read) < len(wanted):
+                break
+        return contents
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
@@ -127,9 +139,15 @@ class LocalStorage:
         folder = f"{folder}/" if folder else ""
         return set(await asyncio.to_thread(self._names, folder, lambda entry: entry.is_symlink()))
 
-    async def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
+    @in_thread
+    def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
         """Device and inode of each file; see `LinkedFiles`."""
-        return await asyncio.to_thread(lambda: [self._file_id(path) for path in paths])
+        ids = dict[str, tuple[int, int]]()
+        for path in paths:
+            with suppress(NotFoundError), _translate_errors("stat", path):
+                file = os.stat(os.path.join(self.root, path))
+                ids[path] = file.st_dev, file.st_ino
+        return [*map(ids.get, paths)]
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create a file under a temporary name and link it to `path`; see the port."""
@@ -139,14 +157,26 @@ class LocalStorage:
         """Write a file under a temporary name and rename it to `path`; see the port."""
         await asyncio.to_thread(self._write, replace, path, data)
 
-    async def delete(self, path: str) -> None:
+    @in_thread
+    def delete(self, path: str) -> None:
         """Remove a file; of a symbolic link the link, not what it leads to. See the port."""
-        await asyncio.to_thread(self._delete, path)
+        check_path(path)
+        name = os.path.basename(path)
+        try:
+            with self._confined.folder(os.path.dirname(path), path) as folder:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise explain(error, "delete", path, StorageError) from error
 
-    async def stat(self, path: str) -> Stat:
+    @in_thread
+    def stat(self, path: str) -> Stat:
         """Size and modification time of a file; see the port."""
         check_path(path)
-        return await asyncio.to_thread(self._stat, path)
+        with _translate_errors("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
+            return self._stat_in(folder, path)
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Does nothing: local reads are fast; see the port."""
@@ -195,19 +225,6 @@ class LocalStorage:
         with _translate_errors("read", path):
             return content(self._open(path), path, start, length)
 
-    def _read_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        for path in paths:
-            check_path(path)
-        contents: list[tuple[bytes, Stat]] = []
-        for folder, group in groupby(paths, os.path.dirname):
-            wanted = list(group)
-            read = self._read_folder(folder, wanted, length)
-            contents += read
-            length -= sum(stat.size for _, stat in read)
-            if len(read) < len(wanted):
-                break
-        return contents
-
     def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         contents: list[tuple[bytes, Stat]] = []
         with (
@@ -241,12 +258,6 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return ()
 
-    def _file_id(self, path: str) -> tuple[int, int] | None:
-        with suppress(NotFoundError), _translate_errors("stat", path):
-            file = os.stat(os.path.join(self.root, path))
-            return file.st_dev, file.st_ino
-        return None
-
     def _stat_page(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []
         with suppress(NotFoundError), _translate_errors("list", folder), self._confined.folder(folder) as below:
@@ -266,27 +277,11 @@ class LocalStorage:
                         page.append(as_stat(path, stated))
         return page
 
-    def _stat(self, path: str) -> Stat:
-        with _translate_errors("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
-            return self._stat_in(folder, path)
-
     def _stat_in(self, folder: int, path: str) -> Stat:
         with _translate_errors("stat", path):
             stat = self._confined.stat_in(folder, path)
             require_file(stat, path)
             return as_stat(path, stat)
-
-    def _delete(self, path: str) -> None:
-        check_path(path)
-        name = os.path.basename(path)
-        try:
-            with self._confined.folder(os.path.dirname(path), path) as folder:
-                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                    os.unlink(name, dir_fd=folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise explain(error, "delete", path, StorageError) from error
 
     def _write(self, write: Callable[..., None], path: str, data: bytes | memoryview) -> None:
         check_path(path)

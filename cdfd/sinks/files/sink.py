@@ -16,6 +16,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.runtime.tasks import in_thread
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
@@ -135,31 +136,9 @@ class FileDelivery(Delivery):
     async def start_version(self, version: Version) -> None:
         """Does nothing, because each row has its version."""
 
-    async def write(self, batch: pa.RecordBatch) -> None:
+    @in_thread
+    def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch to the temporary file. Returns when it is written, before a sync."""
-        await asyncio.to_thread(self._write, batch)
-
-    async def commit(self, following: Position) -> None:
-        """Sync and rename the file; without rows, only write the position. See the port."""
-        await asyncio.to_thread(self._commit, following)
-
-    async def commit_control(self, control: Control, to: Position | None = None) -> None:
-        """Sync and rename the file of an incremental snapshot, and store a control; without rows also another position. See the port."""
-
-        def commit(rows: str | None) -> None:
-            if rows is None:
-                self._folder.commit_control(control, to)
-            else:
-                assert self.chunk is not None
-                self._folder.commit_chunk(rows, self.chunk, control)
-
-        await asyncio.to_thread(self._end, commit, to or self._position)
-
-    async def abort(self) -> None:
-        """Remove the temporary file. Does nothing after a commit."""
-        await asyncio.to_thread(self._abort)
-
-    def _write(self, batch: pa.RecordBatch) -> None:
         with self._lock, _translate_errors("write", self._folder.path):
             require_open(self._state, self._position)
             # Until the batch is complete, because a partial batch must never be committed.
@@ -170,11 +149,38 @@ class FileDelivery(Delivery):
                 self._spool.writer.write(batch)
             self._state = "open"
 
-    def _commit(self, following: Position) -> None:
+    @in_thread
+    def commit(self, following: Position) -> None:
+        """Sync and rename the file; without rows, only write the position. See the port."""
+
         def commit(rows: str | None) -> None:
             self._folder.commit(rows, self._position, following, self._rows.suffix)
 
         self._end(commit, following, lambda: self._cursor.check(following, rows=self._spool is not None))
+
+    @in_thread
+    def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Sync and rename the file of an incremental snapshot, and store a control; without rows also another position. See the port."""
+
+        def commit(rows: str | None) -> None:
+            if rows is None:
+                self._folder.commit_control(control, to)
+            else:
+                assert self.chunk is not None
+                self._folder.commit_chunk(rows, self.chunk, control)
+
+        self._end(commit, to or self._position)
+
+    @in_thread
+    def abort(self) -> None:
+        """Remove the temporary file. Does nothing after a commit."""
+        with self._lock, _translate_errors("abort", self._folder.path):
+            if self._state == "ended":
+                return
+            self._state = "ended"
+            self._cursor.abandon()
+            if self._spool is not None:
+                self._spool.remove()
 
     def _end(
         self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
@@ -189,15 +195,6 @@ class FileDelivery(Delivery):
             self._cursor.advance(following)
             self._spool = None
             self._state = "ended"
-
-    def _abort(self) -> None:
-        with self._lock, _translate_errors("abort", self._folder.path):
-            if self._state == "ended":
-                return
-            self._state = "ended"
-            self._cursor.abandon()
-            if self._spool is not None:
-                self._spool.remove()
 
 
 class _Spool:
