@@ -111,7 +111,7 @@ async def shared(
         ConfigError, UnsupportedError: the ledger cannot be opened, or the engine cannot be used.
     """
     none = config.progress.ledger.kind == "none"
-    admission = Admission(LARGE_AT_A_TIME, rest=allocator.release)
+    admission = Admission(LARGE_AT_A_TIME, when_idle=allocator.release)
     async with (
         engine_of(config).jobs(admission) as jobs,
         ledgers(config, clock) as ledger_of,

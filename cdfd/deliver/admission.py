@@ -43,14 +43,14 @@ class Admission:
     Args:
         limit: large deliveries at a time.
         stall: seconds without progress after which a delivery loses its slot.
-        rest: called when there has been no large delivery for `REST_SECONDS`; None: nothing is.
+        when_idle: called when there has been no large delivery for `REST_SECONDS`; None: nothing is.
     """
 
-    def __init__(self, limit: int, stall: float = STALL_SECONDS, rest: Callable[[], None] | None = None) -> None:
+    def __init__(self, limit: int, stall: float = STALL_SECONDS, when_idle: Callable[[], None] | None = None) -> None:
         self._limit = limit
         self._free = limit
-        self._rest = rest
-        self._resting: asyncio.TimerHandle | None = None
+        self._when_idle = when_idle
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._waiting: list[_Request] = []
         self._stall = stall
 
@@ -68,9 +68,9 @@ class Admission:
         if size <= SMALL_BYTES:
             yield lambda: None  # it has no slot to lose
             return
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         if self._free:
             self._free -= 1
         else:
@@ -101,8 +101,8 @@ class Admission:
         self._waiting = [each for each in self._waiting if not each.granted.done()]
         if not self._waiting:
             self._free += 1
-            if self._free == self._limit and self._rest is not None:
-                self._resting = asyncio.get_running_loop().call_later(REST_SECONDS, self._rest)
+            if self._free == self._limit and self._when_idle is not None:
+                self._idle_timer = asyncio.get_running_loop().call_later(REST_SECONDS, self._when_idle)
             return
         first = min(self._waiting, key=_Request.rank)  # the earliest of equals
         self._waiting.remove(first)

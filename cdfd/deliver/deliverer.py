@@ -149,8 +149,7 @@ class Deliverer:
         if delivered is None:
             return 0
         counts, size = delivered
-        after = Position(version.table_id, version.plan.version + 1, digest=version.digest)
-        self.monitor.committed(after, [version], counts, size)
+        self.monitor.committed(position.after_version(version.digest), [version], counts, size)
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
 

@@ -76,7 +76,7 @@ class TracingMonitor(Monitor):
         self._now_ns = now_ns
         self._lock = threading.Lock()  # stages come from any thread
         self._stages: dict[str, _Stage] = {}
-        self._found: int | None = None
+        self._discovered: int | None = None
         self._began: int | None = None
         self._exemplar: Mapping[str, str] | None = None
 
@@ -86,12 +86,12 @@ class TracingMonitor(Monitor):
 
     def found_version(self, newest: int) -> None:
         """A commit is discovered."""
-        if self._found is None:
-            self._found = self._now_ns()
+        if self._discovered is None:
+            self._discovered = self._now_ns()
 
     def at_tip(self, listed: int = -1) -> None:
         """Nothing is pending."""
-        self._found = None
+        self._discovered = None
 
     def oldest_pending(self, version: Version) -> None:
         """A delivery begins."""
@@ -130,7 +130,7 @@ class TracingMonitor(Monitor):
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error ended the loop."""
         self._record({} if error.version is None else {"cdfd.version.first": error.version}, error)
-        self._found = self._began = None
+        self._discovered = self._began = None
 
     def _begin(self) -> None:
         self._began = self._now_ns()
@@ -141,19 +141,19 @@ class TracingMonitor(Monitor):
         """Make the spans of a delivery that ended now."""
         end = self._now_ns()
         began = end if self._began is None else self._began
-        found = began if self._found is None else min(self._found, began)
+        discovered = began if self._discovered is None else min(self._discovered, began)
         with self._lock:
             stages, self._stages = self._stages, {}
         span = self._tracer.start_span(
             f"deliver {self._name}",
             kind=SpanKind.PRODUCER,
-            start_time=found,
+            start_time=discovered,
             attributes={**self._attributes, **facts},
         )
         if span.is_recording():
             parent = set_span_in_context(span)
-            if found < began:
-                self._tracer.start_span("discover", parent, start_time=found).end(began)
+            if discovered < began:
+                self._tracer.start_span("discover", parent, start_time=discovered).end(began)
             for name, stage in stages.items():
                 busy = {"cdfd.busy_seconds": stage.busy, "cdfd.pieces": stage.pieces}
                 self._tracer.start_span(name, parent, start_time=stage.begin, attributes=busy).end(stage.end)
@@ -165,7 +165,7 @@ class TracingMonitor(Monitor):
         sampled = error is None and context.trace_flags.sampled
         ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
         self._exemplar = ids if sampled else None
-        self._found = None
+        self._discovered = None
 
 
 class QuietExporter(SpanExporter):

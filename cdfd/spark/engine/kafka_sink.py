@@ -261,8 +261,8 @@ def _refuse(overwrite: bool) -> None:
         raise ConfigError("a topic cannot be overwritten", hint='Write with mode "append"')
 
 
-def _task_sink(given: object, schema: StructType) -> TaskSink:
-    options = SinkOptions.parse(dict(given))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
+def _task_sink(texts: object, schema: StructType) -> TaskSink:
+    options = SinkOptions.parse(dict(texts))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
     shape, known = options.table.shape, header.schema

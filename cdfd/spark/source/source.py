@@ -92,7 +92,8 @@ class BatchReader(DataSourceReader):
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
-        plan_ranges = asyncio.run(self._plan_ranges(table))
+        schemas, plans = Schemas.to(target.schema), asyncio.run(plans_of(table, self._options, target))
+        plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
         groups = partition_splits(
             plan_ranges,
             execution_of(table, self._options),
@@ -103,11 +104,6 @@ class BatchReader(DataSourceReader):
             # One task reads all rows: a key may have changes in any split.
             groups = [tuple(split for splits in groups for split in splits)]
         return [ChangePartition(splits, target) for splits in groups] or [ChangePartition((), target)]
-
-    async def _plan_ranges(self, table: Table) -> list[PlanRange]:
-        schemas = Schemas.to(self._target.schema)
-        plans = await plans_of(table, self._options, self._target)
-        return [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
 
     @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -203,15 +203,15 @@ class StreamPlanner:
         """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""
         self._continue_from(start, end)
         schemas = Schemas.to(self.target.schema)
-        found, at = list[PlanRange](), start
+        portions, at = list[PlanRange](), start
         if at.phase == "snapshot":
             if at == end:
                 return []
             live, ranges = await self._snapshot_ranges(at, end)
             self._check_end(live, end)
-            found += (replace(each, plan=schemas.of(each.plan, self.table.uri)) for each in ranges)
+            portions += (replace(each, plan=schemas.of(each.plan, self.table.uri)) for each in ranges)
             if end.phase == "snapshot":
-                return found
+                return portions
             at = at.after_version()
         last = end.basis
         async with contextlib.aclosing(self._versions(at, last)) as versions:
@@ -219,9 +219,9 @@ class StreamPlanner:
                 self._check_end(version, end)
                 plan = schemas.of(version.plan, self.table.uri)
                 stop = end.part if plan.version == end.version else None
-                found.append(PlanRange(plan, _check(plan, at, self.table.uri), stop))
+                portions.append(PlanRange(plan, _check(plan, at, self.table.uri), stop))
                 at = at.after_version()
-        return found
+        return portions
 
     def _check_end(self, version: Version, end: Position) -> None:
         """Refuse a repeated micro-batch, if the table has been replaced since it was planned."""
@@ -285,10 +285,10 @@ class StreamPlanner:
             self._stream = self.table.stream(self.target.rows, self.target.schema)
             self._stream.unrefined = self._unrefined
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
-            async for found in versions:
-                self._planned[found.plan.version] = found
-                self._next = found.plan.version + 1
-                yield found
+            async for planned in versions:
+                self._planned[planned.plan.version] = planned
+                self._next = planned.plan.version + 1
+                yield planned
 
     def _change(self, version: Version) -> SchemaChange | None:
         """The change of the read columns since the query's schema; None if there is none, or if the version is older."""

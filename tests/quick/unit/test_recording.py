@@ -195,7 +195,7 @@ class TestAdmission:
     async def test_memory_is_returned_after_the_last_large_delivery(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cdfd.deliver.admission.REST_SECONDS", 0)
         rests = list[str]()
-        admission = Admission(2, rest=lambda: rests.append("rest"))
+        admission = Admission(2, when_idle=lambda: rests.append("rest"))
         async with admission.admit(1 << 30):
             async with admission.admit(1 << 30):
                 pass

@@ -100,7 +100,25 @@ class MirrorTable:
             SinkError: another writer has changed rows.
         """
         with translate_errors("read the target", self._target.uri):
-            return await self._follow()
+            state = await self._target.state()
+            self._metadata = state.metadata
+            if self.version is not None:
+                try:
+                    for version in range(self.version + 1, state.version + 1):
+                        commit = (await self._log.entry(version, with_stats=True)).commit
+                        self._check_unchanged(commit)
+                        if self._live is not None:
+                            await self._apply(commit)
+                        self.version = version
+                except NotFoundError:
+                    # Clean-up has removed the entry: what it says is in a checkpoint.
+                    self.forget()
+            if self.version is None:
+                await self._check_since_ours(state.version)
+                self.version = state.version
+            self._written.clear()
+            self._vectors.clear()
+            return self.version
 
     async def load(self, columns: Columns) -> None:
         """Read which rows there are, unless it is known. `columns`: those of the table, as the rows have them.
@@ -109,7 +127,21 @@ class MirrorTable:
             StorageError: the index does not fit on the disk.
         """
         with translate_errors("read the target", self._target.uri):
-            await self._load(columns)
+            schema = TableSchema(columns.struct, columns.partition_by, columns.mapping)
+            if self._schema is not None and self._keys_of(schema) != self._keys_of(self._schema):
+                self.forget()
+            self._schema = schema
+            if self._index is not None:
+                return
+            if self.version is None:
+                await self.follow()
+            state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
+            live = LiveFiles()
+            self._live, self._index = live, KeyIndex(self._space, live.exist)
+            for add in state.live():
+                await self._append(add)
+            extra = {"table": self._target.uri, "version": self.version}
+            logger.info("%d keys of the mirror are indexed", self._index.pairs, extra=extra)
 
     async def live_adds(self) -> Sequence[Add]:
         """The live files of the last version. `follow` comes first."""
@@ -142,44 +174,6 @@ class MirrorTable:
                 rows = reader.of_rows(RowSelection(RowSet.of_array(positions)))
                 batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
-
-    async def _follow(self) -> int:
-        state = await self._target.state()
-        self._metadata = state.metadata
-        if self.version is not None:
-            try:
-                for version in range(self.version + 1, state.version + 1):
-                    commit = (await self._log.entry(version, with_stats=True)).commit
-                    self._check_unchanged(commit)
-                    if self._live is not None:
-                        await self._apply(commit)
-                    self.version = version
-            except NotFoundError:
-                # Clean-up has removed the entry: what it says is in a checkpoint.
-                self.forget()
-        if self.version is None:
-            await self._check_since_ours(state.version)
-            self.version = state.version
-        self._written.clear()
-        self._vectors.clear()
-        return self.version
-
-    async def _load(self, columns: Columns) -> None:
-        schema = TableSchema(columns.struct, columns.partition_by, columns.mapping)
-        if self._schema is not None and self._keys_of(schema) != self._keys_of(self._schema):
-            self.forget()
-        self._schema = schema
-        if self._index is not None:
-            return
-        if self.version is None:
-            await self._follow()
-        state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
-        live = LiveFiles()
-        self._live, self._index = live, KeyIndex(self._space, live.exist)
-        for add in state.live():
-            await self._append(add)
-        extra = {"table": self._target.uri, "version": self.version}
-        logger.info("%d keys of the mirror are indexed", self._index.pairs, extra=extra)
 
     def _keys_of(self, schema: TableSchema) -> pa.Schema:
         return schema.select(self._key).arrow
