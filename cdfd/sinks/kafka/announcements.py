@@ -11,7 +11,7 @@ from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.runtime.arrays import array_of
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, in_worker
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import Topic
@@ -42,16 +42,9 @@ class Announcer:
         self._producer: Producer | None = None
         self._worker = Worker("cdfd-announcements")
 
-    async def write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+    @in_worker
+    def write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """See `Announce`."""
-        await finished(self._worker.submit(lambda: self._write(records)))
-
-    def close(self) -> None:
-        """Disconnect, without waiting for it."""
-        self._worker.submit(self._disconnect)
-        self._worker.close()
-
-    def _write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         keys, values = zip(*records, strict=True)
         batch = Records(array_of(keys, pa.large_binary()), array_of(values, pa.large_binary()))
         try:
@@ -67,6 +60,11 @@ class Announcer:
             raise
         if oversized:
             raise SinkError(f"a record of {oversized[0].size} bytes is too large for topic {self._topic.name}")
+
+    def close(self) -> None:
+        """Disconnect, without waiting for it."""
+        self._worker.submit(self._disconnect)
+        self._worker.close()
 
     def _disconnect(self) -> None:
         if self._producer is not None:

@@ -9,9 +9,9 @@ conditionally, so the last writer wins. Brokers keep the offset for `offsets.ret
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError, NoError, TopicAuthorizationFailedError
@@ -19,12 +19,10 @@ from kafka.structs import OffsetAndMetadata
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.failures import translate
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, in_worker
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Topic
 from cdfd.sinks.lease import Claim, Lease, parse_claim
-
-T = TypeVar("T")
 
 _SETTLE_SECONDS = 0.03
 """A few times as long as a commit of an offset takes. If two standbys read that the lease is released, the later writer leads."""
@@ -52,28 +50,37 @@ class KafkaLease(Lease):
         self.place = f"the offset of group {self._group}"
         self.settle = _SETTLE_SECONDS
 
-    async def read(self) -> Claim | None:
+    @in_worker
+    def read(self) -> Claim | None:
         """Fetch the offset; see the port."""
-        return await self._run(self._read)
+        with self._translate_errors():
+            offsets = self._open().list_group_offsets({self._group: [self._partition]})[self._group]
+        stored = offsets.get(self._partition)
+        if stored is None or stored.offset < 0:
+            return None
+        return parse_claim(stored.metadata or "", self.place)
 
-    async def write(self, claim: Claim) -> None:
+    @in_worker
+    def write(self, claim: Claim) -> None:
         """Commit an offset; see the port. The last writer wins."""
-        await self._run(lambda: self._write(claim))
+        commit = {self._partition: OffsetAndMetadata(claim.beat, claim.text(), -1)}
+        with self._translate_errors():
+            refusal = self._open().alter_group_offsets(self._group, commit)[self._partition]
+            if refusal is not NoError:
+                raise refusal(refusal.description)
 
     def close(self) -> None:
         """Disconnect, without waiting for it."""
         self._worker.submit(self._disconnect)
         self._worker.close()
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await finished(self._worker.submit(lambda: self._translate(work)))
-
     # In the thread.
 
-    def _translate(self, work: Callable[[], T]) -> T:
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
         doing = f"use the consumer group {self._group}, which has the lease"
         try:
-            return work()
+            yield
         except _DENIED as error:
             hint = (
                 f"Give the user of sink.security Read on the group {self._group} and on the topic {self._progress.name}"
@@ -92,19 +99,6 @@ class KafkaLease(Lease):
                 raise
             self._admin = admin
         return self._admin.client
-
-    def _read(self) -> Claim | None:
-        offsets = self._open().list_group_offsets({self._group: [self._partition]})[self._group]
-        stored = offsets.get(self._partition)
-        if stored is None or stored.offset < 0:
-            return None
-        return parse_claim(stored.metadata or "", self.place)
-
-    def _write(self, claim: Claim) -> None:
-        commit = {self._partition: OffsetAndMetadata(claim.beat, claim.text(), -1)}
-        refusal = self._open().alter_group_offsets(self._group, commit)[self._partition]
-        if refusal is not NoError:
-            raise refusal(refusal.description)
 
     def _disconnect(self) -> None:
         if self._admin is not None:

@@ -7,9 +7,9 @@ applies both to every producer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
@@ -17,7 +17,7 @@ from cdfd.errors import SinkError
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, in_worker
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.records import NewestRecord, offset_of, offset_value, signals_key
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
@@ -36,7 +36,6 @@ _CONFIG = {
     "max.message.bytes": str(_CREATED_BATCH_BYTES),
     "message.timestamp.type": "LogAppendTime",
 }
-T = TypeVar("T")
 
 
 def signal_topic(pipeline: str, topics: Topics) -> Topic:
@@ -90,12 +89,18 @@ class KafkaSignals:
         Raises:
             SinkError: the topic cannot be used.
         """
-        if (first := await self._run(self._open)) is not None:
+        if (first := await self._open()) is not None:
             await self._announce([(self._key, offset_value(first))])
 
-    async def poll(self) -> Sequence[Signal]:
+    @in_worker
+    def poll(self) -> Sequence[Signal]:
         """See the port."""
-        return await self._run(self._poll)
+        consumer = self._consumer
+        if consumer is None:
+            raise SinkError("the topic of signals is closed")
+        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
+            records = consumer.poll(timeout_ms=200).get(self._partition, ())
+        return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in records]
 
     async def done(self, last: Signal) -> None:
         """See the port."""
@@ -106,11 +111,7 @@ class KafkaSignals:
         self._worker.submit(self._close)
         self._worker.close()
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await finished(self._worker.submit(work))
-
-    # In the thread.
-
+    @in_worker
     def _open(self) -> int | None:
         """Go to the next signal; its offset, if that is not stored yet."""
         with TopicAdmin(self._connection) as admin:
@@ -143,14 +144,6 @@ class KafkaSignals:
                 first = end
             consumer.seek(self._partition, first)
         return first if known is None else None
-
-    def _poll(self) -> Sequence[Signal]:
-        consumer = self._consumer
-        if consumer is None:
-            raise SinkError("the topic of signals is closed")
-        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
-            found = consumer.poll(timeout_ms=200).get(self._partition, ())
-        return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in found]
 
     def _close(self) -> None:
         if self._consumer is not None:

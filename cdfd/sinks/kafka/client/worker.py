@@ -1,15 +1,17 @@
 """A thread for blocking calls, with awaitable results."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from cdfd.errors import SinkError
 from cdfd.runtime.ordered_pool import yield_if_long
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 IDLE_SECONDS = 10.0
@@ -86,6 +88,25 @@ class Worker:
                     self._thread = None
                     return None
             return self._work.get()
+
+
+class HasWorker(Protocol):
+    """An object with a worker of its own."""
+
+    _worker: Worker
+
+
+S = TypeVar("S", bound=HasWorker)
+
+
+def in_worker(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Let a blocking method run in the object's worker. A cancelled wait does not cancel the call."""
+
+    @wraps(work)
+    async def run(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+        return await finished(self._worker.submit(partial(work, self, *args, **options)))
+
+    return run
 
 
 async def finished(work: Future[T], timeout: float | None = None) -> T:
