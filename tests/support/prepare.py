@@ -20,13 +20,15 @@ def programs() -> Iterator[Step]:
 
 
 def test() -> Iterator[Step]:
-    """Jars of Kafka, Spark and Delta Kernel, and Azurite. Two runs of Maven at once would conflict."""
+    """Tests that are compiled, jars of Kafka, Spark and Delta Kernel, and Azurite. Two runs of Maven at once would conflict."""
+    from tests.support import compiled_tests
     from tests.support.catalogs import kernel
     from tests.support.kafka import installation as kafka
     from tests.support.queues import azurite
     from tests.support.spark import archive
     from tests.support.spark import installation as spark
 
+    yield compiled_tests.restore
     if kafka.missing() is None:
         yield kafka.installed
     if kernel.missing() is None:
