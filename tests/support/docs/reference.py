@@ -38,7 +38,7 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
     }
     note = "<!-- Generated from the code by `make docs`. -->\n\n"
     pages = {docs / name: f"{note}{text.rstrip()}\n" for name, text in whole.items()}
-    metrics = {"gauges": _metrics(("gauge",)), "counters": _metrics(("counter", "histogram"))}
+    metrics = {"gauges": _metrics(("gauge",)), "counters": _metrics(("counter", "histogram", "summary"))}
     parts = {"metrics.md": metrics, "performance.md": {name: figures.part(name) for name in figures.PARTS}}
     parts["sizing.md"] = {name: part() for name, part in reference_sizing.PARTS.items()}
     pages |= {docs / name: _with_parts(docs / name, lines) for name, lines in parts.items()}
