@@ -105,9 +105,8 @@ class RecordWriter:
             ReopenSinkError: the topic is not the one that the sink was opened for, and its partitions or settings may be others.
         """
         self._begin()
+        self._check_topic()
         name, id = self._destination.topic, self._facts.id
-        if id is not None and self._producer.topic_id(name) not in (id, None):
-            raise ReopenSinkError(f"topic {name} was deleted and created again", retriable=True)
         if self._destination.exactly_once:
             topic = self._destination.progress.name
             if id is not None:
@@ -136,8 +135,16 @@ class RecordWriter:
 
     def _begin(self) -> None:
         if not self._in_transaction:
+            # If the client has to ask for the topic, it does so now. Between the records and the progress record, it would send the
+            # records meanwhile, and the transaction would take two requests more.
+            self._check_topic()
             self._producer.begin()
             self._in_transaction = True
+
+    def _check_topic(self) -> None:
+        name, id = self._destination.topic, self._facts.id
+        if id is not None and self._producer.topic_id(name) not in (id, None):
+            raise ReopenSinkError(f"topic {name} was deleted and created again", retriable=True)
 
 
 @contextmanager
