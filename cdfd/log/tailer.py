@@ -37,7 +37,8 @@ GAP_CHECK_SECONDS = 60.0
 REMOTE_GAP_CHECK_SECONDS = LISTING_SECONDS
 """The same for a remote store, where a listing costs as much as a dozen requests."""
 REMOTE_CHECK_SECONDS = CHECK_SECONDS
-"""Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it."""
+"""Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it, except for
+the one right after an entry, which was verified itself."""
 REMOVAL_STEP = 1.0
 """Seconds between two listings of a log that lacks its newest entries. Once they are the same, the log is stable."""
 REMOVAL_LISTINGS = 60
@@ -201,8 +202,9 @@ class Tailer:
                 if isinstance(self.watch, SharedWatch):
                     self.watch.read(version)
                 return entry
-            self._ready_in_row = 0
-            if not self.log.storage.remote or self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS:
+            after_entry, self._ready_in_row = self._ready_in_row > 0, 0
+            due = self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS
+            if due or not (after_entry or self.log.storage.remote):
                 await self.confirm()
             interval = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
             if self.clock.monotonic() - self._gap_checked_at >= interval:

@@ -17,7 +17,18 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, cast
 
-from watchdog.events import DirDeletedEvent, FileSystemEvent, FileSystemEventHandler
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
 
 if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver, ObservedWatch
@@ -49,6 +60,18 @@ if sys.platform == "linux":
 
 else:
     from watchdog.observers import Observer as _Observer
+
+_EVENTS: list[type[FileSystemEvent]] = [
+    FileCreatedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileClosedEvent,
+    FileDeletedEvent,
+    DirCreatedEvent,
+    DirMovedEvent,
+    DirDeletedEvent,
+]
+"""Without "the folder was modified", which comes with each event on a file, and would be handed from thread to thread for nothing."""
 
 
 class Subscription:
@@ -100,7 +123,7 @@ class _Folder(FileSystemEventHandler):
         path = os.fsdecode(event.dest_path or event.src_path)
         if path == self.path:
             if not isinstance(event, DirDeletedEvent):
-                return  # "the folder was modified": every event on a file comes with one
+                return
             self.removed = True
         name = None if self.removed else os.path.basename(path)
         for listener in self.listeners:
@@ -164,7 +187,7 @@ class FileEvents:
             replaced.removed = True
             self._observer.unschedule(replaced.watch)
         folder = _Folder(path, identity, self._leave)
-        folder.watch = self._observer.schedule(folder, path)
+        folder.watch = self._observer.schedule(folder, path, event_filter=_EVENTS)
         self._folders[path] = folder
         return folder
 
