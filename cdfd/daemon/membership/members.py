@@ -19,7 +19,7 @@ from cdfd.daemon.membership.discovery import Folders, Tables, merge_tables, with
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.deliver.monitor import Monitor
-from cdfd.runtime import logs
+from cdfd.runtime import allocator, logs
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -132,6 +132,7 @@ class Members:
         await asyncio.gather(*map(self._leave, leaving))
         for name in joining:
             self._join(name, wanted[name])
+        allocator.share_lock(len(self._supervisor.names))
         return Changes(
             tuple(sorted({*joining} - {*leaving})),
             tuple(sorted({*leaving} - {*joining})),

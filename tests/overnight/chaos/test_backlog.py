@@ -42,8 +42,13 @@ PERIOD = float(os.environ.get("CDFD_BACKLOG_PERIOD", "20"))
 P99_SECONDS = 2.0
 START_SECONDS = 900.0
 CALM_SECONDS = 30.0
-SCRAPE_SECONDS = 5.0
-"""Between two scrapes. Each takes a millisecond for each table, and the tables would notice more of them."""
+START_LOOK_SECONDS = 5.0
+SCRAPE_SECONDS = 15.0
+"""Between two scrapes, as Prometheus has it. Each takes a millisecond for each table, and the tables would notice more of them."""
+POLL = {"interval": "1s", "max_interval": "5s"}
+"""The defaults. Other tests poll more often, which costs hundreds of tables more than their commits do."""
+OUTAGE_SECONDS = 30.0
+PROBE_SECONDS = 5.0
 PRESSURE_SECONDS = 60.0
 """Shortest time under pressure; a version of many rows takes longer."""
 
@@ -204,11 +209,12 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
         [{"uri": uri, "start": "earliest"} for uri in uris],
         http={"listen": f"127.0.0.1:{port}"},
         storage={"s3": s3 | {"deadline": "5s"}},
+        poll=POLL,
         sink={"topics": {"prefix": f"{name}.", "partitions": 1}},
     )
     throttle = Fault("answer", 10**9, 503, "SlowDown", concerns=lambda _: random.random() < 0.7)
     with refusing(lonely, f"{name}.refused"), Daemon(config) as daemon:
-        until(lambda: at_tip(port) == TABLES, START_SECONDS, every=SCRAPE_SECONDS)
+        until(lambda: at_tip(port) == TABLES, START_SECONDS, every=START_LOOK_SECONDS)
         with Busy(writers) as busy, Meter(daemon.pid) as meter:
             start = scrape(port)
             time.sleep(CALM_SECONDS)
@@ -241,3 +247,40 @@ def test_many_tables_do_not_notice_a_backlog_of_three_others(
         assert second < first + 50
         until(lambda: delivered(port, "throttled") == 5)
         daemon.stop()
+
+
+def test_many_tables_survive_the_loss_of_their_broker(lonely: Broker, tmp_path: Path, name: str) -> None:
+    (port,) = free_ports(1)
+    folders = [str(tmp_path / f"busy{number:03}") for number in range(TABLES)]
+    for folder in folders:
+        created(Location(folder))
+    tables = [{"uri": folder, "start": "earliest"} for folder in folders]
+    config = configure(
+        tmp_path,
+        name,
+        lonely.bootstrap_servers,
+        tables,
+        http={"listen": f"127.0.0.1:{port}"},
+        sink={"topics": {"prefix": f"{name}.", "partitions": 1}},
+        poll=POLL,
+    )
+    with Daemon(config) as daemon:
+        until(lambda: at_tip(port) == TABLES, START_SECONDS, every=START_LOOK_SECONDS)
+        before = processor_seconds(daemon.pid)
+        lonely.kill()
+        for _ in range(int(OUTAGE_SECONDS)):
+            time.sleep(1.0)
+            # A probe that times out makes Kubernetes kill the process.
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=PROBE_SECONDS) as answer:
+                assert answer.status == 200
+        took = processor_seconds(daemon.pid) - before
+        print(f"\n{TABLES} tables without a broker: {took / OUTAGE_SECONDS:.2f} cores")
+        began = time.monotonic()
+        daemon.stop()
+        print(f"ended within {time.monotonic() - began:.1f} s")
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has taken."""
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
