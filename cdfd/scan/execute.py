@@ -22,6 +22,7 @@ from cdfd.plan.planner import in_phases
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.ordered_pool import After, Inline, run_in_order
 from cdfd.runtime.shared_results import Reader
+from cdfd.scan.data_files import has_ability
 from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
@@ -39,6 +40,7 @@ from cdfd.scan.updates.whole_pairs import (
     without_lone_images,
     without_no_ops,
 )
+from cdfd.storage.base import WholeFiles
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
@@ -167,7 +169,7 @@ class Execution:
         remote, shared = self.files.storage.remote, self.shared
         if remote:
             plans = prefetch_plans(plans, first_part, self.files, self.whole)
-        joins = self.files.reads_whole and self.rows.shape.where is None
+        joins = has_ability(self.files.storage.__class__, WholeFiles) and self.rows.shape.where is None
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
         for by_file, some in groupby(planned, lambda each: not each[0].passes_rows):
             if not by_file:

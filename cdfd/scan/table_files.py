@@ -85,11 +85,6 @@ class TableFiles:
         ):
             yield source, file
 
-    @property
-    def reads_whole(self) -> bool:
-        """Whether the table's store reads small files together."""
-        return has_ability(self.storage.__class__, WholeFiles)
-
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes] | None:
         """All bytes of files. None if their store does not read files together.
 

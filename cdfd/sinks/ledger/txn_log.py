@@ -44,10 +44,6 @@ class _Tip:
     stamp: tuple[int, int] | None
 
 
-def _check_progress(state: TxnState) -> None:
-    check_writable(state.protocol)
-
-
 class TxnLog:
     """Reads the transaction identifiers of a log, and appends to it. The caller must make one call at a time.
 
@@ -68,7 +64,7 @@ class TxnLog:
         *,
         jitter: Callable[[], float] = random.random,
         operation: str = OPERATION,
-        check: Callable[[TxnState], None] = _check_progress,
+        check: Callable[[TxnState], None] = lambda state: check_writable(state.protocol),
         blind: bool = True,
         tags: Mapping[str, str] = NO_TAGS,
     ) -> None:
