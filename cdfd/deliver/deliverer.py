@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from cdfd.runtime.progress_line import ProgressLine
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import ranges
-from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.base import Sink, aborting
 
 PART_BYTES = 128 << 20
 """Default size of a part: a version with more bytes of files is delivered in parts."""
@@ -182,7 +182,7 @@ class Deliverer:
 
         async with (
             self.admission.admit(sum(sizes), self.monitor.urgency, self.monitor.waiting) as progressed,
-            _delivery(self.sink, position, self.monitor) as delivery,
+            aborting(await self.sink.begin(position), self.monitor.aborted) as delivery,
         ):
             scanned, read = self.execution.batches(plans, position, joined=True), partial(self.monitor.stage, "read")
             full, batches = False, iterate_in_thread(scanned, _share, read)
@@ -219,18 +219,6 @@ class Deliverer:
             self.rates.settle(rows, size)
             self.monitor.committed(following, whole, counts.by_type(), size)
         return len(whole), following
-
-
-@contextlib.asynccontextmanager
-async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGenerator[Delivery, None]:
-    """A delivery. An error or a cancellation in the block aborts it."""
-    delivery = await sink.begin(position)
-    try:
-        yield delivery
-    except BaseException:
-        await delivery.abort()
-        monitor.aborted()
-        raise
 
 
 def _share(batch: ChangeBatch) -> float:

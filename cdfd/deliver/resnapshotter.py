@@ -35,6 +35,7 @@ from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.pruning import select_files
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
+from cdfd.sinks.base import aborting
 
 logger = logging.getLogger("cdfd.feed")
 
@@ -225,30 +226,28 @@ class Resnapshotter:
         if not await self._rates.admit(plan.size, self._controls):
             return
         start = Position(reached.table_id, reached.version, phase="snapshot", ordinal=state.ordinal)
-        async with self._admission.admit(plan.size) as progressed:
-            delivery = await self._sink.begin_chunk(position, Version(plan, reached.table_id))
-            try:
-                counts, ordinal = RowCounts(), state.ordinal
-                batches = iterate_in_thread(self._execution.batches([plan], start))
-                async with contextlib.aclosing(batches) as open_batches:
-                    async for batch in open_batches:
-                        if batch.rows.num_rows:
-                            await delivery.write(batch.rows)
-                            counts.add(batch.rows)
-                        ordinal = batch.following
-                        progressed()
-                rows = Counter(counts.by_type())
-                following = replace(state, ordinal=ordinal, rows=state.rows + rows.total())
-                if ahead:
-                    before = state.ahead if state.ahead_of == position.version else 0
-                    following = replace(following, ahead_of=position.version, ahead=before + len(numbers))
-                else:
-                    following = replace(following, next=numbers[-1] + 1)
-                await delivery.commit_control(replace(self._sink.control, snapshot=following))
-            except BaseException:
-                await delivery.abort()
-                self._controls.monitor.aborted()
-                raise
+        version = Version(plan, reached.table_id)
+        async with (
+            self._admission.admit(plan.size) as progressed,
+            aborting(await self._sink.begin_chunk(position, version), self._controls.monitor.aborted) as delivery,
+        ):
+            counts, ordinal = RowCounts(), state.ordinal
+            batches = iterate_in_thread(self._execution.batches([plan], start))
+            async with contextlib.aclosing(batches) as open_batches:
+                async for batch in open_batches:
+                    if batch.rows.num_rows:
+                        await delivery.write(batch.rows)
+                        counts.add(batch.rows)
+                    ordinal = batch.following
+                    progressed()
+            rows = Counter(counts.by_type())
+            following = replace(state, ordinal=ordinal, rows=state.rows + rows.total())
+            if ahead:
+                before = state.ahead if state.ahead_of == position.version else 0
+                following = replace(following, ahead_of=position.version, ahead=before + len(numbers))
+            else:
+                following = replace(following, next=numbers[-1] + 1)
+            await delivery.commit_control(replace(self._sink.control, snapshot=following))
         self._rates.settle(rows.total(), plan.size)
         pending.published(numbers)
         pending.advance(following.next)

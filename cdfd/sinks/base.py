@@ -7,10 +7,10 @@ in the order of positions and never overlap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -143,6 +143,20 @@ class Delivery(ABC):
         In catch-up, a version may have a single row.
         """
         return False
+
+
+D = TypeVar("D", bound=Delivery)
+
+
+@asynccontextmanager
+async def aborting(delivery: D, aborted: Callable[[], None] = lambda: None) -> AsyncGenerator[D, None]:
+    """A delivery. An error or a cancellation in the block aborts it, and `aborted` is called."""
+    try:
+        yield delivery
+    except BaseException:
+        await delivery.abort()
+        aborted()
+        raise
 
 
 Write = Callable[[Delivery], Awaitable[Counts]]

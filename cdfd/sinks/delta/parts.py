@@ -25,7 +25,7 @@ from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
-from cdfd.sinks.base import Delivery, Sink, Write
+from cdfd.sinks.base import Delivery, Sink, Write, aborting
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns, columns_of_extended
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
@@ -197,10 +197,6 @@ class TargetSink(Sink):
                     path=file.path,
                     hint="Use a folder that all machines share, or an object store",
                 )
-        delivery = await self.begin(position)
-        try:
+        async with aborting(await self.begin(position)) as delivery:
             delivery.adopt(job.columns, files)
             await delivery.commit(position.after_version(version.digest))
-        except BaseException:
-            await delivery.abort()
-            raise

@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from cdfd.encode.side import EVENTS
 from cdfd.errors import FencedError, SinkError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Write
+from cdfd.sinks.base import Write, aborting
 from cdfd.sinks.jobs import Counts
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress import positions
@@ -101,7 +101,7 @@ async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) 
     if found is not None:
         return found
     sink.move_to(position)
-    async with sink.delivery(position) as delivery:
+    async with aborting(await sink.begin(position)) as delivery:
         counts = await write(delivery)
         if delivery.events is not None:
             counts = {**counts, EVENTS: delivery.events}

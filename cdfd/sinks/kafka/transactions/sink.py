@@ -1,9 +1,9 @@
 """Delivers change rows to Kafka topics exactly once: each delivery is one transaction with the rows and the position."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import Lock, Thread
@@ -15,7 +15,7 @@ from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.base import Backfill, Sink, StageTimer, unmeasured
+from cdfd.sinks.base import Backfill, Sink, StageTimer, aborting, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.jobs import Delivered, Job, counts_of
 from cdfd.sinks.kafka.client.producer import Producer
@@ -195,7 +195,7 @@ class KafkaSink(Sink):
         """Write a progress record; see the port."""
         position = await self.last_position()
         assert position is not None
-        async with self.delivery(position) as delivery:
+        async with aborting(await self.begin(position)) as delivery:
             await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> KafkaDelivery:
@@ -210,16 +210,6 @@ class KafkaSink(Sink):
         self._delivery = KafkaDelivery(self._context, position)
         return self._delivery
 
-    @asynccontextmanager
-    async def delivery(self, position: Position) -> AsyncGenerator[KafkaDelivery, None]:
-        """A delivery that is aborted where what happens inside fails or is cancelled."""
-        delivery = await self.begin(position)
-        try:
-            yield delivery
-        except BaseException:
-            await delivery.abort()
-            raise
-
     @property
     def job(self) -> Job | None:
         """The job under way; see the port."""
@@ -233,19 +223,19 @@ class KafkaSink(Sink):
         """Make a new job durable; see the port."""
         since = await progress_end(self._context.destination)
         job = Job(uuid4().hex, position.version, position.phase, parts, size, digest, since)
-        async with self.delivery(position) as delivery:
+        async with aborting(await self.begin(position)) as delivery:
             await delivery.start_version(version)
             await delivery.commit(position, job=asdict(job))
         return job
 
     async def claim_job(self, position: Position, job: Job) -> None:
         """Make the job durable again; see the port."""
-        async with self.delivery(position) as delivery:
+        async with aborting(await self.begin(position)) as delivery:
             await delivery.commit(position, job=asdict(job))
 
     async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
         """Move to the position after the version; see the port."""
-        async with self.delivery(position) as delivery:
+        async with aborting(await self.begin(position)) as delivery:
             counts = dict(counts_of(parts))
             if parts and all(part.receipt for part in parts):
                 counts[EVENTS] = sum(int(part.receipt) for part in parts)
