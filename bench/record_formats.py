@@ -81,7 +81,7 @@ def seconds(name: str, batches: list[pa.RecordBatch], compression: Compression) 
         for records in found:
             places: Partitions = records.partition or 0
             if records.keys is not None:
-                places = partitions(records.keys, PARTITIONS)
+                places = partitions(records.keys, PARTITIONS, records.key_wrapping)
             for _, each in record_batches(records, places, 1, batching):
                 assert isinstance(each, RecordBatch)
                 each.stamp(1, 1, 1, transactional=True)

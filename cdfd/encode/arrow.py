@@ -50,10 +50,14 @@ class ArrowRecords:
         keyed = KeyedRows.of(batch, self._keys)
         head, records = _head(keyed.batch), []
         for partition, rows in self._by_partition(keyed):
-            messages = list(self._messages(rows, self._record_bytes - len(head) - len(_END)))
-            ends = np.cumsum([0, *(len(head) + message.size + len(_END) for message in messages)], dtype=np.int64)
-            data = b"".join(piece for message in messages for piece in (head, message, _END))
-            records.append(Records(None, pool_from_parts(ends, pa.py_buffer(data)), partition=partition))
+            pieces = list(self._pieces(rows, self._record_bytes - len(head) - len(_END)))
+            places = np.cumsum([len(head), *(size for _, size in pieces)], dtype=np.int64)
+            data = pa.allocate_buffer(int(places[-1]) + len(_END), pa.system_memory_pool())
+            with pa.ipc.new_stream(pa.FixedSizeBufferWriter(data), rows.schema) as writer:
+                for piece, _ in pieces:
+                    writer.write_batch(piece)
+            values = pool_from_parts(places, data)
+            records.append(Records(None, values, partition=partition, value_wrapping=(head, _END)))
         return records
 
     def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
@@ -74,19 +78,20 @@ class ArrowRecords:
             yield partition, sorted_rows.slice(start, counts[partition])
             start += int(counts[partition])
 
-    def _messages(self, batch: pa.RecordBatch, limit: int) -> Iterator[pa.Buffer]:
-        """Messages of the rows, cut in two until each is short enough."""
-        if batch.num_rows <= 1 or pa.ipc.get_record_batch_size(batch) <= limit:
-            yield batch.serialize()
+    def _pieces(self, batch: pa.RecordBatch, limit: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows cut in two until the message of each piece is short enough, and the bytes of that message."""
+        size = pa.ipc.get_record_batch_size(batch)
+        if batch.num_rows <= 1 or size <= limit:
+            yield batch, size
             return
         half = (batch.num_rows + 1) // 2
-        yield from self._messages(batch.slice(0, half), limit)
-        yield from self._messages(batch.slice(half), limit)
+        yield from self._pieces(batch.slice(0, half), limit)
+        yield from self._pieces(batch.slice(half), limit)
 
 
-def _head(batch: pa.RecordBatch) -> memoryview:
+def _head(batch: pa.RecordBatch) -> bytes:
     """The start of a stream, before the message of the rows: the schema and the dictionaries, which slices of a batch share."""
     out, empty = pa.BufferOutputStream(), batch.slice(0, 0)
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(empty)
-    return memoryview(out.getvalue())[: -pa.ipc.get_record_batch_size(empty) - len(_END)]
+    return out.getvalue().to_pybytes()[: -pa.ipc.get_record_batch_size(empty) - len(_END)]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from cdfd.encode.json_writer import JsonWriter
 from cdfd.encode.kinds import HINT, Kind, KindField, Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
-from cdfd.encode.records import Headers
+from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules
 from cdfd.errors import UnsupportedError
 
@@ -34,26 +34,24 @@ class ConnectJsonEncoding:
 
     Attributes:
         headers: of records; none.
-        wrapping: bytes of the schema before a payload, and of the brace after it.
+        wrapping: the schema before a payload, and the brace after it.
     """
 
     headers: Headers = ()
-    wrapping = (0, 1)
+    wrapping = BARE
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
         self._writer = JsonWriter(rules_of(modes, "pairs"))
         self._shape: Shape | None = None
-        self._prefix = b""
 
     def values(self, payload: Payload) -> pa.Array:
         """As `Encoding.values`."""
         if self._shape is not payload.shape:
             schema = _schema(kind_of_shape(payload.shape, self._modes), optional=False)
             text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-            self._prefix = b'{"schema":' + text.encode() + b',"payload":'
-            self._shape, self.wrapping = payload.shape, (len(self._prefix), 1)
-        return self._writer.rows(payload, payload.shape.fields, self._prefix, b"}")
+            self._shape, self.wrapping = payload.shape, (b'{"schema":' + text.encode() + b',"payload":', b"}")
+        return self._writer.rows(payload, payload.shape.fields)
 
 
 def _field(field: KindField) -> dict[str, Any]:

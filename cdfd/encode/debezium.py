@@ -136,18 +136,18 @@ class DebeziumEncoder:
         rows = KeyedRows.of(batch, self._keys)
         payload, places = self._payload(rows, snapshot=snapshot, part=part)
         values = self._encoding.values(payload)
-        fixed = self._encoding.headers
+        fixed, wrapping = self._encoding.headers, self._encoding.wrapping
         if rows.keys is None or self._keys is None:
-            return [Records(None, values, fixed)]
+            return [Records(None, values, fixed, value_wrapping=wrapping)]
         fixed = (*self._keys.headers, *fixed)
-        columns = rows.key_headers(_PREFIX, self._keys.wrapping)
+        columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         keys = rows.keys
         if len(places) < len(keys):
             taken = array_of(places)
             keys, columns = keys.take(taken), tuple((name, column.take(taken)) for name, column in columns)
-        records = Records(keys, values, fixed, columns)
+        records = Records(keys, values, fixed, columns, key_wrapping=self._keys.wrapping, value_wrapping=wrapping)
         if not self._tombstones:
             return [records]
         return [with_tombstones(records, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cdfd.encode.keys import Choice, every_column
 from cdfd.encode.payload import Payload, Shape, ShapeField
-from cdfd.encode.records import Headers
+from cdfd.encode.records import Headers, Wrapping
 from cdfd.model.columns import CHANGE_COLUMNS
 
 _CHANGE_NAMES = [field.name for field in CHANGE_COLUMNS]
@@ -22,11 +22,11 @@ class Encoding(Protocol):
         """Headers of the records of the last payload, such as the id of their schema."""
 
     @property
-    def wrapping(self) -> tuple[int, int]:
-        """How many bytes of the last texts are before and after what a header of Kafka Connect takes: a schema around JSON."""
+    def wrapping(self) -> Wrapping:
+        """What is around each text of the last payload: a schema around JSON."""
 
     def values(self, payload: Payload) -> pa.Array:
-        """One text per record: `large_binary`, none null.
+        """One text per record, without its wrapping: `large_binary`, none null.
 
         Raises:
             DataError: a value that the encoding cannot represent.
@@ -53,7 +53,7 @@ class EncodedRows:
         self._columns: list[int] = []
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """One text per row. Raises what the encoding and the choice of columns do."""
+        """One text per row, without its wrapping. Raises what the encoding and the choice of columns do."""
         shape = self.shape(batch.schema)
         values = [batch.column(number) for number in self._columns]
         return self._encoding.values(Payload(shape, values, batch.num_rows))
@@ -64,8 +64,8 @@ class EncodedRows:
         return self._encoding.headers
 
     @property
-    def wrapping(self) -> tuple[int, int]:
-        """Of the texts of the last rows, as `Encoding.wrapping`."""
+    def wrapping(self) -> Wrapping:
+        """Of the texts of the last rows."""
         return self._encoding.wrapping
 
     def shape(self, schema: pa.Schema) -> Shape:

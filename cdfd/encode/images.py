@@ -46,7 +46,7 @@ class KeyedRows:
     Attributes:
         batch: change rows.
         codes: their change types, as positions in `CHANGE_TYPES`.
-        keys: their keys; None where there is no key.
+        keys: their keys, without their wrapping; None where there is no key.
         moved: the deletes that were pre-images of a changed key; the row after each is the insert.
     """
 
@@ -81,20 +81,16 @@ class KeyedRows:
         """The pre-images of updates that keep their key; the row after each is the post-image."""
         return pairs_of(self.batch, self.codes)
 
-    def key_headers(self, prefix: str, wrapping: tuple[int, int]) -> HeaderColumns:
+    def key_headers(self, prefix: str) -> HeaderColumns:
         """`<prefix>.newkey` of deletes and `<prefix>.oldkey` of inserts that were one update. None where there is none.
 
-        Args:
-            prefix: of their names.
-            wrapping: bytes before and after the part of keys that headers have. Kafka Connect's default converter guesses the type of a
-                header. It fails at a key with a schema, and takes the key alone.
+        They have keys without the schema around them: Kafka Connect's default converter guesses the type of a header, and fails at a key
+        with a schema.
         """
         if self.keys is None or not len(self.moved):
             return ()
-        before, after = wrapping
-        keys = pc.binary_slice(self.keys, before, -after) if after else self.keys
         old, new = self.moved, self.moved + 1
-        return (f"{prefix}.newkey", _spread(keys, old, new)), (f"{prefix}.oldkey", _spread(keys, new, old))
+        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
 
 
 def check_change_columns(schema: pa.Schema) -> None:

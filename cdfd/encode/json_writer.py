@@ -10,7 +10,7 @@ import pyarrow as pa
 from cdfd.encode.json import text_of
 from cdfd.encode.payload import Payload, Shape, ShapeField
 from cdfd.encode.pieces import Cell, Nested
-from cdfd.encode.records import Headers
+from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules, cells, check_type, object_separators
 from cdfd.encode.writer import Places, Writer
 from cdfd.errors import UnsupportedError
@@ -63,7 +63,7 @@ class JsonEncoding:
     """
 
     headers: Headers = ()
-    wrapping = (0, 0)
+    wrapping = BARE
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._writer = JsonWriter(rules or Rules())

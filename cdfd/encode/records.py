@@ -19,12 +19,17 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdfd.encode.pieces import Booleans, Integers
-from cdfd.runtime.arrays import array_of
+from cdfd.runtime.arrays import array_of, scalar_of
 
 Headers = tuple[tuple[str, bytes], ...]
 HeaderColumns = tuple[tuple[str, pa.Array], ...]
+Wrapping = tuple[bytes, bytes]
+"""What is before and after each of many texts. It is copied where they become messages, so that it is not in memory for each of them."""
+
+BARE: Wrapping = (b"", b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +37,15 @@ class Records:
     """Records in order. All arrays have one entry per record.
 
     Attributes:
-        keys: `large_binary`, none null; None where no record has a key.
-        values: `large_binary`; null is a tombstone.
+        keys: `large_binary`, none null, without their wrapping; None where no record has a key.
+        values: `large_binary`, without their wrapping; null is a tombstone, which has none.
         headers: the same for every record.
         header_columns: headers that differ from record to record, after those in `headers`: name and `large_binary`
             values; a record whose value is null does not have that header. Most formats have them only where a row's
             key changes, which is rare: the way without them is the one to make fast.
         partition: where all of these records go, for records that hold rows of many keys; None leaves it to the key.
+        key_wrapping: of keys.
+        value_wrapping: of values.
     """
 
     keys: pa.Array | None
@@ -46,9 +53,28 @@ class Records:
     headers: Headers = ()
     header_columns: HeaderColumns = ()
     partition: int | None = None
+    key_wrapping: Wrapping = BARE
+    value_wrapping: Wrapping = BARE
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def whole_keys(self) -> pa.Array | None:
+        """The keys as consumers have them."""
+        return None if self.keys is None else _wrap(self.keys, self.key_wrapping)
+
+    @property
+    def whole_values(self) -> pa.Array:
+        """The values as consumers have them."""
+        return _wrap(self.values, self.value_wrapping)
+
+
+def _wrap(texts: pa.Array, wrapping: Wrapping) -> pa.Array:
+    if wrapping == BARE:
+        return texts
+    before, after, nothing = (scalar_of(text, pa.large_binary()) for text in (*wrapping, b""))
+    return pc.binary_join_element_wise(before, texts, after, nothing)
 
 
 class SnapshotPart(Enum):

@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from cdfd.encode.payload import Payload, Shape
-from cdfd.encode.records import Headers
+from cdfd.encode.records import BARE, Headers
 
 Kind = Literal["AVRO", "JSON", "PROTOBUF"]
 Strategy = Literal["topic", "record", "topic_record"]
@@ -101,7 +101,7 @@ class RegisteredEncoding:
         part: `value` or `key`.
     """
 
-    wrapping = (0, 0)
+    wrapping = BARE
 
     def __init__(self, make: MakeFormat, registration: Registration, topic: str, part: str) -> None:
         self._make = make

@@ -9,7 +9,7 @@ import pyarrow as pa
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, KeyedRows
-from cdfd.encode.records import HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
+from cdfd.encode.records import BARE, HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
 
 Attributes = Callable[[KeyedRows, Layout, bool], tuple[Headers, HeaderColumns]]
 """Headers that a format gives its records: of rows, as they are laid out, and whether they are a snapshot's."""
@@ -46,12 +46,15 @@ class RowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         rows = KeyedRows.of(batch, self._keys)
-        columns = rows.key_headers("__cdfd", (0, 0) if self._keys is None else self._keys.wrapping)
+        columns = rows.key_headers("__cdfd")
         if self._headers is not None:
             columns += self._headers(rows.batch)
         values = self._values(rows.batch)
-        fixed = (*(() if self._keys is None else self._keys.headers), *self._values.headers)
-        records = Records(rows.keys, values, fixed, columns)
+        key_headers, key_wrapping = ((), BARE) if self._keys is None else (self._keys.headers, self._keys.wrapping)
+        fixed = (*key_headers, *self._values.headers)
+        records = Records(
+            rows.keys, values, fixed, columns, key_wrapping=key_wrapping, value_wrapping=self._values.wrapping
+        )
         deleted = rows.codes == DELETE if self._tombstones else np.zeros(len(rows.codes), np.bool_)
         if self._attributes is None and not deleted.any():
             return [records]

@@ -10,6 +10,7 @@
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::room::{Room, Stop, Text, Texts, write_varint, zigzag};
 
@@ -31,40 +32,69 @@ fn fetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
-/// Texts of which some are null.
+/// Texts of which some are null, and what is before and after each of the others.
 struct Nullable<'a> {
     texts: Texts<'a>,
     nulls: Option<&'a [u8]>,
+    around: [&'a [u8]; 2],
 }
 
 impl<'a> Nullable<'a> {
-    /// The bytes of a row; `None` for null.
+    /// The text of a row, and what is around it; `None` for null.
     #[inline]
-    fn get(&self, row: usize) -> Result<Option<Text<'a>>, Stop> {
+    fn get(&self, row: usize) -> Result<Option<Field<'a>>, Stop> {
         if let Some(nulls) = self.nulls
             && *nulls.get(row).ok_or(Stop::OutOfBounds)? != 0
         {
             return Ok(None);
         }
-        self.texts.get(row).map(Some)
+        let (text, [before, after]) = (self.texts.get(row)?, self.around);
+        let size = before.len() + text.size() + after.len();
+        Ok(Some(Field {
+            text,
+            before,
+            after,
+            size,
+        }))
+    }
+}
+
+/// A key, a value, or the value of a header.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    text: Text<'a>,
+    before: &'a [u8],
+    after: &'a [u8],
+    size: usize,
+}
+
+impl Field<'_> {
+    #[inline]
+    fn put(&self, room: &mut Room) -> Result<(), Stop> {
+        if self.size == self.text.size() {
+            return room.put_text(self.text);
+        }
+        room.put(self.before)?;
+        room.put_text(self.text)?;
+        room.put(self.after)
     }
 }
 
 /// The length of a field in a record: -1 for null.
 #[inline]
-fn length(field: Option<Text>) -> i64 {
-    field.map_or(-1, |text| text.size() as i64)
+fn length(field: Option<Field>) -> i64 {
+    field.map_or(-1, |field| field.size as i64)
 }
 
 /// The size of a field with its length.
 #[inline]
-fn field_size(field: Option<Text>) -> usize {
-    field.map_or(1, |text| width(text.size() as i64) + text.size())
+fn field_size(field: Option<Field>) -> usize {
+    field.map_or(1, |field| width(field.size as i64) + field.size)
 }
 
 #[inline]
-fn put_bytes(room: &mut Room, field: Option<Text>) -> Result<(), Stop> {
-    field.map_or(Ok(()), |text| room.put_text(text))
+fn put_bytes(room: &mut Room, field: Option<Field>) -> Result<(), Stop> {
+    field.map_or(Ok(()), |field| field.put(room))
 }
 
 /// The parts of records.
@@ -96,11 +126,11 @@ fn put_varint(room: &mut Room, value: i64) -> Result<(), Stop> {
 /// A record to be written.
 struct Record<'a> {
     delta: i64,
-    key: Option<Text<'a>>,
-    value: Option<Text<'a>>,
+    key: Option<Field<'a>>,
+    value: Option<Field<'a>>,
     /// How many headers it has, and those whose values are columns.
     count: i64,
-    headers: Vec<(&'a [u8], Text<'a>)>,
+    headers: Vec<(&'a [u8], Field<'a>)>,
     /// Bytes that follow the size.
     size: usize,
 }
@@ -156,9 +186,9 @@ impl<'a> Records<'a> {
             + fixed.len();
         record.headers.clear();
         for (name, values) in &self.columns {
-            if let Some(text) = values.get(row)? {
-                record.headers.push((name, text));
-                size += name.len() + field_size(Some(text));
+            if let Some(value) = values.get(row)? {
+                record.headers.push((name, value));
+                size += name.len() + field_size(Some(value));
                 count += 1;
             }
         }
@@ -180,10 +210,10 @@ impl<'a> Records<'a> {
         put_bytes(room, record.value)?;
         put_varint(room, record.count)?;
         room.put(self.fixed.1)?;
-        record.headers.iter().try_for_each(|(name, text)| {
+        record.headers.iter().try_for_each(|(name, value)| {
             room.put(name)?;
-            put_varint(room, text.size() as i64)?;
-            room.put_text(*text)
+            put_varint(room, value.size as i64)?;
+            value.put(room)
         })
     }
 }
@@ -212,14 +242,15 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ hash >> 15
 }
 
-/// Texts as Python says them: bytes, offsets and a mask of nulls.
+/// Texts as Python says them: bytes, offsets, a mask of nulls, and what is before and after each text.
 type Column<'py> = (
     PyReadonlyArray1<'py, u8>,
     PyReadonlyArray1<'py, i64>,
     Option<PyReadonlyArray1<'py, u8>>,
+    (Bound<'py, PyBytes>, Bound<'py, PyBytes>),
 );
 
-fn nullable<'a>((data, offsets, nulls): &'a Column) -> PyResult<Nullable<'a>> {
+fn nullable<'a>((data, offsets, nulls, (before, after)): &'a Column) -> PyResult<Nullable<'a>> {
     let texts = Texts {
         data: data.as_slice()?,
         offsets: offsets.as_slice()?,
@@ -227,6 +258,7 @@ fn nullable<'a>((data, offsets, nulls): &'a Column) -> PyResult<Nullable<'a>> {
     Ok(Nullable {
         texts,
         nulls: nulls.as_ref().map(|nulls| nulls.as_slice()).transpose()?,
+        around: [before.as_bytes(), after.as_bytes()],
     })
 }
 
@@ -245,7 +277,7 @@ pub mod module {
         values: Option<Column<'py>>,
         fixed: usize,
         headers: &[u8],
-        columns: Vec<(Bound<'py, pyo3::types::PyBytes>, Column<'py>)>,
+        columns: Vec<(Bound<'py, PyBytes>, Column<'py>)>,
         limit: usize,
         data: &Bound<'py, PyArray1<u8>>,
     ) -> PyResult<(usize, usize)> {
@@ -263,18 +295,18 @@ pub mod module {
         Ok(py.detach(|| records.write(rows, limit, data))?)
     }
 
-    /// Write the hash of each text.
+    /// Write the hash of each text with what is around it.
     #[pyfunction]
     fn hashes<'py>(
         py: Python<'py>,
-        data: PyReadonlyArray1<'py, u8>,
-        offsets: PyReadonlyArray1<'py, i64>,
+        keys: Column<'py>,
         out: &Bound<'py, PyArray1<u32>>,
     ) -> PyResult<()> {
-        let texts = Texts {
-            data: data.as_slice()?,
-            offsets: offsets.as_slice()?,
-        };
+        let Nullable {
+            texts,
+            around: [before, after],
+            ..
+        } = nullable(&keys)?;
         let mut out = out.try_readwrite()?;
         let out = out.as_slice_mut()?;
         if texts.offsets.len() != out.len() + 1 {
@@ -282,9 +314,19 @@ pub mod module {
                 "there is one offset more than hashes",
             ));
         }
+        let bare = before.is_empty() && after.is_empty();
+        let mut whole = before.to_vec();
         py.detach(|| {
             out.iter_mut().enumerate().try_for_each(|(number, hash)| {
-                *hash = murmur2(texts.get(number)?.bytes());
+                let text = texts.get(number)?.bytes();
+                *hash = if bare {
+                    murmur2(text)
+                } else {
+                    whole.truncate(before.len());
+                    whole.extend_from_slice(text);
+                    whole.extend_from_slice(after);
+                    murmur2(&whole)
+                };
                 Ok::<(), Stop>(())
             })
         })?;

@@ -68,8 +68,8 @@ def flattened(lots: list[Records]) -> list[Record]:
     """Records one by one. Fails where an array is of the wrong type or length."""
     found = []
     for records in lots:
-        values = plain(records.values, len(records))
-        keys = [None] * len(records) if records.keys is None else plain(records.keys, len(records))
+        values = plain(records.whole_values, len(records))
+        keys = [None] * len(records) if records.keys is None else plain(records.whole_keys, len(records))
         columns = [(name, plain(column, len(records))) for name, column in records.header_columns]
         assert records.keys is None or None not in keys
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):

@@ -6,6 +6,7 @@ from cdfd.encode.records import Records
 from cdfd.encode.registered import Kind, Schemas
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.sinks.base import SampleRecord, SampleSchema
+from cdfd.sinks.kafka.records.batches import rows
 
 
 class KnownSchemas:
@@ -49,8 +50,5 @@ class KnownSchemas:
 
 def sample_records(records: Records) -> Iterator[SampleRecord]:
     """Records one by one."""
-    for row in range(len(records)):
-        key = None if records.keys is None else records.keys[row].as_py()
-        own = ((name, column[row].as_py()) for name, column in records.header_columns)
-        headers = (*records.headers, *((name, value) for name, value in own if value is not None))
-        yield SampleRecord(key, records.values[row].as_py(), headers)
+    for key, value, headers in rows(records):
+        yield SampleRecord(key, value, tuple(headers))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from numpy import int64, uint8, uint32
 from numpy.typing import NDArray
 
-Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None]
-"""Bytes of all texts, their offsets, and a mask of nulls."""
+Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None, tuple[bytes, bytes]]
+"""Bytes of all texts, their offsets, a mask of nulls, and what is before and after each text that is not null."""
 
 def write(
     rows: NDArray[int64],
@@ -38,15 +38,14 @@ def write(
         TypeError: an array is of another type, not contiguous or not aligned.
     """
 
-def hashes(data: NDArray[uint8], offsets: NDArray[int64], out: NDArray[uint32]) -> None:
+def hashes(keys: Texts, out: NDArray[uint32]) -> None:
     """Write the hash of each text by Kafka's default partitioner.
 
     Args:
-        data: the texts.
-        offsets: where each text starts in `data`, and the end of the last one.
+        keys: the texts, of which none is null.
         out: gets a hash for each text.
 
     Raises:
-        ValueError: an offset is not in `data`, or there is not one offset more than hashes.
+        ValueError: an offset is not in its array, or there is not one offset more than hashes.
         TypeError: an array is of another type, not contiguous or not aligned.
     """

@@ -55,6 +55,7 @@ def shown(item: object) -> object:
     st.lists(st.lists(TEXTS, min_size=60, max_size=60), max_size=3),
     st.integers(80, 3000),
     st.integers(0, 5),
+    st.lists(st.tuples(st.binary(max_size=70), st.binary(max_size=3)), min_size=2, max_size=2),
 )
 def test_records_of_any_size(
     drawn: list[tuple[bytes | None, bytes | None, int]],
@@ -63,6 +64,7 @@ def test_records_of_any_size(
     columns: list[list[bytes | None]],
     target: int,
     start: int,
+    wrappings: list[tuple[bytes, bytes]],
 ) -> None:
     keys, values = (pa.array([each[place] for each in drawn], pa.large_binary()).slice(start) for place in (0, 1))
     places = np.array([each[2] for each in drawn], np.int32)[start:]
@@ -71,7 +73,7 @@ def test_records_of_any_size(
         for number, column in enumerate(columns)
     )
     if len(places):
-        records = Records(keys if keyed else None, values, headers=tuple(headers), header_columns=others)
+        records = Records(keys if keyed else None, values, tuple(headers), others, None, *wrappings)
         both(records, places, Batching("none", target=target))
 
 
@@ -87,7 +89,8 @@ def test_a_record_over_the_limit() -> None:
     both(Records(None, values), 0, Batching("none", limit=1000))
 
 
-VALUE = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None
+BARE = b"", b""
+VALUE = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None, BARE
 
 
 def write(
@@ -107,6 +110,8 @@ def test_records_end_at_the_limit_and_where_memory_ends() -> None:
     assert write(42) == (1, 10)
     assert write(31) == (0, 42)
     assert write(200, columns=[(b"\2x", VALUE)]) == (2, 20 + 2 * 6)
+    assert write(200, value=(*VALUE[:3], (b"<<", b">"))) == (2, 20 + 2 * 3)
+    assert write(36, value=(*VALUE[:3], (b"<<", b">"))) == (0, 45)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +119,11 @@ def test_records_end_at_the_limit_and_where_memory_ends() -> None:
     [
         {"rows": (0, 1)},
         {"rows": (-1, 0)},
-        {"value": (VALUE[0], np.array([0, 4]), None)},
-        {"value": (VALUE[0], np.array([3, 0]), None)},
-        {"value": (VALUE[0], np.array([-1, 2]), None)},
-        {"value": (*VALUE[:2], np.zeros(0, np.uint8))},
-        {"columns": [(b"\2x", (VALUE[0], np.array([0]), None))]},
+        {"value": (VALUE[0], np.array([0, 4]), None, BARE)},
+        {"value": (VALUE[0], np.array([3, 0]), None, BARE)},
+        {"value": (VALUE[0], np.array([-1, 2]), None, BARE)},
+        {"value": (*VALUE[:2], np.zeros(0, np.uint8), BARE)},
+        {"columns": [(b"\2x", (VALUE[0], np.array([0]), None, BARE))]},
     ],
 )
 def test_rows_and_offsets_beyond_their_arrays_are_errors(wrong: Any) -> None:
@@ -129,9 +134,9 @@ def test_rows_and_offsets_beyond_their_arrays_are_errors(wrong: Any) -> None:
 def test_hashes_of_texts_beyond_their_array_are_errors() -> None:
     for offsets in ([0, 4], [2, 1], [-1, 2]):
         with pytest.raises(ValueError, match="out of its array"):
-            native.kafka_records.hashes(VALUE[0], np.array(offsets), np.zeros(1, np.uint32))
+            native.kafka_records.hashes((VALUE[0], np.array(offsets), None, BARE), np.zeros(1, np.uint32))
     with pytest.raises(ValueError, match="one offset more"):
-        native.kafka_records.hashes(VALUE[0], np.array([0, 1]), np.zeros(2, np.uint32))
+        native.kafka_records.hashes((VALUE[0], np.array([0, 1]), None, BARE), np.zeros(2, np.uint32))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

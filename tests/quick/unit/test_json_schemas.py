@@ -19,6 +19,7 @@ from pyarrow import types
 from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.json_schema import JsonSchemaFormat
 from cdfd.encode.kinds import Modes
+from cdfd.encode.records import Records
 from tests.support.sampling import stride
 from tests.support.schemas import BatchEncoder, payload_of
 from tests.support.typed_values import arrays
@@ -132,13 +133,20 @@ def is_text(kind: pa.DataType, modes: Modes) -> bool:
     return modes.binary != "bytes" if types.is_binary(kind) else types.is_string(kind)
 
 
+def connect_documents(batch: pa.RecordBatch, modes: Modes) -> list[Any]:
+    encoding = ConnectJsonEncoding(modes)
+    values = encoding.values(payload_of(batch))
+    values.validate(full=True)
+    return [
+        json.loads(value) for value in Records(None, values, value_wrapping=encoding.wrapping).whole_values.to_pylist()
+    ]
+
+
 @settings(max_examples=150 // stride(4), deadline=None)
 @given(COLUMNS, st.sampled_from(MODES))
 def test_kafka_connect_has_every_value(columns: list[pa.Array], modes: Modes) -> None:
     batch = batch_of(columns)
-    values = ConnectJsonEncoding(modes).values(payload_of(batch))
-    values.validate(full=True)
-    documents = [json.loads(value) for value in values.to_pylist()]
+    documents = connect_documents(batch, modes)
     listed = {field.name: batch.column(field.name).to_pylist() for field in batch.schema}
     assert [converted(each["schema"], each["payload"]) for each in documents] == [
         {field.name: expected(listed[field.name][row], field.type, modes) for field in batch.schema}
@@ -175,8 +183,7 @@ def test_json_schema_refuses_a_value_of_another_type() -> None:
 def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.DataType) -> None:
     pairs = [(math.nan, 1), (math.inf, 2), (0.5, 3)]
     batch = batch_of([pa.array([pairs], pa.map_(kind, pa.int64()))])
-    (text,) = ConnectJsonEncoding(Modes()).values(payload_of(batch)).to_pylist()
-    document = json.loads(text)
+    (document,) = connect_documents(batch, Modes())
     keys = struct.pack("<d", 0.5)
     assert converted(document["schema"], document["payload"]) == {"c0": [(None, 1), (None, 2), (keys, 3)]}
     encoder = BatchEncoder(JsonSchemaFormat, batch.schema)

@@ -30,11 +30,16 @@ def test_hashes_of_javas_own_tests() -> None:
     assert hashes(pa.array(JAVA, pa.large_binary())).view(np.int32).tolist() == list(JAVA.values())
 
 
-@given(st.lists(st.one_of(st.binary(max_size=40), st.binary(max_size=300))), st.integers(1, 1000))
-def test_equal_to_kafka_python(keys: list[bytes], count: int) -> None:
-    found = partitions(pa.array(keys, pa.large_binary()), count)
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.binary(max_size=300))),
+    st.integers(1, 1000),
+    st.tuples(st.binary(max_size=9), st.binary(max_size=9)),
+)
+def test_equal_to_kafka_python(keys: list[bytes], count: int, wrapping: tuple[bytes, bytes]) -> None:
+    found = partitions(pa.array(keys, pa.large_binary()), count, wrapping)
     assert found.dtype == np.int32
-    assert found.tolist() == [expected(key, count) for key in keys]
+    before, after = wrapping
+    assert found.tolist() == [expected(before + key + after, count) for key in keys]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view()])

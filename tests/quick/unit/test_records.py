@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cdfd.encode.arrow import ArrowRecords
 from cdfd.encode.records import Origin, RecordEncoder, Records
 from cdfd.errors import ConfigError, DataError, MissingColumnError
+from cdfd.runtime.arrays import to_numpy
 from tests.support.change_rows import (
     KINDS,
     SCHEMA,
@@ -289,7 +290,7 @@ def test_headers_of_one_version_are_constant_but_for_id_and_type() -> None:
 
 
 def tables(lots: list[Any]) -> list[pa.Table]:
-    return [pa.ipc.open_stream(value.as_py()).read_all() for records in lots for value in records.values]
+    return [pa.ipc.open_stream(value.as_py()).read_all() for records in lots for value in records.whole_values]
 
 
 @settings(max_examples=50, deadline=None)
@@ -298,8 +299,21 @@ def test_arrow_streams_have_the_bytes_that_arrow_writes(array: pa.Array, limit: 
     changes = change_rows([Row("insert", 1, number) for number in range(len(array))])
     batch = changes.add_column(0, "extra", array)
     expected = [stream_of(batch.slice(start, 1)) for start in range(len(array))]
-    found = [value for each in ArrowRecords(record_bytes=limit).encode(batch) for value in each.values.to_pylist()]
+    found = [record.value for record in flattened(ArrowRecords(record_bytes=limit).encode(batch))]
     assert found == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(arrays(), st.sampled_from([1, 4000]), st.integers(2, 3))
+def test_arrow_streams_of_several_partitions_have_their_rows(array: pa.Array, limit: int, partitions: int) -> None:
+    batch = change_rows([Row("insert", 1, number) for number in range(len(array))]).add_column(0, "extra", array)
+    records = ArrowRecords(lambda rows: rows.column("id"), lambda ids: to_numpy(ids) % partitions, record_bytes=limit)
+    for lot in records.encode(batch):
+        table = pa.concat_tables(tables([lot]))
+        ids = [number for number in range(len(array)) if number % partitions == lot.partition]
+        assert table.schema == batch.schema
+        assert table["id"].to_pylist() == ids
+        assert repr(table["extra"].to_pylist()) == repr([array[number].as_py() for number in ids])
 
 
 def stream_of(batch: pa.RecordBatch) -> bytes:

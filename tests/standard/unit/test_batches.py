@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 from unittest import mock
 
@@ -41,12 +42,18 @@ def records_of(
 
 
 def rows_of(records: Records) -> list[Row]:
-    keys = [None] * len(records) if records.keys is None else records.keys.to_pylist()
+    keys = [None] * len(records) if records.keys is None else around(records.keys, records.key_wrapping)
+    values = around(records.values, records.value_wrapping)
     columns = [(name, column.to_pylist()) for name, column in records.header_columns]
     return [
         (key, value, [*records.headers, *((name, column[row]) for name, column in columns if column[row] is not None)])
-        for row, (key, value) in enumerate(zip(keys, records.values.to_pylist(), strict=True))
+        for row, (key, value) in enumerate(zip(keys, values, strict=True))
     ]
+
+
+def around(texts: pa.Array, wrapping: tuple[bytes, bytes]) -> list[bytes | None]:
+    before, after = wrapping
+    return [None if text is None else before + text + after for text in texts.to_pylist()]
 
 
 def unpacked(batch: DefaultRecordBatch, data: bytes) -> DefaultRecordBatch:
@@ -118,22 +125,25 @@ def some_records(draw: st.DrawFn) -> Records:
     cell = st.one_of(st.none(), st.binary(max_size=3), st.binary(min_size=60, max_size=70), st.binary(max_size=400))
     column = st.lists(cell, min_size=count, max_size=count)
     header = st.tuples(st.text(max_size=5), st.binary(max_size=70))
+    wrapping = st.tuples(st.binary(max_size=70), st.binary(max_size=3))
     records = Records(
         draw(st.one_of(st.none(), column.map(binary))),
         binary(draw(column)),
         tuple(draw(st.lists(header, max_size=3))),
         tuple(draw(st.lists(st.tuples(st.text(max_size=3), column.map(binary)), max_size=2))),
+        key_wrapping=draw(wrapping),
+        value_wrapping=draw(wrapping),
     )
     # Encoders hand on slices too.
     return sliced_out(records, draw(st.integers(0, count - 1)))
 
 
 def sliced_out(records: Records, start: int) -> Records:
-    return Records(
-        None if records.keys is None else records.keys.slice(start),
-        records.values.slice(start),
-        records.headers,
-        tuple((name, column.slice(start)) for name, column in records.header_columns),
+    return replace(
+        records,
+        keys=None if records.keys is None else records.keys.slice(start),
+        values=records.values.slice(start),
+        header_columns=tuple((name, column.slice(start)) for name, column in records.header_columns),
     )
 
 

@@ -76,8 +76,8 @@ class RecordingProducer(Producer):
     ) -> Sequence[Oversized]:
         self.before_send()
         self._call("send")
-        keys = [None] * len(records) if records.keys is None else records.keys.to_pylist()
-        values = records.values.to_pylist()
+        keys = [None] * len(records) if records.keys is None else records.whole_keys.to_pylist()
+        values = records.whole_values.to_pylist()
         sizes = [len(value or b"") for value in values]
         kept = [number for number, size in enumerate(sizes) if size <= LIMIT]
         places = [place for place, _ in zip(each(partitions), values, strict=False)]

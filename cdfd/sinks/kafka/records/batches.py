@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from cdfd.encode.pieces import Integers, nulls_of, parts, pool_of
-from cdfd.encode.records import Records
+from cdfd.encode.records import BARE, Records, Wrapping
 from cdfd.runtime import native
 from cdfd.runtime.arrays import stable_order
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
@@ -144,9 +144,10 @@ def each(partitions: Partitions) -> Iterable[int]:
 
 def rows(records: Records) -> Iterator[Row]:
     """Key, value and headers of each record as objects, for clients that need objects."""
-    keys = repeat(None) if records.keys is None else records.keys.to_pylist()
+    whole_keys = records.whole_keys
+    keys = repeat(None) if whole_keys is None else whole_keys.to_pylist()
     columns = [(name, column.to_pylist()) for name, column in records.header_columns]
-    for number, (key, value) in enumerate(zip(keys, records.values.to_pylist(), strict=False)):
+    for number, (key, value) in enumerate(zip(keys, records.whole_values.to_pylist(), strict=False)):
         own = [(name, column[number]) for name, column in columns if column[number] is not None]
         yield key, value, [*records.headers, *own]
 
@@ -171,9 +172,7 @@ def record_batches(
     if not native.built or (len(records) <= _FEW and records.values.nbytes <= _FEW_BYTES):
         yield from _batches_of_objects(records, partitions, timestamp, batching)
         return
-    columns = [(_header_name(name), column) for name, column in records.header_columns]
-    headers = _headers(records.headers, counted=False)
-    sections = _Sections(records.keys, records.values, len(records.headers), headers, columns)
+    sections = _Sections(records)
     order, ends = _by_partition(partitions, len(records))
     start = 0
     for end in ends.tolist():
@@ -281,24 +280,14 @@ class _Sections:
     """Writes records one after the other, by `cdfd.runtime.native`: what a batch compresses.
 
     Args:
-        keys: of the records; None if they have none.
-        values: of the records.
-        fixed: how many headers all records share.
-        headers: these, encoded.
-        columns: headers that differ: the encoded name, and a value or null for each record.
+        records: all of them.
     """
 
-    def __init__(
-        self,
-        keys: pa.Array | None,
-        values: pa.Array | None,
-        fixed: int,
-        headers: bytes,
-        columns: Iterable[tuple[bytes, pa.Array]],
-    ) -> None:
-        self._keys, self._values = _texts(keys), _texts(values)
-        self._fixed, self._headers = fixed, headers
-        self._columns = [(name, _of_column(column)) for name, column in columns]
+    def __init__(self, records: Records) -> None:
+        self._keys = None if records.keys is None else _texts(records.keys, records.key_wrapping)
+        self._values = _texts(records.values, records.value_wrapping)
+        self._fixed, self._headers = len(records.headers), _headers(records.headers, counted=False)
+        self._columns = [(_header_name(name), _texts(column)) for name, column in records.header_columns]
         self._data = np.empty(0, np.uint8)
 
     def section(self, rows: Integers, limit: int) -> tuple[int, memoryview]:
@@ -322,12 +311,8 @@ class _Sections:
                 return count, memoryview(section)
 
 
-def _texts(array: pa.Array | None) -> Texts | None:
-    return None if array is None else _of_column(array)
-
-
-def _of_column(array: pa.Array) -> Texts:
+def _texts(array: pa.Array, wrapping: Wrapping = BARE) -> Texts:
     pool, nulls = pool_of(array), nulls_of(array)
     offsets, data = parts(pool)
     mask: npt.NDArray[np.uint8] | None = None if nulls is None else nulls.view(np.uint8)
-    return data, np.ascontiguousarray(offsets, np.int64), mask
+    return data, np.ascontiguousarray(offsets, np.int64), mask, wrapping

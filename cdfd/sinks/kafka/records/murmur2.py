@@ -13,26 +13,30 @@ import pyarrow as pa
 from kafka.partitioner import murmur2
 
 from cdfd.encode.pieces import pool_of, text_parts
+from cdfd.encode.records import BARE, Wrapping
 from cdfd.runtime import native
 
 _Hashes = npt.NDArray[np.uint32]
 
 
-def partitions(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
+def partitions(keys: pa.Array, count: int, wrapping: Wrapping = BARE) -> npt.NDArray[np.int32]:
     """The partition of each record.
 
     Args:
         keys: binary or text of any width, none null.
         count: number of partitions of the topic, at least 1.
+        wrapping: of the keys.
     """
-    return ((hashes(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
+    return ((hashes(keys, wrapping) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
-def hashes(keys: pa.Array) -> _Hashes:
+def hashes(keys: pa.Array, wrapping: Wrapping = BARE) -> _Hashes:
     """The 32 bits of Java's `Utils.murmur2` of each key."""
     if not native.built:
-        return np.array([murmur2(key) for key in pool_of(keys).to_pylist()], np.int64).astype(np.uint32)
+        before, after = wrapping
+        found = [murmur2(before + key + after) for key in pool_of(keys).to_pylist()]
+        return np.array(found, np.int64).astype(np.uint32)
     offsets, data = text_parts(keys)
     hashed = np.empty(len(keys), np.uint32)
-    native.kafka_records.hashes(data, offsets, hashed)
+    native.kafka_records.hashes((data, offsets, None, wrapping), hashed)
     return hashed

@@ -44,9 +44,9 @@ class OversizedRecords:
         Raises:
             SinkError: the configuration says to fail.
         """
-        destination = self._destination
+        destination, keys = self._destination, records.whole_keys
         for item in oversized:
-            key = None if records.keys is None else records.keys[item.index].as_py()
+            key = None if keys is None else keys[item.index].as_py()
             what = (
                 f"a record of {item.size} bytes, with {_printable(key)}, is too large for topic {destination.topic}, "
                 f"whose limit is {self._limit}"

@@ -87,7 +87,7 @@ class RecordWriter:
                     # All records of one call share a partition, and the next call uses the next one.
                     self._last_partition = places = (self._last_partition + 1) % self._facts.partitions
                 elif self._facts.partitions > 1:
-                    places = partitions(records.keys, self._facts.partitions)
+                    places = partitions(records.keys, self._facts.partitions, records.key_wrapping)
                 oversized = self._producer.send(topic, places, records, now, more=more)
                 if oversized:
                     self.oversized.handle(self._producer, records, oversized, version)
