@@ -94,4 +94,5 @@ def _head(batch: pa.RecordBatch) -> bytes:
     out, empty = pa.BufferOutputStream(), batch.slice(0, 0)
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(empty)
-    return out.getvalue().to_pybytes()[: -pa.ipc.get_record_batch_size(empty) - len(_END)]
+    head: bytes = out.getvalue().to_pybytes()[: -pa.ipc.get_record_batch_size(empty) - len(_END)]
+    return head

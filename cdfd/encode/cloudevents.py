@@ -55,7 +55,7 @@ class CloudEventAttributes:
     def __call__(self, rows: KeyedRows, layout: Layout, snapshot: bool) -> tuple[Headers, HeaderColumns]:
         """Headers of rows, as `row_records.Attributes` says. `DataError` where a time is beyond the year 9999."""
         versions, times, ordinals = rows.batch.columns[-3:]
-        kinds = rows.codes[layout.rows].astype(np.int64)
+        kinds = rows.codes[layout.rows]
         kinds[layout.tombstones] = _TOMBSTONE
         stamps = raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64)
         headers: Headers = self._constant

@@ -30,7 +30,7 @@ with the headers `__debezium.newkey` and `__debezium.oldkey`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -188,8 +188,9 @@ class DebeziumEncoder:
         pairs = rows.pairs()
         is_event[pairs], updates[pairs + 1] = False, True
         places = np.flatnonzero(is_event)
-        codes, updates = codes[places], updates[places]
-        versions, times, ordinals = versions[places], times[places], ordinals[places]
+        if len(pairs):
+            codes, updates = codes[places], updates[places]
+            versions, times, ordinals = versions[places], times[places], ordinals[places]
         columns = batch.select(range(batch.num_columns - len(CHANGE_COLUMNS)))
         before = _images(columns, places - updates, (codes == INSERT) | ((codes == POST_IMAGE) & ~updates))
         after = _images(columns, places, (codes == PRE_IMAGE) | (codes == DELETE))
@@ -197,7 +198,13 @@ class DebeziumEncoder:
         operations = pa.DictionaryArray.from_arrays(
             array_of(which), _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS
         )
-        source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, times, ordinals)
+        # In thousandths, millionths and billionths of a second.
+        committed = [_numbers(times, scale) for scale in (1, 1_000, 1_000_000)]
+        source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, committed, ordinals)
+        processed = committed
+        if self._clock is not None:
+            now = self._clock()
+            processed = [Constant(now // scale) for scale in (1_000_000, 1_000, 1)]
         # Those of a snapshot on demand stand between the events of transactions.
         announced = self._transactions and part is not SnapshotPart.INCREMENTAL
         transaction: Value = Constant(None)
@@ -205,12 +212,11 @@ class DebeziumEncoder:
             # The place of events in their version. It follows from the row, so that it is the same after a restart and on executors.
             place = _numbers(ordinals + 1)
             transaction = Group([Joined(("", ""), (versions,)), place, place])
-        values = [before, after, source, transaction, operations, *self._moments(times)]
+        values = [before, after, source, transaction, operations, *processed]
         return Payload(self.shape(batch.schema), values, len(places)), places
 
-    def _source(self, snapshot: Value, versions: Integers, times: Integers, ordinals: Integers) -> Group:
+    def _source(self, snapshot: Value, versions: Integers, moments: Sequence[Value], ordinals: Integers) -> Group:
         version = _numbers(versions)
-        moments = [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
         texts = [_text(text) for text in (__version__, "cdfd", self._origin.pipeline)]
         return Group(
             [
@@ -225,13 +231,6 @@ class DebeziumEncoder:
                 *(_text(""), _text(self._origin.table), version, version, _numbers(ordinals)),
             ]
         )
-
-    def _moments(self, times: Integers) -> list[Value]:
-        """When the rows were processed, in thousandths, millionths and billionths of a second."""
-        if self._clock is None:
-            return [_numbers(times * scale) for scale in (1, 1_000, 1_000_000)]
-        now = self._clock()
-        return [Constant(now // scale) for scale in (1_000_000, 1_000, 1)]
 
 
 def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
@@ -250,9 +249,9 @@ def _snapshot(ordinals: Integers, part: SnapshotPart) -> Value:
     return pa.DictionaryArray.from_arrays(array_of(codes), _SNAPSHOT)
 
 
-def _numbers(values: Integers) -> Value:
+def _numbers(values: Integers, scale: int = 1) -> Value:
     same = len(values) > 0 and values[0] == values[-1] and bool((values == values[0]).all())
-    return Constant(int(values[0])) if same else array_of(values)
+    return Constant(int((values[:1] * scale)[0])) if same else array_of(values * scale)
 
 
 def _text(text: str) -> Constant:

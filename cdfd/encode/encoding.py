@@ -23,7 +23,7 @@ class Encoding(Protocol):
 
     @property
     def wrapping(self) -> Wrapping:
-        """What is around each text of the last payload: a schema around JSON."""
+        """The bytes around each text of the last payload: a schema around JSON."""
 
     def values(self, payload: Payload) -> pa.Array:
         """One text per record, without its wrapping: `large_binary`, none null.

@@ -172,7 +172,7 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
     if choice.encoding == "connect_json":
         return ConnectJsonEncoding(modes)
     rules = Rules(options.longs_as_strings, decimal=modes.decimal, time=modes.time, binary=modes.binary)
-    return JsonEncoding(rules)
+    return JsonEncoding(rules, wrapped=part == "value" and choice.envelope == "debezium")
 
 
 def _format_of(encoding: EncodingName, modes: Modes, names: bool) -> MakeFormat | None:

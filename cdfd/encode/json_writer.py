@@ -57,31 +57,38 @@ class JsonEncoding:
 
     Args:
         rules: of values.
+        wrapped: whether what all texts of a payload begin and end with is their wrapping: most of an envelope.
 
     Attributes:
         headers: of records; none.
+        wrapping: of the last texts.
     """
 
     headers: Headers = ()
     wrapping = BARE
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: Rules | None = None, *, wrapped: bool = False) -> None:
+        self._wrapped = wrapped
         self._writer = JsonWriter(rules or Rules())
         self._shape: Shape | None = None
 
     def values(self, payload: Payload) -> pa.Array:
         """As `Encoding.values`."""
-        return self._end(payload, b"")
+        self._check(payload.shape)
+        if not self._wrapped:
+            return self._writer.rows(payload, payload.shape.fields)
+        texts, self.wrapping = self._writer.rows_between(payload, payload.shape.fields)
+        return texts
 
     def lines(self, payload: Payload) -> pa.Buffer:
         """The same as JSON lines, each ended by a line feed, in one buffer."""
-        return text_of(self._end(payload, b"\n"))
+        self._check(payload.shape)
+        return text_of(self._writer.rows(payload, payload.shape.fields, suffix=b"\n"))
 
-    def _end(self, payload: Payload, ending: bytes) -> pa.Array:
-        if self._shape is not payload.shape:
-            check_types(payload.shape)
-            self._shape = payload.shape
-        return self._writer.rows(payload, payload.shape.fields, suffix=ending)
+    def _check(self, shape: Shape) -> None:
+        if self._shape is not shape:
+            check_types(shape)
+            self._shape = shape
 
 
 def check_types(shape: Shape) -> None:

@@ -217,6 +217,16 @@ def join(separators: Sequence[bytes], columns: Sequence[Cell], rows: int) -> pa.
     return pc.binary_join_element_wise(*texts, _text(b""))
 
 
+def join_between(
+    separators: Sequence[bytes], columns: Sequence[Cell], rows: int
+) -> tuple[pa.Array, tuple[bytes, bytes]]:
+    """The texts of `join` without what all of them begin and end with, and these two."""
+    gaps, varying = _without_constants(separators, columns)
+    if not varying:
+        return join([b""], [], rows), (gaps[0], b"")
+    return join([b"", *gaps[1:-1], b""], varying, rows), (gaps[0], gaps[-1])
+
+
 def constant(column: Cell) -> Column:
     """The only cell of a column as a literal for any number of rows."""
     return literal(join([b"", b""], [column], 1)[0].as_py())

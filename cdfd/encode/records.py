@@ -19,15 +19,14 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.pieces import Booleans, Integers
-from cdfd.runtime.arrays import array_of, scalar_of
+from cdfd.runtime.arrays import array_of
 
 Headers = tuple[tuple[str, bytes], ...]
 HeaderColumns = tuple[tuple[str, pa.Array], ...]
 Wrapping = tuple[bytes, bytes]
-"""What is before and after each of many texts. It is copied where they become messages, so that it is not in memory for each of them."""
+"""The bytes before and after each of many texts. They are copied where texts become messages, not in memory for each of them."""
 
 BARE: Wrapping = (b"", b"")
 
@@ -60,21 +59,19 @@ class Records:
         return len(self.values)
 
     @property
-    def whole_keys(self) -> pa.Array | None:
-        """The keys as consumers have them."""
-        return None if self.keys is None else _wrap(self.keys, self.key_wrapping)
+    def whole_keys(self) -> list[bytes | None]:
+        """The keys as consumers have them, as objects."""
+        return [None] * len(self) if self.keys is None else _wrap(self.keys, self.key_wrapping)
 
     @property
-    def whole_values(self) -> pa.Array:
-        """The values as consumers have them."""
+    def whole_values(self) -> list[bytes | None]:
+        """The values as consumers have them, as objects."""
         return _wrap(self.values, self.value_wrapping)
 
 
-def _wrap(texts: pa.Array, wrapping: Wrapping) -> pa.Array:
-    if wrapping == BARE:
-        return texts
-    before, after, nothing = (scalar_of(text, pa.large_binary()) for text in (*wrapping, b""))
-    return pc.binary_join_element_wise(before, texts, after, nothing)
+def _wrap(texts: pa.Array, wrapping: Wrapping) -> list[bytes | None]:
+    before, after = wrapping
+    return [None if text is None else before + text + after for text in texts.to_pylist()]
 
 
 class SnapshotPart(Enum):

@@ -10,7 +10,8 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Value
-from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join, literal
+from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join, join_between, literal
+from cdfd.encode.records import Wrapping
 from cdfd.encode.values import Rules, cells
 from cdfd.errors import CdfdError
 from cdfd.runtime.arrays import array_of
@@ -68,6 +69,11 @@ class Writer(Generic[FieldT]):
         separators = [prefix + separators[0], *separators[1:]]
         separators[-1] += suffix
         return join(separators, self._cells(payload.values, fields, _Records(payload.count)), payload.count)
+
+    def rows_between(self, payload: Payload, fields: Sequence[FieldT]) -> tuple[pa.Array, Wrapping]:
+        """`rows` without what all of them begin and end with, and these two. Raises as `rows` does."""
+        cells = self._cells(payload.values, fields, _Records(payload.count))
+        return join_between(self.separators(fields), cells, payload.count)
 
     def _cells(self, values: Sequence[Value], fields: Sequence[FieldT], records: _Records) -> list[Cell]:
         return [self._cell(value, field, records) for value, field in zip(values, fields, strict=True)]

@@ -68,11 +68,11 @@ def flattened(lots: list[Records]) -> list[Record]:
     """Records one by one. Fails where an array is of the wrong type or length."""
     found = []
     for records in lots:
-        values = plain(records.whole_values, len(records))
-        keys = [None] * len(records) if records.keys is None else plain(records.whole_keys, len(records))
+        assert len(plain(records.values, len(records))) == len(records.whole_values)
+        keys = [None] * len(records) if records.keys is None else plain(records.keys, len(records))
         columns = [(name, plain(column, len(records))) for name, column in records.header_columns]
         assert records.keys is None or None not in keys
-        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+        for number, (key, value) in enumerate(zip(records.whole_keys, records.whole_values, strict=True)):
             own = {name: column[number] for name, column in columns if column[number] is not None}
             found.append(Record(key, value, dict(records.headers) | own))
     return found

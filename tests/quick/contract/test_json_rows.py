@@ -14,7 +14,7 @@ from bench.json_rows import orders
 from cdfd.encode import native_rows
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json import JsonEncoder
-from cdfd.encode.pieces import Form, Nested, join
+from cdfd.encode.pieces import Form, Nested, join, join_between, literal
 from cdfd.encode.records import Origin
 from cdfd.encode.values import Rules, cells, object_separators
 from cdfd.runtime import native
@@ -221,6 +221,16 @@ def test_arrays_that_are_not_contiguous_are_errors() -> None:
     column: Any = native_rows.INTEGERS, np.zeros(4, np.int64)[::2], None, None, MARKS, 0, (), None
     with pytest.raises(TypeError, match="not contiguous"):
         native_rows.write_rows([b"", b""], [column], 2, 10)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_what_all_rows_begin_and_end_with_is_apart(built: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "built", built)
+    same, numbers = literal(b"x"), cells(pa.array([7, 8]), Rules())
+    texts, around = join_between([b"<", b",", b",", b">"], [same, numbers, same], 2)
+    assert (texts.to_pylist(), around) == ([b"7", b"8"], (b"<x,", b",x>"))
+    texts, around = join_between([b"<", b">"], [same], 2)
+    assert (texts.to_pylist(), around) == ([b"", b""], (b"<x>", b""))
 
 
 def test_gaps_and_offsets_that_are_wrong_are_errors() -> None:

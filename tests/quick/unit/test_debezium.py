@@ -123,6 +123,16 @@ def test_events_are_the_same_however_rows_are_cut_into_batches(changes: list[tup
     assert found == values == expected(changes)
 
 
+@given(CHANGES)
+def test_values_are_the_lines(changes: list[tuple[str, int]]) -> None:
+    """Their wrapping has the constants of the envelope."""
+    rows = change_rows(changes)
+    options = EncoderOptions(Origin("shop", 'or"ders', "table-id", "shop.orders"))
+    (records,) = format_of(FormatChoice("debezium")).encoder(options).encode(rows)
+    assert b"".join(value + b"\n" for value in records.whole_values if value) == encoder().lines(rows).to_pybytes()
+    assert not changes or b'"ts_ns":' in records.value_wrapping[1] or len({version for _, version in changes}) > 1
+
+
 def test_field_order_and_text_of_an_update() -> None:
     lines = encoder().lines(change_rows([("update_preimage", 4), ("update_postimage", 4)]))
     assert lines.to_pybytes().decode() == (
@@ -198,7 +208,7 @@ def test_headers_of_a_changed_key_are_the_other_key_without_its_schema() -> None
         .encoder(options)
         .encode(change_rows([("update_preimage", 1), ("update_postimage", 1)]))
     )
-    assert [json.loads(key)["payload"] for key in records.whole_keys.to_pylist()] == [{"id": 0}, {"id": 1}]
+    assert [json.loads(key)["payload"] for key in records.whole_keys] == [{"id": 0}, {"id": 1}]
     assert [(name, column.to_pylist()) for name, column in records.header_columns] == [
         ("__debezium.newkey", [b'{"id":1}', None]),
         ("__debezium.oldkey", [None, b'{"id":0}']),
@@ -233,12 +243,12 @@ def test_events_are_the_same_in_every_encoding(changes: list[tuple[str, int]], t
     (avro,) = format_of(FormatChoice("debezium", "avro")).encoder(options).encode(rows)
     (connect,) = format_of(FormatChoice("debezium", "connect_json")).encoder(options).encode(rows)
     (validated,) = format_of(FormatChoice("debezium", "json_schema")).encoder(options).encode(rows)
-    events = [json.loads(value) for value in plain.values.to_pylist()]
+    events = [json.loads(value) for value in plain.whole_values]
     schemas = [schema for _, schema in known.subjects]
     writer = fastavro.parse_schema(json.loads(schemas[0]))
     values = [io.BytesIO(value[5:]) for value in avro.values.to_pylist()]
     assert [fastavro.schemaless_reader(value, writer) for value in values] == events
-    assert [json.loads(value)["payload"] for value in connect.whole_values.to_pylist()] == events
+    assert [json.loads(value)["payload"] for value in connect.whole_values] == events
     assert [json.loads(value[5:]) for value in validated.values.to_pylist()] == events
     validator = jsonschema.Draft7Validator(json.loads(schemas[1]))
     for event in events:

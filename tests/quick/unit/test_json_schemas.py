@@ -137,9 +137,7 @@ def connect_documents(batch: pa.RecordBatch, modes: Modes) -> list[Any]:
     encoding = ConnectJsonEncoding(modes)
     values = encoding.values(payload_of(batch))
     values.validate(full=True)
-    return [
-        json.loads(value) for value in Records(None, values, value_wrapping=encoding.wrapping).whole_values.to_pylist()
-    ]
+    return [json.loads(value) for value in Records(None, values, value_wrapping=encoding.wrapping).whole_values]
 
 
 @settings(max_examples=150 // stride(4), deadline=None)

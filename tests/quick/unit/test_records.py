@@ -290,7 +290,7 @@ def test_headers_of_one_version_are_constant_but_for_id_and_type() -> None:
 
 
 def tables(lots: list[Any]) -> list[pa.Table]:
-    return [pa.ipc.open_stream(value.as_py()).read_all() for records in lots for value in records.whole_values]
+    return [pa.ipc.open_stream(value).read_all() for records in lots for value in records.whole_values]
 
 
 @settings(max_examples=50, deadline=None)

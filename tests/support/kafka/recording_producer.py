@@ -76,8 +76,7 @@ class RecordingProducer(Producer):
     ) -> Sequence[Oversized]:
         self.before_send()
         self._call("send")
-        keys = [None] * len(records) if records.keys is None else records.whole_keys.to_pylist()
-        values = records.whole_values.to_pylist()
+        keys, values = records.whole_keys, records.whole_values
         sizes = [len(value or b"") for value in values]
         kept = [number for number, size in enumerate(sizes) if size <= LIMIT]
         places = [place for place, _ in zip(each(partitions), values, strict=False)]

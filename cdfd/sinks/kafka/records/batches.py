@@ -144,10 +144,8 @@ def each(partitions: Partitions) -> Iterable[int]:
 
 def rows(records: Records) -> Iterator[Row]:
     """Key, value and headers of each record as objects, for clients that need objects."""
-    whole_keys = records.whole_keys
-    keys = repeat(None) if whole_keys is None else whole_keys.to_pylist()
     columns = [(name, column.to_pylist()) for name, column in records.header_columns]
-    for number, (key, value) in enumerate(zip(keys, records.whole_values.to_pylist(), strict=False)):
+    for number, (key, value) in enumerate(zip(records.whole_keys, records.whole_values, strict=True)):
         own = [(name, column[number]) for name, column in columns if column[number] is not None]
         yield key, value, [*records.headers, *own]
 

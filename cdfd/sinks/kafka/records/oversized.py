@@ -46,7 +46,7 @@ class OversizedRecords:
         """
         destination, keys = self._destination, records.whole_keys
         for item in oversized:
-            key = None if keys is None else keys[item.index].as_py()
+            key = keys[item.index]
             what = (
                 f"a record of {item.size} bytes, with {_printable(key)}, is too large for topic {destination.topic}, "
                 f"whose limit is {self._limit}"
