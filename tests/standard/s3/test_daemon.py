@@ -88,11 +88,16 @@ def test_daemons_killed_while_somebody_writes(pipeline: Pipeline) -> None:
     assert recorded(pipeline) == writer.table.version
 
 
+def is_read_of_version_3(asked: Asked) -> bool:
+    """Not a HEAD, whose answer has no room for the code of an error."""
+    return asked.method == "GET" and asked.path.endswith(f"{3:020d}.json")
+
+
 def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline], proxy: Proxy) -> None:
     """A fault that passes within the deadline causes no error."""
     pipeline = make(deadline="30s")
     faults = [
-        Fault("answer", 4, 503, "SlowDown", concerns=lambda asked: asked.path.endswith(f"{3:020d}.json")),
+        Fault("answer", 4, 503, "SlowDown", concerns=is_read_of_version_3),
         Fault("answer", 2, 500, "InternalError"),
         Fault("reset", 3),
         Fault("truncate", 3),
