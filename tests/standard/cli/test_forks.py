@@ -2,6 +2,8 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,12 @@ from tests.support import fork_server
 from tests.support.commands import CDFD, WITHIN, Ended, cdfd, started
 from tests.support.sampling import ALL
 
-pytestmark = pytest.mark.skipif(ALL, reason="no command is forked in the long form")
+
+@pytest.fixture(autouse=True, scope="module")
+def forks() -> Iterator[None]:
+    """Fork commands also in the long form."""
+    with fork_server.forks() if ALL else nullcontext():
+        yield
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["tail", "/nowhere", "--until", "now"], ["nope"]])
