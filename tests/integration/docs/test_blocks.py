@@ -78,7 +78,7 @@ REASONS = {
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
     ("spark-cluster", "$ cat job.py"): "run by tests/overnight/cluster/test_page.py",
-    ("spark-cluster", "python3 -m venv environment"): "run by tests/overnight/cluster/test_page.py",
+    ("spark-cluster", "CLONE=/path/to/cdfd"): "run by tests/overnight/cluster/test_page.py",
     ("spark-cluster", "PYTHONPATH=cdfd.zip spark-submit"): "run by tests/overnight/cluster/test_page.py, on a cluster",
     ("spark-cluster", "+----------------+-----+"): "the output of that command",
     (

@@ -52,14 +52,14 @@ def test_a_checkpoint_in_s3_needs_what_the_tests_have() -> None:
 
 
 def test_an_environment_is_packed(tmp_path: Path) -> None:
-    """With this tree as the cdfd that `pip` finds, and without what it needs, which would be downloaded."""
-    (tmp_path / "found").mkdir()
-    built = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path / "found"), environment.ROOT]
-    subprocess.run(built, check=True, timeout=WITHIN)
-    here = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "found"), "PIP_NO_DEPS": "1"}
+    """From this tree, without `cdfd-native`, which would be compiled, and without dependencies, which would be downloaded."""
+    pack = shown()["pack"]
+    for whole, shorter in (("$CLONE/native ", "--no-deps "), ("/path/to/cdfd", str(environment.ROOT))):
+        assert whole in pack
+        pack = pack.replace(whole, shorter)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["bash", "-ec", shown()["pack"]]
-    subprocess.run(command, cwd=tmp_path, env=os.environ | here | {"PATH": path}, check=True, timeout=WITHIN)
+    variables = os.environ | {"PATH": path}
+    subprocess.run(["bash", "-ec", pack], cwd=tmp_path, env=variables, check=True, timeout=WITHIN)
     unpacked = tmp_path / "unpacked"
     unpacked.mkdir()
     subprocess.run(["tar", "-xzf", tmp_path / "environment.tar.gz", "-C", unpacked], check=True, timeout=WITHIN)

@@ -101,7 +101,7 @@ class Key:
 
 def page() -> str:
     """The page. Raises `AssertionError` if a key has no description, or a link has no key."""
-    lines = list(_section(Settings, "", 1, _TITLE))
+    lines = list(_section(Settings, "", 1, _TITLE, set()))
     unknown = [path for path in _MORE if not any(line.startswith(f"| `{path}` ") for line in lines)]
     assert not unknown, f"links of keys that do not exist: {unknown}"
     return "\n".join(lines)
@@ -119,8 +119,11 @@ entry of the list `tables`. A default of *none* means that the key is not set.
 """
 
 
-def _section(section: type[Section], prefix: str, depth: int, heading: str) -> Iterator[str]:
-    """The keys of a section, then the sections in it, each under a heading."""
+def _section(section: type[Section], prefix: str, depth: int, heading: str, shown: set[Any]) -> Iterator[str]:
+    """The keys of a section, then the sections in it, each under a heading.
+
+    `shown` has the keys and sections of tables that are on the page already. A sentence names those that come again.
+    """
     yield heading
     fields = {name: field for name, field in section.model_fields.items() if prefix != "sink." or name != "kind"}
     within = {name: found for name, field in fields.items() if (found := _sections_in(field.annotation))}
@@ -130,12 +133,21 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
         for name in fields
         if name not in within or fields[name].is_required() or name == "sink"
     ]
-    if keys:
+    own = [each for each in keys if each not in shown and not each.description.startswith("As `")]
+    again = [each.path.removeprefix(prefix) for each in keys if each not in own]
+    again += [name for name, several in within.items() if shown.issuperset(several)]
+    if own:
         yield "| key | type | default | allowed values | description |"
         yield "|---|---|---|---|---|"
-        yield from (key.row() for key in keys)
+        yield from (key.row() for key in own)
         yield ""
+    if again:
+        yield f"As in an entry with `uri`: {', '.join(f'`{name}`' for name in again)}.\n"
+    if prefix.startswith("tables[]."):
+        shown.update(keys, *within.values())
     for name, several in within.items():
+        if name in again:
+            continue
         many = get_origin(fields[name].annotation) is tuple
         mapped = ".<column>" if "Mapping[" in str(fields[name].annotation) else ""
         path = f"{prefix}{name}{'[]' if many else mapped}"
@@ -144,7 +156,7 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
                 yield from _sinks()
             else:
                 title = f"`{path}`" + (" with `discover`" if inner is Discovery else "")
-                yield from _section(inner, f"{path}.", depth + 1, _heading(inner, title, depth + 1))
+                yield from _section(inner, f"{path}.", depth + 1, _heading(inner, title, depth + 1), shown)
 
 
 def _sinks() -> Iterator[str]:
@@ -158,7 +170,7 @@ def _sinks() -> Iterator[str]:
     yield Key("sink.kind", "text", "required", _choices(kinds), description).row()
     yield ""
     for kind, settings in kinds.items():
-        yield from _section(settings, "sink.", 3, _heading(settings, f"`sink` of kind `{kind}`", 3))
+        yield from _section(settings, "sink.", 3, _heading(settings, f"`sink` of kind `{kind}`", 3), set())
 
 
 def _heading(section: type[Section], title: str, depth: int) -> str:
