@@ -245,7 +245,7 @@ def vacuum(
     ] = False,
     as_json: AS_JSON = False,
 ) -> None:
-    """List or remove files that no version in the retention has."""
+    """List or remove files that no version within the retention needs."""
     from cdfd.cli.commands import vacuum as vacuuming
 
     write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))

@@ -98,7 +98,7 @@ def _below(group: Any, context: Any, name: str) -> Iterator[str]:
 
 
 def _argument(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper())
+    return str(argument.metavar or argument.name.upper()) + "..." * (argument.nargs == -1)
 
 
 def _options(command: Any) -> Iterator[str]:
