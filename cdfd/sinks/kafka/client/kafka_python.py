@@ -58,8 +58,8 @@ _WAKE_BYTES = 1 << 20
 METADATA_SECONDS = 10.0
 """Age of metadata after which it is asked for again, to find topics that are created again. By itself the client does so after minutes."""
 _ANSWER_SECONDS = 1.0
-_LOOK_MS = 100
-"""Time after which a thread that waits for metadata looks whether a batch has failed."""
+_LOOK_MS, _LONGEST_LOOK_MS = 100, 1000
+"""Time after which a thread that waits for metadata looks whether a batch has failed. It doubles while there is none."""
 
 _ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
 _MANAGER_PARTS = (
@@ -170,10 +170,11 @@ class KafkaPythonProducer(Producer):
     def _partitions_of(self, topic: str) -> set[int]:
         """Wait for the topic's metadata, but not once a batch has failed: after some failures, the client does not request any."""
         deadline = time.monotonic() + self._settings.timeout
-        longest, self._client.config["max_block_ms"] = self._client.config["max_block_ms"], _LOOK_MS
+        longest, look = self._client.config["max_block_ms"], _LOOK_MS
         try:
             while True:
                 self._in_flight.raise_failure()
+                self._client.config["max_block_ms"], look = look, min(2 * look, _LONGEST_LOOK_MS)
                 try:
                     with suppress(KafkaTimeoutError):
                         return set(self._client.partitions_for(topic))

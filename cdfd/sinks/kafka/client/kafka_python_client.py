@@ -45,21 +45,28 @@ def connect(settings: ProducerSettings) -> KafkaProducer:
 
 
 def _retrying(client: Any) -> Any:
-    """A network client that says of an unreachable node that it is not ready.
+    """A network client that says of an unreachable node that it is not ready, and that waits until one may be reached again.
 
     The sender loses the request that it was about to send where `await_ready` raises. Where it returns False, the sender looks the
-    coordinator up again and retries the request.
+    coordinator up again and retries the request. It does so every few milliseconds, however long no node can be reached: for hundreds of
+    tables, that took all processors.
     """
-    connect = client.await_ready
+    connect, choose = client.await_ready, client.least_loaded_node
 
     def await_ready(node: Any, **waiting: Any) -> bool:
         try:
             return bool(connect(node, **waiting))
         except KafkaConnectionError:
-            client.poll(timeout_ms=_RECONNECT_MS)
+            client.poll(timeout_ms=max(_RECONNECT_MS, client.connection_delay(node) * 1000))
             return False
 
-    client.await_ready = await_ready
+    def least_loaded_node(**options: Any) -> Any:
+        node = choose(**options)
+        if node is None:
+            client.poll(timeout_ms=max(_RECONNECT_MS, client.least_loaded_node_refresh_ms()))
+        return node
+
+    client.await_ready, client.least_loaded_node = await_ready, least_loaded_node
     return client
 
 
