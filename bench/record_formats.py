@@ -1,4 +1,4 @@
-"""CPU seconds for a million rows, from Arrow to Kafka's record batches: each record format against flat JSON, in turn in one process.
+"""CPU seconds for a million rows, from Arrow to Kafka's record batches: each record format against flat JSON, batch by batch in one process.
 
 `python -m bench.record_formats` encodes the change rows of a table of the set, in batches of the daemon's size, in one
 thread, with keys, into four partitions, with lz4. With `ARROW_DEFAULT_MEMORY_POOL=system`, it has the daemon's allocator.
@@ -70,23 +70,20 @@ def encoder(name: str) -> RecordEncoder:
     return record_format(FORMATS[name]).encoder(options)
 
 
-def seconds(name: str, batches: list[pa.RecordBatch], compression: Compression) -> tuple[float, float]:
-    """CPU seconds for encoding these rows, and with making batches of them."""
-    encoding, batching = encoder(name), Batching(compression)
-    encoded = made = 0.0
-    for batch in batches:
-        start = time.process_time()
-        found = encoding.encode(batch)
-        middle = time.process_time()
-        for records in found:
-            places: Partitions = records.partition or 0
-            if records.keys is not None:
-                places = partitions(records.keys, PARTITIONS, records.key_wrapping)
-            for _, each in record_batches(records, places, 1, batching):
-                assert isinstance(each, RecordBatch)
-                each.stamp(1, 1, 1, transactional=True)
-        encoded, made = encoded + middle - start, made + time.process_time() - middle
-    return encoded, encoded + made
+def seconds(encoding: RecordEncoder, batch: pa.RecordBatch, batching: Batching) -> tuple[float, float]:
+    """CPU seconds for encoding these rows, and with making batches of them and letting all go."""
+    start = time.process_time()
+    found = encoding.encode(batch)
+    encoded = time.process_time() - start
+    for records in found:
+        places: Partitions = records.partition or 0
+        if records.keys is not None:
+            places = partitions(records.keys, PARTITIONS, records.key_wrapping)
+        for _, each in record_batches(records, places, 1, batching):
+            assert isinstance(each, RecordBatch)
+            each.stamp(1, 1, 1, transactional=True)
+    del found, records, each
+    return encoded, time.process_time() - start
 
 
 def main() -> None:
@@ -95,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compression", choices=get_args(Compression), default="lz4")
     settings = parser.parse_args()
+    batching = Batching(settings.compression)
     print(
         "| table | format | CPU seconds for a million rows: encoding, and all | flat's by it (worst) | target |\n|---|---|---|---|---|"
     )
@@ -102,15 +100,21 @@ def main() -> None:
         read = pa.Table.from_batches(list(cdfd.changes(TABLES[table].path(), 0))[:12])
         batches = read.to_batches(max_chunksize=BATCH_ROWS)
         rows = sum(map(len, batches)) / 1e6
+        encoders = {name: encoder(name) for name in FORMATS}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMATS}
         for round_ in range(settings.rounds + 1):
-            for name in FORMATS:
-                found = seconds(name, batches, settings.compression)
-                if round_:
-                    taken[name].append(found)
-        for name, times in taken.items():
-            ratios = [flat / own for (_, flat), (_, own) in zip(taken["flat"], times, strict=True)]
-            cells = [table, name, ", ".join(f"{median(part) / rows:.2f}" for part in zip(*times, strict=True))]
+            # By batches in turn, so that other work on the machine slows each format alike; another one is the first to read each batch.
+            times = []
+            for number, batch in enumerate(batches):
+                first = number % len(FORMATS)
+                turns = [*FORMATS][first:] + [*FORMATS][:first]
+                times.append({name: seconds(encoders[name], batch, batching) for name in turns})
+            for name in FORMATS if round_ else ():
+                encoded, made = (sum(part) for part in zip(*(found[name] for found in times), strict=True))
+                taken[name].append((encoded, made))
+        for name, rounds in taken.items():
+            ratios = [flat / own for (_, flat), (_, own) in zip(taken["flat"], rounds, strict=True)]
+            cells = [table, name, ", ".join(f"{median(part) / rows:.2f}" for part in zip(*rounds, strict=True))]
             cells += [f"{median(ratios):.2f} ({min(ratios):.2f})", str(TARGETS.get(name, ""))]
             print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\nLoad: {os.getloadavg()[0]:.1f}")

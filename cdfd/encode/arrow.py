@@ -48,16 +48,22 @@ class ArrowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         keyed = KeyedRows.of(batch, self._keys)
-        head, records = _head(keyed.batch), []
-        for partition, rows in self._by_partition(keyed):
-            pieces = list(self._pieces(rows, self._record_bytes - len(head) - len(_END)))
-            places = np.cumsum([len(head), *(size for _, size in pieces)], dtype=np.int64)
-            data = pa.allocate_buffer(int(places[-1]) + len(_END), pa.system_memory_pool())
-            with pa.ipc.new_stream(pa.FixedSizeBufferWriter(data), rows.schema) as writer:
-                for piece, _ in pieces:
-                    writer.write_batch(piece)
-            values = pool_from_parts(places, data)
-            records.append(Records(None, values, partition=partition, value_wrapping=(head, _END)))
+        head = _head(keyed.batch)
+        limit = self._record_bytes - len(head) - len(_END)
+        parts = [(where, list(self._pieces(rows, limit))) for where, rows in self._by_partition(keyed)]
+        pieces = [piece for _, of_partition in parts for piece in of_partition]
+        places = np.cumsum([len(head), *(size for _, size in pieces)], dtype=np.int64)
+        # One stream of all messages, in memory of its size.
+        data = pa.allocate_buffer(int(places[-1]) + len(_END), pa.system_memory_pool())
+        with pa.ipc.new_stream(pa.FixedSizeBufferWriter(data), batch.schema) as writer:
+            for rows, _ in pieces:
+                writer.write_batch(rows)
+        values = pool_from_parts(places, data)
+        records, start = [], 0
+        for partition, of_partition in parts:
+            own = values.slice(start, len(of_partition))
+            records.append(Records(None, own, partition=partition, value_wrapping=(head, _END)))
+            start += len(of_partition)
         return records
 
     def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
