@@ -180,8 +180,10 @@ def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None, sink: S
 @app.command()
 def plan(
     config: CONFIG,
-    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days of commits to read.")] = 7.0,
-    keep_days: Annotated[float, typer.Option(min=0.01, max=3650, help="Days for which topics keep rows.")] = 7.0,
+    days: Annotated[float, typer.Option(metavar="NUMBER", min=0.01, max=3650, help="Days of commits to read.")] = 7.0,
+    keep_days: Annotated[
+        float, typer.Option(metavar="NUMBER", min=0.01, max=3650, help="Days for which topics keep rows.")
+    ] = 7.0,
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=USD", help="Another price, such as core_hour=0.03. Repeatable."),
@@ -214,7 +216,7 @@ def sample(
             "--from", metavar="VERSION", help="A version or a time. Default: the newest version with changes."
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, max=1000, help="Change rows at most.")] = 2,
+    rows: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=1000, help="Change rows at most.")] = 2,
     as_json: AS_JSON = False,
     sink: SINK = None,
 ) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,13 @@ class Group(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, with the global options."""
         command = super().get_command(ctx, cmd_name)
+        parameters: list[Any] = [] if command is None else command.params
+        for argument in parameters:
+            if argument.param_type_name == "argument":
+                # Typer would write `{TABLE}...` and `TABLE <list[str]>`.
+                argument.metavar = argument.metavar or argument.name.upper()
+                argument.get_usage_pieces = partial(_usage, argument)
+                argument.display_type_rich = lambda ctx: ""
         if command is not None and not any(option.name in GlobalOptions.names for option in command.params):
             for option in ctx.find_root().command.params:
                 if option.name in GlobalOptions.names:
@@ -49,6 +57,11 @@ class Group(TyperGroup):
                     after.default, after.expose_value, after.callback = None, False, GlobalOptions.set
                     command.params.append(after)
         return command
+
+
+def _usage(argument: Any, _: Any) -> list[str]:
+    text = argument.metavar + "..." * (argument.nargs == -1)
+    return [text if argument.required else f"[{text}]"]
 
 
 def write(text: str) -> None:

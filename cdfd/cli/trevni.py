@@ -27,7 +27,7 @@ def schema(
 @trevni.command()
 def head(
     file: FILE,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Number of rows.")] = 10,
+    rows: Annotated[int, typer.Option("--rows", "-n", metavar="NUMBER", min=0, help="Number of rows.")] = 10,
     columns: COLUMNS = None,
 ) -> None:
     """Print the first rows as JSON lines."""

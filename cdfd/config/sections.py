@@ -314,7 +314,7 @@ class Standby(Section):
     """How long a standby waits without a sign of life from the leader before it takes over. The leader gives five signs in this time."""
 
     poll: Annotated[Seconds, Field(ge=0.02, le=60)] = 0.1
-    """How often a standby looks whether the leader has ended in good order, and hands over."""
+    """How often a standby checks whether the leader hands over."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Standby:

@@ -131,3 +131,13 @@ def test_help_has_whole_summaries_at_80_columns(group: list[str], monkeypatch: p
     commands = cdfd(*group, "--help").out.partition("Commands:\n")[2]
     assert commands.count("\n") > 2
     assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [(["init"], "TABLE..."), (["demo"], "[WHERE]"), (["progress", "set"], "NAME VERSION")],
+)
+def test_help_names_arguments_as_the_pages_do(command: list[str], usage: str) -> None:
+    text = cdfd(*command, "--help").out
+    assert text.startswith(f"Usage: cdfd {' '.join(command)} [OPTIONS] {usage}\n")
+    assert not re.search(r"<(str|list|int|float)", text)
