@@ -120,6 +120,8 @@ class Controller:
         mailbox = self._tables.get(request.table or "")
         if mailbox is None:
             names = sorted(self._tables)
+            if not names:
+                raise Refused("unknown", "this process delivers no table: with standby, ask the process that leads")
             listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
             raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
         done = mailbox.put(request)

@@ -299,6 +299,14 @@ class TestSocket:
         assert path.read_text() == "mine"
 
 
+async def test_standby_names_the_process_to_ask() -> None:
+    async with serving() as client:
+        client.controller.clear()
+        status, answer = await client.post("/tables/orders/pause")
+        assert status == 404
+        assert "with standby, ask the process that leads" in json.dumps(answer)
+
+
 async def test_refusals_are_on_one_line() -> None:
     controller = Controller("shop", [], ManualClock())
     found = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
