@@ -4,7 +4,7 @@ FRONT = ("README",)
 DEMO = ("install", "tail", "configuration", "python", "refine", "shape", "daemon", "status", "vacuum")
 """Pages on the table of the demo."""
 CONTROLS = ("controls",)
-ALONE = ("recovery", "delta-sink")
+ALONE = ("recovery", "delta-mirror", "delta-changelog")
 """Pages that change the table of the demo: each has its own."""
 TREVNI = ("trevni",)
 MANY = ("many-tables", "shards")
