@@ -56,7 +56,7 @@ REASONS = {
     ): "run by tests/integration/helm/test_page.py",
     (
         "kubernetes",
-        "helm upgrade --install shop helm/cdfd --namespace data",
+        "kubectl create namespace data",
     ): "needs a cluster: tests/integration/helm/test_page.py checks names and options",
     ("kubernetes", "helm upgrade shop helm/cdfd --namespace data --reuse-values"): "the same",
     ("kubernetes", "http:"): "values of the chart, rendered by tests/integration/helm/test_page.py",
