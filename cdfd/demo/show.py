@@ -98,7 +98,7 @@ async def _show(place: Place) -> None:
     _compare(sink, writer)
     milliseconds = sorted(sink.latencies)
     say(
-        f"From the writer's commit{sync_note(table)} to the delivery, synced to disk, {len(milliseconds)} commits: "
+        f"From commit{sync_note(table)} to delivery, synced to disk: {len(milliseconds)} commits, "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
 
@@ -257,7 +257,7 @@ def _compare(sink: ShowingSink, writer: TableWriter) -> None:
     same = +folded == rows and not -folded
     verdict = "equal to" if same else "NOT EQUAL to"
     say(
-        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes folded: {verdict} the table's {rows.total()} rows."
+        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes applied in order: {verdict} the table's {rows.total()} rows."
     )
     if not same:
         raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)

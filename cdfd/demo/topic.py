@@ -89,7 +89,7 @@ async def _show(servers: str, place: Place) -> None:
     _compare(reader, writer)
     milliseconds = sorted(reader.latencies[1:])
     say(
-        f"From the writer's commit{sync_note(table)} to a consumer that reads committed records, {len(milliseconds)} commits: "
+        f"From commit{sync_note(table)} to a consumer of committed records: {len(milliseconds)} commits, "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
 
@@ -198,6 +198,6 @@ def _compare(reader: _Reader, writer: TableWriter) -> None:
     )
     rows = sorted(tuple(str(row[name]) for name in names) for row in writer.rows().to_pylist())
     verdict = "equal to" if folded == rows else "NOT EQUAL to"
-    say(f"\nAll {reader.rows} records folded by key: {verdict} the table's {len(rows)} rows.")
+    say(f"\nAll {reader.rows} records applied by key: {verdict} the table's {len(rows)} rows.")
     if folded != rows:
         raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)

@@ -78,13 +78,13 @@ async def test_a_deletion_vector_in_a_file(uri: str, moto_server: Server) -> Non
 
 def test_demo(uri: str) -> None:
     ended = cdfd("demo", uri.replace("/orders", "/demo/"))
-    assert "All 15 changes folded: equal to the table's 7 rows." in ended.lines(), ended
+    assert "All 15 changes applied in order: equal to the table's 7 rows." in ended.lines(), ended
     assert any(line.startswith("A Delta table at s3://") for line in ended.lines())
 
 
 def test_demo_into_kafka(uri: str, broker: SharedBroker) -> None:
     ended = cdfd("demo", uri.replace("/orders", "/demo"), "--kafka", broker.bootstrap_servers)
-    assert "All 15 records folded by key: equal to the table's 7 rows." in ended.lines(), ended
+    assert "All 15 records applied by key: equal to the table's 7 rows." in ended.lines(), ended
     assert any(line.strip().startswith('progress: {ledger: "s3://') for line in ended.lines())
 
 
