@@ -1,4 +1,4 @@
-"""Files outside `docs/` that belong to the site: the changelog, the benchmarks, and files that pages link to.
+"""Files outside `docs/` that belong to the site: the changelog, the benchmarks, how to contribute, and files that pages link to.
 
 Pages link to them as they are in the repository (`../config/kafka.yaml`), so that the links work there, too.
 """
@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("config/*.yaml", "helm/cdfd/files/*.yaml", "helm/cdfd/dashboards/*.json", "cdfd/runtime/registry.py")
-PAGES = {"CHANGELOG.md": "changelog.md", "bench/README.md": "benchmarks.md"}
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "bench/README.md": "benchmarks.md"}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -22,6 +22,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, place, content=file.read_text(encoding="utf-8")))
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](").replace("](../docs/", "](")
+        for other, target in PAGES.items():
+            text = text.replace(f"]({other}", f"]({target}")
         files.append(File.generated(config, page, content=text))
     return files
 

@@ -35,7 +35,7 @@ def test_broken_links_and_anchors_and_lost_pages_are_errors(tmp_path: Path) -> N
     root = tmp_path / "root"
     shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "mkdocs.yml", root)
-    for name in ("bench", "cdfd", "CHANGELOG.md", "config", "helm"):
+    for name in ("bench", "cdfd", "CHANGELOG.md", "CONTRIBUTING.md", "config", "helm"):
         (root / name).symlink_to(ROOT / name)
     (root / "docs" / "lost.md").write_text("# Lost\n")
     with (root / "docs" / "concepts.md").open("a") as page:
