@@ -68,32 +68,32 @@ def changes(
         start: a version (-1 is the newest, -2 the one before), `earliest`, or a time (the first version not before it): a
             `datetime`, a `date` (its midnight, UTC), `2026-01-31T12:00:00Z`, `1 hour ago`, or milliseconds since the Unix epoch (13 digits).
             `{"after": start}` excludes that version or time.
-        end: a version or a time as for `start` (the last version not after it); None for the newest there is now.
-        changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
+        end: a version or a time as for `start` (the last version not after it); None for the newest version.
+        changes: `auto` reads the change data files of a version if it has any, and otherwise derives changes from file actions; `cdf` refuses
             tables without a change data feed; `files` ignores change data files.
-        refine: how updates are found in versions without change data files. `rows`: by row tracking. `key`: by the columns `key`.
+        refine: how updates are recognised in versions without change data files. `rows`: by row tracking. `key`: by the columns `key`.
             `auto`: by row tracking if the table has it, otherwise by the key, if there is one. `off`: an update is a delete and an insert.
         key: the columns that identify a row, or the name of one. They also order the changes of a version; see the page about changes.
         drop_unchanged: whether to leave out updates whose images are equal.
         net: whether to return only the net changes of the range: for each key, its image before and its image after, unless they are
-            equal. It needs a key. Rows are read when the first batch is.
-        where: which rows, as an expression such as `region = 'de' AND amount > 10`. An update that enters the filter is an insert, and one
-            that leaves it a delete.
-        columns: which of the table's columns, in that order, or the name of one; None for all. `{"name": "amount", "as": "value"}` renames.
+            equal. It needs a key. The first batch comes after all rows of the range were read.
+        where: the rows to return, as an expression such as `region = 'de' AND amount > 10`. An update that enters the filter is an insert,
+            and one that leaves it is a delete.
+        columns: the table's columns to return, in that order, or the name of one; None for all. `{"name": "amount", "as": "value"}` renames.
         mask: masks by column: `nullify`, `constant:VALUE`, `truncate:2` or `hmac_sha256:FILE`, or
             `{"method": "hmac_sha256", "hmac_key": b"..."}`.
         exclude_change_types: change types to leave out.
-        string_views: whether strings and binaries are Arrow's views, as Polars and DuckDB use them. No text is copied for it.
+        string_views: whether strings and binaries are Arrow's views, as Polars and DuckDB use them. No text is copied.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
-        path_prefixes: places of absolute paths in the log, by prefix: `{"dbfs:/mnt/lake": "s3://lake"}`. They may be read.
-        max_log_line: bytes of a line of a log entry, at most, which are held in memory; None for 128 MiB.
+        path_prefixes: locations of absolute paths in the log, by prefix: `{"dbfs:/mnt/lake": "s3://lake"}`. They are allowed roots, too.
+        max_log_line: the largest line of a log entry, in bytes, because it is held in memory; None for 128 MiB.
 
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`
         (int64), `_commit_timestamp` (timestamp[ms, UTC]) and `_change_ordinal` (int64, position in the version). Rows come in order. The
-        reader reads lazily. Versions with another schema are reconciled: a renamed column is followed, a column that did not exist yet is
-        null, a narrower one is widened.
+        reader reads lazily. Rows of versions with another schema are converted: a renamed column keeps its values, a column that did not
+        exist yet is null, a narrower one is widened.
 
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.

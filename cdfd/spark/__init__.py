@@ -21,7 +21,7 @@ __all__ = ["changes", "register", "run_available", "snapshot"]
 def register(spark: SparkSession) -> None:
     """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session.
 
-    Each session has its own formats, those of `newSession()` too. To register a session again changes nothing.
+    Each session has its own formats, also one of `newSession()`. Registering a session again changes nothing.
 
     Args:
         spark: the session, classic or Connect.
@@ -49,24 +49,24 @@ def changes(
     ordinals: bool = False,
     reader: Reader = "auto",
 ) -> DataFrame:
-    """The row-level changes of a table, read by Spark's own Parquet reader where it gives the same rows in less time.
+    """The row-level changes of a table, read by Spark's own Parquet reader if it gives the same rows in less time.
 
-    cdfd plans which rows of which files are the changes. Spark reads them, with pushed filters and only the columns of a query. Nothing of
-    cdfd runs on executors then. `format("cdfd")` reads what Spark's reader cannot, and many small files. The logger `cdfd.spark`
-    says why.
+    cdfd plans which rows of which files are the changes. Spark then reads them, with pushed filters and only the columns of a query, and
+    executors need no cdfd. `format("cdfd")` reads many small files, and rows that Spark's reader cannot read. The logger `cdfd.spark` says
+    why.
 
     Args:
         spark: the session, classic or Connect. The driver's Python needs access to the table.
         table: a path or URI of a Delta table.
-        starting_version: a version, or a word, as the option `startingVersion`; None: what the options say, or all versions.
-        ending_version: the last version, included; None: what the options say, or the newest one now.
+        starting_version: as the option `startingVersion`; None: as `options` say, otherwise all versions.
+        ending_version: the last version, included; None: as `options` say, otherwise the newest version.
         options: more options of `format("cdfd")`, by their names.
         ordinals: whether rows have `_change_ordinal`.
-        reader: `spark` refuses rows that Spark's reader cannot read, `cdfd` is `format("cdfd")`, `auto` chooses.
+        reader: `auto` chooses. `spark` is Spark's reader, and refuses rows that it cannot read. `cdfd` is `format("cdfd")`.
 
     Returns:
-        The columns of `format("cdfd")`, without `_change_ordinal` unless it is requested. The versions are those of now: a later query of the
-        DataFrame reads the same ones.
+        The columns of `format("cdfd")`, without `_change_ordinal` unless it is requested. The versions are fixed at this call: later queries
+        of the DataFrame read the same ones.
 
     Raises:
         ConfigError: an option is unknown or invalid, or PySpark is too old.
@@ -96,7 +96,7 @@ def snapshot(
     Args:
         spark: as for `changes`.
         table: as for `changes`.
-        version: of the table; None: what the option `endingTimestamp` says, or the newest one now.
+        version: of the table; None: as the option `endingTimestamp` says, otherwise the newest version.
         options: as for `changes`.
         ordinals: as for `changes`.
         reader: as for `changes`.

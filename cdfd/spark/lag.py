@@ -34,9 +34,9 @@ class Lag:
     """The part of a table that a stream has not read.
 
     Attributes:
-        versions: that are not read completely.
-        bytes: of their files that are not read; None if the micro-batch has not counted them all.
-        seconds: since the first of these versions was committed; 0 without one.
+        versions: number of versions that are not read completely.
+        bytes: size of their unread files; None if the micro-batch has not counted them all.
+        seconds: time since the first of these versions was committed; 0 if there is none.
     """
 
     versions: int
@@ -64,7 +64,7 @@ def lag(progress: StreamingQueryProgress) -> list[Lag]:
 
 
 def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mapping[str, object] | None = None) -> Lag:
-    """The lag after a micro-batch, by the table as it is now. It reads the log from the micro-batch's end on.
+    """The lag after a micro-batch, compared with the table as it is now. It reads the log after the micro-batch's last version.
 
     Args:
         progress: of a query with one source of `format("cdfd")`.

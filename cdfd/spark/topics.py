@@ -34,14 +34,14 @@ Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"] 
 """As `sink.format` of the pipeline: a word, or `envelope` and `encoding`."""
 
 Place: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""The start or end of a read: an end of the topic, a time (the first record not before it), or an offset for every partition."""
+"""The start or end of a read: `earliest`, `latest`, a time (the first record not before it), or an offset for each partition."""
 
 _OURS: Final = {
     "subscribe": "Give the topic as `topic`",
-    "subscribepattern": "Read each topic by itself: they are of different tables",
+    "subscribepattern": "Read one topic per call: topics belong to different tables",
     "assign": "Give the topic as `topic`",
     "kafka.bootstrap.servers": "Give them as `bootstrap_servers`",
-    "kafka.isolation.level": "It is read_committed: others see rows that were never delivered",
+    "kafka.isolation.level": "It is always read_committed: other levels show rows that were never delivered",
     "startingoffsets": "Give them as `starting`",
     "startingtimestamp": "Give it as `starting`",
     "startingoffsetsbytimestamp": "Give it as `starting`",
@@ -76,39 +76,39 @@ def read_changes(
 ) -> DataFrame:
     """The change rows in a topic of cdfd.
 
-    The schema of the rows comes from one of `schema`, `table`, `schema_topic`, or, in Avro, from `registry` alone. It is that of the time
-    of this call: rows of earlier schemas have null in columns that they do not have. A row with a column that the schema does not have is an
-    error, so no value of a column that is new gets lost: a query that was started before ends, and is to be started again. Names are all that
-    old and new have in common here: rows from before a column was renamed have the old one.
+    The schema of the rows comes from one of `schema`, `table`, `schema_topic`, or, in Avro, from `registry` alone. It is fixed at this call.
+    Rows of earlier schemas have null in columns that they lack. A row with a column that the schema lacks is an error, so no value of a new
+    column is lost: a running query ends, and you start it again. Columns are matched by name, so rows from before a column was renamed have
+    the old name.
 
     Args:
         spark: a session, classic or Connect, with Spark's Kafka connector.
-        topic: one of a single table.
-        bootstrap_servers: of the cluster.
+        topic: the topic of one table.
+        bootstrap_servers: of the Kafka cluster.
         format: as `sink.format` of the pipeline: a word, or a mapping with `envelope` and `encoding`. The encodings `json`,
-            `json_schema` and `avro` are read in all envelopes, `arrow` in `flat`; with the forms of values that are the default.
+            `json_schema` and `avro` are read in all envelopes, `arrow` in `flat`, each with the default forms of values.
         schema: of the table, as a type or in DDL, without the change columns.
-        table: URI of the Delta table that is delivered, to take its newest schema from.
+        table: URI of the Delta table that is delivered; its newest schema is used.
         storage_options: of the table's store.
-        schema_topic: `<prefix>.schema` of the pipeline, to take the newest schema from.
+        schema_topic: `<prefix>.schema` of the pipeline; its newest schema is used.
         registry: the schema registry that Avro needs: its URL, or a mapping as `sink.schema_registry`.
-        columns: those of the table to read; needed where the pipeline delivers only some, for all others would be null.
-        unknown_columns: whether a column in the records that the schema does not have is an error, which is the default without `columns`. In
-            JSON this is seen of columns, not of the fields of structs.
-        streaming: a streaming DataFrame; else what is there now.
-        starting: where to begin; a streaming query that has a checkpoint goes on from there.
+        columns: the table's columns to read. Needed if the pipeline delivers only some of them, because all others would be null.
+        unknown_columns: `fail` or `ignore`, if records have a column that the schema lacks. Default: `fail`, or `ignore` with `columns`. In
+            JSON, only columns are checked, not fields of structs.
+        streaming: whether to return a streaming DataFrame, instead of the records that exist now.
+        starting: where to begin. A streaming query with a checkpoint continues from there instead.
         ending: where to end; not for streaming.
         kafka_columns: further columns at the end: `_kafka_topic`, `_kafka_partition`, `_kafka_offset`, `_kafka_timestamp`.
         options: of Spark's Kafka source, such as `maxOffsetsPerTrigger`, `minPartitions`, `kafka.security.protocol`.
 
     Returns:
         The table's columns, then `_change_type` (string), `_commit_version` (long), `_commit_timestamp` (timestamp), `_change_ordinal`
-        (long). Tombstones are left out. A record that is not as the format and the schema have it ends the query, with an error that names
-        topic, partition and offset.
+        (long). Tombstones are left out. A record that does not fit the format and the schema ends the query, with an error that names topic,
+        partition and offset.
 
     Raises:
-        ConfigError: arguments that do not go together, a format that is not read, or a jar that the session lacks.
-        CdfdError: the schema cannot be had.
+        ConfigError: arguments contradict each other, the format is not supported, or the session lacks a jar.
+        CdfdError: the schema cannot be read.
     """
     _check(topic, streaming, ending)
     choice = format_choice(format)
@@ -138,7 +138,7 @@ def read_changes(
 def _check(topic: str, streaming: bool, ending: Place) -> None:
     if not topic or "," in topic:
         raise ConfigError(
-            f"{topic!r:.200} is no topic's name", hint="Read each topic by itself: they are of different tables"
+            f"{topic!r:.200} is not a topic name", hint="Read one topic per call: topics belong to different tables"
         )
     if streaming and ending != "latest":
         raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
@@ -151,7 +151,7 @@ def _options(bootstrap_servers: str | Sequence[str], options: Mapping[str, str])
         raise ConfigError("`bootstrap_servers` is empty", hint="Such as localhost:9092")
     for name in options:
         if (hint := _OURS.get(name.lower())) is not None:
-            raise ConfigError(f"`options` has {name!r}, which is said elsewhere", hint=hint)
+            raise ConfigError(f"`options` has {name!r}, which has an argument of its own", hint=hint)
     return {**options, "kafka.bootstrap.servers": servers, "kafka.isolation.level": "read_committed"}
 
 

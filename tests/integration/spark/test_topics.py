@@ -434,7 +434,7 @@ def test_a_stream_goes_on_where_it_was(
         ({"schema": SIMPLE, "starting": "tomorrow"}, "`starting` is 'tomorrow'"),
         ({"schema": SIMPLE, "starting": datetime(2026, 1, 1)}, "without a zone"),  # noqa: DTZ001 -- that is what is wrong
         ({"schema": SIMPLE, "streaming": True, "ending": {0: 1}}, "no end"),
-        ({"schema": SIMPLE, "options": {"subscribe": "x"}}, "'subscribe', which is said elsewhere"),
+        ({"schema": SIMPLE, "options": {"subscribe": "x"}}, "'subscribe', which has an argument of its own"),
         ({"schema": SIMPLE, "options": {"kafka.isolation.level": "read_uncommitted"}}, "read_committed"),
         ({"schema": "m MAP<BINARY, VARIANT>"}, "from JSON"),
         ({"format": "avro", "registry": {"url": "http://localhost:1", "user": "x"}}, "registry`: user"),
