@@ -129,8 +129,8 @@ class TablePattern(Section):
     """
 
     include: tuple[Text, ...] = ("*",)
-    """Patterns of tables to publish. A pattern with a slash is compared with the path below the first wildcard's folder, one without with
-    the last folder's name.
+    """Patterns of tables to publish. A pattern with a slash is compared with the path from the first wildcard on, one without with the
+    name of the last folder.
     """
 
     exclude: tuple[Text, ...] = ()

@@ -49,12 +49,12 @@ def default_ledger() -> Ledger:
 
 
 class Progress(Section):
-    """Positions that are kept besides the sink: the ledger."""
+    """The ledger: a second record of positions, in case the sink loses its own."""
 
     ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AfterValidator(_ledger_in_folder), AS_TEXT] = Field(
         default_factory=default_ledger
     )
-    """Where positions are kept besides the sink.
+    """Place of the ledger.
 
     Default: with a Kafka sink `/var/lib/cdfd/ledger` if `/var/lib/cdfd` exists, and `~/.local/state/cdfd/ledger` if not; otherwise `none`.
     """
@@ -76,7 +76,7 @@ class Poll(Section):
     """Requests for polling tables in stores, in any hour and for all tables of the process. The daemon polls a table when its next commit is
     likely, by the times of its last commits.
 
-    Default: a quarter more than polls of every table at `max_interval` take.
+    Default: 25 % more requests than polling every table at `max_interval` takes.
     """
 
     notifications: Annotated[str, PlainValidator(values.queue)] | None = None

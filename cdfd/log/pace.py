@@ -31,7 +31,7 @@ class PollBudget:
     case: other polls wait until the bucket has tokens again.
 
     Args:
-        max_requests_per_hour: in any hour; None: a quarter more than polls of every table at `max_interval` take.
+        max_requests_per_hour: in any hour; None: 25 % more requests than polling every table at `max_interval` takes.
         max_interval: seconds after which every table is polled.
     """
 

@@ -156,7 +156,7 @@ class SchemaRegistry(Section):
     """PEM file of the client's private key."""
 
     auto_register: Flag = True
-    """Whether the daemon registers schemas. If not, it uses those that are there, and stops before a version whose schema is not."""
+    """Whether the daemon registers schemas. If not, it stops before a version whose schema is not registered."""
 
     subject: Literal["topic", "record", "topic_record"] = "topic"
     """Subject of a schema: `<topic>-value`, the full name of the record, or `<topic>-` and that name."""
