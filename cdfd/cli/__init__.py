@@ -105,7 +105,7 @@ def _main(
 @app.command()
 def demo(
     where: Annotated[
-        str | None, typer.Argument(help="Where to leave the table: a folder, s3://bucket/prefix. Default: temporary.")
+        str | None, typer.Argument(help="Place of the table: a folder, or s3://bucket/prefix. Default: temporary.")
     ] = None,
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster. Default: a local folder.")
@@ -216,7 +216,7 @@ def sample(
             "--from", metavar="VERSION", help="A version or a time. Default: the newest version with changes."
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=1000, help="Change rows at most.")] = 2,
+    rows: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=1000, help="Number of change rows, at most.")] = 2,
     as_json: AS_JSON = False,
     sink: SINK = None,
 ) -> None:

@@ -10,7 +10,7 @@ from cdfd.cli.parameters import Group, write
 from cdfd.errors import ConfigError
 
 configuration = typer.Typer(
-    cls=Group, help="Show what a configuration can have.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group, help="Describe the configuration file.", no_args_is_help=True, rich_markup_mode=None
 )
 
 

@@ -30,7 +30,7 @@ def _send(
         Path | None, typer.Option(metavar="FILE", help="With --url: the file that has the token.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Id of the request, which is carried out once.")
+        str | None, typer.Option("--id", metavar="ID", help="Id of the request. The daemon carries out each id once.")
     ] = None,
     sink: SINK = None,
     as_json: AS_JSON = False,

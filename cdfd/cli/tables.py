@@ -75,7 +75,8 @@ def tail(
         bool, typer.Option("--net", help="Print only the net changes of each key until now, or --until. Needs --key.")
     ] = False,
     where: Annotated[
-        str | None, typer.Option(metavar="FILTER", help="Print only rows such as: region = 'de' AND amount > 10.")
+        str | None,
+        typer.Option(metavar="FILTER", help="Print only rows that match, such as: region = 'de' AND amount > 10."),
     ] = None,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Print only these columns; `A as C` renames.")

@@ -80,9 +80,11 @@ def convert(
     from_: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=FORMAT)] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=FORMAT)] = None,
     codec: Annotated[
-        str, typer.Option(metavar="NAME", help="Of a Trevni target: null, snappy, deflate or bzip2.")
+        str, typer.Option(metavar="NAME", help="Codec of a Trevni target: null, snappy, deflate or bzip2.")
     ] = "snappy",
-    checksum: Annotated[str, typer.Option(metavar="NAME", help="Of a Trevni target: null or crc32.")] = "crc32",
+    checksum: Annotated[
+        str, typer.Option(metavar="NAME", help="Checksum of a Trevni target: null or crc32.")
+    ] = "crc32",
     columns: COLUMNS = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing TARGET.")] = False,
 ) -> None:
