@@ -47,7 +47,7 @@ class DeltaSettings(SinkSettings):
     """Whether log entries of a target are removed after a checkpoint, once they are older than its `delta.logRetentionDuration`."""
 
     compaction: Annotated[bool, BeforeValidator(values.flag)] = True
-    """Whether the daemon compacts small files of a target after a checkpoint, in a version that changes no data. Deleted rows are left out."""
+    """Whether the daemon compacts small files after a checkpoint, in a version that changes no data. It leaves out deleted rows."""
 
     @property
     def form(self) -> str:
