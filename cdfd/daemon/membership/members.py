@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -74,6 +74,7 @@ class Members:
         self._monitor_of = monitor_of
         self._found: dict[Discovery, Folders] = {}
         self._running: dict[str, Found] = {}
+        self._unopened: set[str] = set()
         self._reported: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
         self._turns = Turns()
@@ -130,9 +131,9 @@ class Members:
         leaving = [name for name, found in self._running.items() if wanted.get(name) != found]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
+        self._unopened.update(joining)
         for name in joining:
             self._join(name, wanted[name])
-        allocator.share_lock(len(self._supervisor.names))
         return Changes(
             tuple(sorted({*joining} - {*leaving})),
             tuple(sorted({*leaving} - {*joining})),
@@ -141,6 +142,7 @@ class Members:
 
     async def _leave(self, name: str) -> None:
         del self._running[name]
+        self._unopened.discard(name)
         address = self._config.address(name)
         await self._supervisor.remove(address)
         self._status.remove(name)
@@ -155,14 +157,24 @@ class Members:
         wake = None if self._controller is None else self._controller.add(address).interrupt
         self._supervisor.add(address, partial(self._open, found, monitor), monitor, wake)
 
+    def _note_opened(self, name: str) -> None:
+        """A new table is open, or cannot be opened. With the last one, the process has nearly all that it will have."""
+        if name in self._unopened:
+            self._unopened.remove(name)
+            if not self._unopened:
+                allocator.keep_all()
+
     @asynccontextmanager
     async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
         logs.SINK.set(self._config.sink_name)
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
         async with AsyncExitStack() as stack:
             async with self._turns.turn():
-                table = await with_key(self._config, found)
-                loop = await stack.enter_async_context(self._opened(table, stop, monitor))
+                try:
+                    table = await with_key(self._config, found)
+                    loop = await stack.enter_async_context(self._opened(table, stop, monitor))
+                finally:
+                    self._note_opened(found.table.name)
             yield loop
 
     def _report(self, tables: Tables) -> None:
@@ -184,8 +196,8 @@ def _show(names: Sequence[str]) -> str:
 
 AT_A_TIME = 16
 """Tables that are opened at once. Opening a table takes threads and connections that it does not keep."""
-LONGEST_WAIT = 10.0
-"""Seconds after which a table is opened without a turn: tables whose store hangs must not keep the others waiting."""
+LONGEST_TURN = 10.0
+"""Seconds after which the next table is opened, too: tables whose store hangs must not keep the others waiting."""
 
 
 class Turns:
@@ -193,23 +205,21 @@ class Turns:
 
     Args:
         limit: turns at a time.
-        patience: longest wait for a turn, in seconds.
+        longest: seconds after which a turn does not count any more, although its block goes on.
     """
 
-    def __init__(self, limit: int = AT_A_TIME, patience: float = LONGEST_WAIT) -> None:
+    def __init__(self, limit: int = AT_A_TIME, longest: float = LONGEST_TURN) -> None:
         self._free = asyncio.Semaphore(limit)
-        self._patience = patience
+        self._longest = longest
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and give it back at the end of the block. After `patience`, go on without."""
-        try:
-            async with asyncio.timeout(self._patience):
-                await self._free.acquire()
-        except TimeoutError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            self._free.release()
+        """Wait for a turn, and give it back at the end of the block, or after `longest`."""
+        await self._free.acquire()
+        with ExitStack() as stack:
+            stack.callback(self._free.release)
+            over = asyncio.get_running_loop().call_later(self._longest, stack.close)
+            try:
+                yield
+            finally:
+                over.cancel()

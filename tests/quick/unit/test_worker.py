@@ -73,20 +73,20 @@ def test_closing_completes_the_calls_before_it() -> None:
 
 def test_turns_are_limited_and_a_table_that_hangs_does_not_keep_the_others_waiting() -> None:
     async def scenario() -> None:
-        turns, inside, most = Turns(2, patience=WITHIN), 0, 0
+        turns, inside, most = Turns(2, longest=WITHIN), 0, 0
 
         async def opens() -> None:
             nonlocal inside, most
             async with turns.turn():
                 inside += 1
                 most = max(most, inside)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.002)
                 inside -= 1
 
         await asyncio.gather(*(opens() for _ in range(10)))
         assert most == 2
 
-        impatient = Turns(1, patience=0.01)
+        impatient = Turns(1, longest=0.01)
         hanging = asyncio.create_task(hang(impatient))
         await asyncio.sleep(0)
         async with asyncio.timeout(WITHIN), impatient.turn():
