@@ -11,8 +11,7 @@ _POOL = "ARROW_DEFAULT_MEMORY_POOL"
 _THRESHOLDS = 5_000, 20, 10
 """Of the garbage collector. With Python's own, 700 and 10, objects that live as long as a delivery reach the oldest generation, and its
 collection, which stops hundreds of tables for half a second, begins every few seconds."""
-_SHORTEST_SWITCH_SECONDS, _USUAL_SWITCH_SECONDS = 0.0005, 0.005
-_SWITCH_SECONDS_OF_A_TABLE = 10e-6
+_SWITCH_SECONDS = 0.0005
 _ARENA_MAX = -8
 """glibc's number of that option of malloc."""
 
@@ -44,21 +43,22 @@ def settle() -> None:
     """Settle a process that has imported its modules and begins to work.
 
     Modules live as long as the process, so the garbage collector leaves them alone. In catch-up, it had a tenth of the time of planning.
+
+    A thread that computes gives Python's lock up ten times as soon as by default. The event loop waits for it after each call of a thread:
+    beside a large version, busy tables took seconds.
     """
-    share_lock(1)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
 
 
-def share_lock(tables: int) -> None:
-    """Set how soon a thread that computes gives Python's lock up to the others of a process that delivers so many tables.
+def keep_all() -> None:
+    """Let the garbage collector leave alone all objects that there are now, except for garbage.
 
-    The event loop waits for the lock after each call of a thread. With Python's own 5 ms, busy tables beside a large version took seconds,
-    so it is a tenth of that. But each thread that waits wakes up as often to ask for the lock. When a broker is lost, the threads of all
-    tables wait at once. Those of 500 tables then took both cores for asking alone, and the daemon stopped answering.
+    Those of 500 tables take it 0.8 s, in which nothing else runs. What dies of them later in a cycle stays in memory.
     """
-    seconds = min(max(_SHORTEST_SWITCH_SECONDS, tables * _SWITCH_SECONDS_OF_A_TABLE), _USUAL_SWITCH_SECONDS)
-    sys.setswitchinterval(seconds)
+    gc.collect()
+    gc.freeze()
 
 
 def release() -> None:

@@ -47,7 +47,7 @@ SCRAPE_SECONDS = 15.0
 """Between two scrapes, as Prometheus has it. Each takes a millisecond for each table, and the tables would notice more of them."""
 POLL = {"interval": "1s", "max_interval": "5s"}
 """The defaults. Other tests poll more often, which costs hundreds of tables more than their commits do."""
-OUTAGE_SECONDS = 30.0
+OUTAGE_SECONDS = 20.0
 PROBE_SECONDS = 5.0
 PRESSURE_SECONDS = 60.0
 """Shortest time under pressure; a version of many rows takes longer."""

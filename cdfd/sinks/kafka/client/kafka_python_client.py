@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable
+from threading import Semaphore
 from typing import Any
 
 from kafka import KafkaProducer
@@ -20,6 +21,43 @@ IDLE_MS = 60_000
 _RETRY_BACKOFF_MS = 3
 _RECONNECT_MS = 50
 _REQUEST_BYTES = 8 << 20
+_AT_A_TIME = 8
+_LONGEST_WAIT = 1.0
+
+_turns = Semaphore(_AT_A_TIME)
+"""Network threads that work at a time. Each table has one, and when a broker is lost, all of them have work. Each thread that waits for
+Python's lock wakes up 2,000 times a second to ask for it: those of 500 tables took both cores for that, and the event loop never got it."""
+
+
+class _InTurn:
+    """The selector of a network thread. The thread has a turn from the end of a `select` to the beginning of the next one.
+
+    A thread that waits long for a turn goes on without: another one may be at a name server that hangs.
+    """
+
+    def __init__(self, selector: Any) -> None:
+        self._selector = selector
+        self._has_turn = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selector, name)
+
+    def select(self, timeout: float | None = None) -> Any:
+        """As that of the selector."""
+        self._give_back()
+        ready = self._selector.select(timeout)
+        self._has_turn = _turns.acquire(timeout=_LONGEST_WAIT)
+        return ready
+
+    def close(self) -> None:
+        """As that of the selector."""
+        self._give_back()
+        self._selector.close()
+
+    def _give_back(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            _turns.release()
 
 
 class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
@@ -51,6 +89,7 @@ def _retrying(client: Any) -> Any:
     coordinator up again and retries the request. It does so every few milliseconds, however long no node can be reached: for hundreds of
     tables, that took all processors.
     """
+    client._net._selector = _InTurn(client._net._selector)
     connect, choose = client.await_ready, client.least_loaded_node
 
     def await_ready(node: Any, **waiting: Any) -> bool:
