@@ -55,7 +55,7 @@ def settle() -> None:
 def keep_all() -> None:
     """Let the garbage collector leave alone all objects that there are now, except for garbage.
 
-    Those of 500 tables take it 0.8 s, in which nothing else runs. What dies of them later in a cycle stays in memory.
+    Those of 500 tables take it 0.8 s, in which nothing else runs. A cycle of them that is dropped later stays in memory.
     """
     gc.collect()
     gc.freeze()
