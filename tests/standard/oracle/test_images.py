@@ -40,7 +40,7 @@ def test_the_last_record_of_each_key(tmp_path: Path, partitions: list[str], kind
     last: dict[bytes, bytes | None] = {}
     operations = []
     for records in [each for batch in cdfd.changes(str(tmp_path / "t"), 0, key="id") for each in encoder.encode(batch)]:
-        for key, value in zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True):
+        for key, value in zip(records.whole_keys, records.whole_values, strict=True):
             last[key] = value
             operations.append(value and json.loads(value).get("op"))
     left = [json.loads(value) for value in last.values() if value is not None]
