@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from cdfd.encode.cells.native_rows import Cells
+from cdfd.encode.cells.numbers import raw_values
+from cdfd.encode.cells.pieces import Column, Integers, join, literal, pool
 from cdfd.encode.images import KeyedRows
-from cdfd.encode.native_rows import Cells
-from cdfd.encode.numbers import raw_values
-from cdfd.encode.pieces import Column, Integers, join, literal, pool
 from cdfd.encode.records import HeaderColumns, Headers, Layout, Origin
 from cdfd.encode.values import Rules, cells
 from cdfd.errors import DataError

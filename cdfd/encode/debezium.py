@@ -37,13 +37,13 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd import __version__
+from cdfd.encode.cells.numbers import raw_values
+from cdfd.encode.cells.pieces import Booleans, Integers
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, KeyedRows
 from cdfd.encode.json_writer import JsonEncoding
-from cdfd.encode.numbers import raw_values
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Shape, ShapeField, Value
-from cdfd.encode.pieces import Booleans, Integers
 from cdfd.encode.records import Layout, Origin, Records, SnapshotPart, with_tombstones
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.runtime.arrays import array_of

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.encode.cells.pieces import Integers
 from cdfd.encode.keys import Rows
-from cdfd.encode.pieces import Integers
 from cdfd.encode.records import HeaderColumns
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes

@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from cdfd.encode.native_rows import Cells
-from cdfd.encode.pieces import Column, join, parts
+from cdfd.encode.cells.native_rows import Cells
+from cdfd.encode.cells.pieces import Column, join, parts
 from cdfd.encode.values import Rules, cells, check_type, object_separators
 from cdfd.errors import DataError, UnsupportedError
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from cdfd.encode.cells.pieces import Cell, Nested
 from cdfd.encode.json import text_of
 from cdfd.encode.payload import Payload, Shape, ShapeField
-from cdfd.encode.pieces import Cell, Nested
 from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules, cells, check_type, object_separators
 from cdfd.encode.writer import Places, Writer

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from cdfd.encode.pieces import Booleans, Integers
+from cdfd.encode.cells.pieces import Booleans, Integers
 from cdfd.runtime.arrays import array_of
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encode.pieces import Booleans, Integers
+from cdfd.encode.cells.pieces import Booleans, Integers
 from cdfd.runtime.arrays import array_of
 
 Headers = tuple[tuple[str, bytes], ...]

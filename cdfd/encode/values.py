@@ -28,12 +28,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode import native_cells, numbers, text, times
-from cdfd.encode.binary import unscaled_bytes
+from cdfd.encode.cells import native_cells, numbers, text, times
+from cdfd.encode.cells.binary import unscaled_bytes
+from cdfd.encode.cells.native_rows import Cells
+from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
+from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import HINT, is_encoded
-from cdfd.encode.native_rows import Cells
-from cdfd.encode.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
-from cdfd.encode.times import days_of, microseconds
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 

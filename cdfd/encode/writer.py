@@ -9,8 +9,8 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from cdfd.encode.cells.pieces import Booleans, Cell, Integers, constant, join, join_between, literal
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Value
-from cdfd.encode.pieces import Booleans, Cell, Integers, constant, join, join_between, literal
 from cdfd.encode.records import Wrapping
 from cdfd.encode.values import Rules, cells
 from cdfd.errors import CdfdError

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode.binary import booleans, byte_strings, decimals, fixed_width, mark, sequences, varints
+from cdfd.encode.cells.binary import booleans, byte_strings, decimals, fixed_width, mark, sequences, varints
+from cdfd.encode.cells.numbers import doubles, raw_values, without_gaps
+from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
+from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField, Modes
-from cdfd.encode.numbers import doubles, raw_values, without_gaps
-from cdfd.encode.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
-from cdfd.encode.times import days_of, microseconds
 from cdfd.encode.values import plain_text, with_items
 from cdfd.encode.writer import Places, Writer
 from cdfd.errors import DataError

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.avro.cells import decode, floats, whole_numbers
-from cdfd.encode.binary import booleans, byte_strings, mark, sequences, varints
+from cdfd.encode.cells.binary import booleans, byte_strings, mark, sequences, varints
+from cdfd.encode.cells.numbers import raw_values, without_gaps
+from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
+from cdfd.encode.cells.times import microseconds
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Modes
-from cdfd.encode.numbers import raw_values, without_gaps
-from cdfd.encode.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
 from cdfd.encode.protobuf.schema import Slot
-from cdfd.encode.times import microseconds
 from cdfd.encode.values import plain_text, with_items
 from cdfd.encode.writer import Places, Writer
 from cdfd.errors import DataError

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from bench.json_rows import orders
-from cdfd.encode import native_rows
+from cdfd.encode.cells import native_rows
+from cdfd.encode.cells.pieces import Form, Nested, join, join_between, literal
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.json import JsonEncoder
-from cdfd.encode.pieces import Form, Nested, join, join_between, literal
 from cdfd.encode.records import Origin
 from cdfd.encode.values import Rules, cells, object_separators
 from cdfd.runtime import native

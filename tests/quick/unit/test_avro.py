@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pyarrow import types
 
 from cdfd.encode.avro.format import AvroFormat
-from cdfd.encode.binary import varints
+from cdfd.encode.cells.binary import varints
+from cdfd.encode.cells.pieces import Form, join
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, FormatChoice, encoding_of, keys_of
 from cdfd.encode.kinds import Modes
-from cdfd.encode.pieces import Form, join
 from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS, constant_type

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 
 import grimp
@@ -31,3 +32,9 @@ def test_the_port_of_sinks_imports_few_modules() -> None:
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=60)
     modules = sorted(name for name in imported.stdout.split() if name.startswith("cdfd."))
     assert len(modules) < 25, "\n".join(modules)
+
+
+def test_a_folder_has_at_most_twenty_modules(imports: grimp.ImportGraph) -> None:
+    """You read all names of a folder to find a module. Folders within it do not count."""
+    names = Counter(module.rpartition(".")[0] for module in imports.modules if not imports.find_children(module))
+    assert {folder: count for folder, count in names.items() if count > 20} == {}

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from cdfd.encode.pieces import Integers, nulls_of, parts, pool_of
+from cdfd.encode.cells.pieces import Integers, nulls_of, parts, pool_of
 from cdfd.encode.records import BARE, Records, Wrapping
 from cdfd.runtime import native
 from cdfd.runtime.arrays import stable_order

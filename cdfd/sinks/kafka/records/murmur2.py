@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from kafka.partitioner import murmur2
 
-from cdfd.encode.pieces import pool_of, text_parts
+from cdfd.encode.cells.pieces import pool_of, text_parts
 from cdfd.encode.records import BARE, Wrapping
 from cdfd.runtime import native
 

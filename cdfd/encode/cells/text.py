@@ -5,7 +5,7 @@ import binascii
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encode.pieces import Bytes, Column, Integers, join, nulls_of, parts, pool, pool_from_parts, pool_of
+from cdfd.encode.cells.pieces import Bytes, Column, Integers, join, nulls_of, parts, pool, pool_from_parts, pool_of
 from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of
 

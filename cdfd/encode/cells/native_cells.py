@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from cdfd.encode import text
-from cdfd.encode.native_rows import (
+from cdfd.encode.cells import text
+from cdfd.encode.cells.native_rows import (
     BOOLEANS,
     DATES,
     DECIMALS,
@@ -18,9 +18,9 @@ from cdfd.encode.native_rows import (
     UNSIGNED,
     Cells,
 )
-from cdfd.encode.numbers import limbs, raw_values, without_gaps
-from cdfd.encode.pieces import Booleans, Integers, nulls_of, text_parts
-from cdfd.encode.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
+from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
+from cdfd.encode.cells.pieces import Booleans, Integers, nulls_of, text_parts
+from cdfd.encode.cells.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
 from cdfd.runtime import native
 
 _LARGEST_SCALE = 38

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.encode.pieces import (
+from cdfd.encode.cells.pieces import (
     Booleans,
     Column,
     Index,

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.encode import native_rows
-from cdfd.encode.native_rows import Cells
+from cdfd.encode.cells import native_rows
+from cdfd.encode.cells.native_rows import Cells
 from cdfd.runtime import native
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 

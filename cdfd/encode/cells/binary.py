@@ -1,6 +1,6 @@
 """Cells of columns as Avro and Protobuf write them: varints, bytes behind their length, numbers of a fixed size.
 
-`cdfd.runtime.native` writes them where they stand. Without it, each is a text of its own (`cdfd.encode.pieces`).
+`cdfd.runtime.native` writes them where they stand. Without it, each is a text of its own (`cdfd.encode.cells.pieces`).
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.encode.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
-from cdfd.encode.numbers import limbs, raw_values, without_gaps
-from cdfd.encode.pieces import (
+from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
+from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
+from cdfd.encode.cells.pieces import (
     Booleans,
     Cell,
     Column,
@@ -27,7 +27,7 @@ from cdfd.encode.pieces import (
     press,
     text_parts,
 )
-from cdfd.encode.text import check_utf8
+from cdfd.encode.cells.text import check_utf8
 from cdfd.runtime import native
 
 _FEW_ROWS: Final = 16

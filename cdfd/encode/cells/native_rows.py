@@ -1,7 +1,7 @@
 """Rows by `cdfd.runtime.native`, which writes numbers, times, strings and whole rows within rows where they stand.
 
 `native_cells` gives what it prints itself as text, and `binary` as bytes. Other columns are pieces of text
-(`cdfd.encode.pieces`), which it copies.
+(`cdfd.encode.cells.pieces`), which it copies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Cells:
         nulls: which rows are null, or None if none is.
         offsets: of strings.
         number: digits after the point, number of the first bit, whether a time has a zone, how many bytes each value has, or the form of
-            integers and lengths (`cdfd.encode.pieces.Form`).
+            integers and lengths (`cdfd.encode.cells.pieces.Form`).
         opening: what precedes every cell that is not null.
         closing: what follows every cell that is not null.
         null: the cell that is null.

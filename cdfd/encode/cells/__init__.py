@@ -1,0 +1,1 @@
+"""The arrays of a batch as the bytes of their cells, for all rows at once."""
