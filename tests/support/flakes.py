@@ -1,6 +1,7 @@
 """Finds tests that fail now and then: `python -m tests.support.flakes RUNS [PATHS...]` runs a selection again and again on a busy machine.
 
-Each run has the output of its failures in `.cache/flakes/`. Ctrl-C ends it, and lists what failed until then.
+Several runs go on at once, and each is the load of the others: no time of a processor is spent on anything but tests.
+Each run that fails has its output in `.cache/flakes/`. Ctrl-C ends them, and lists what failed until then.
 """
 
 import os
@@ -8,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from xml.etree import ElementTree
 
 from tests.support.cache import ROOT
@@ -18,30 +19,26 @@ PATHS = ("tests/quick", "tests/standard")
 """Those of `make test`."""
 FOLDER = ROOT / ".cache" / "flakes"
 LOAD = 8
-"""Processes that want a processor, those of the tests among them."""
-RUN_SECONDS = 3600
-
-# It ends as soon as its standard input does, whatever becomes of the process that started it.
-_BUSY = "import sys, threading; threading.Thread(target=lambda: (sys.stdin.read(), __import__('os')._exit(0))).start()\nwhile True: pass"
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """So many processes compute, until the `with` ends."""
-    with ExitStack() as stack:
-        for _ in range(processes):
-            process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _BUSY], stdin=subprocess.PIPE)
-            stack.callback(process.wait)
-            assert process.stdin is not None
-            stack.callback(process.stdin.close)
-        yield
+"""Workers that run tests at a time."""
+RUN_SECONDS = 7200
 
 
 def failures(number: int, paths: Sequence[str], workers: int) -> tuple[list[str], int]:
     """The tests that failed in one run, and how many ran."""
     report, log = FOLDER / f"{number}.xml", FOLDER / f"{number}.log"
     report.unlink(missing_ok=True)
-    options = ["-q", "-n", str(workers), "-p", "no:cacheprovider", f"--junitxml={report}", "-o", "junit_family=xunit1"]
+    # Some releases of Python 3.11 raise SystemError while pytest parses the source for a longer traceback.
+    options = [
+        "-q",
+        "--tb=native",
+        "-n",
+        str(workers),
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        "-o",
+        "junit_family=xunit1",
+    ]
     with log.open("w") as out:
         subprocess.run(
             [sys.executable, "-m", "pytest", *options, *paths],
@@ -69,18 +66,23 @@ def main(runs: int, paths: Sequence[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     failed = defaultdict[str, list[int]](list)
     workers = os.cpu_count() or 1
-    with busy(max(0, LOAD - workers)):
+    began = time.monotonic()
+    with ThreadPoolExecutor(max(1, LOAD // workers)) as pool:
+        running = {pool.submit(failures, number, paths or PATHS, workers): number for number in range(1, runs + 1)}
         try:
-            for number in range(1, runs + 1):
-                began = time.monotonic()
-                names, count = failures(number, paths or PATHS, workers)
+            for run in as_completed(running):
+                names, count = run.result()
                 for name in names:
-                    failed[name].append(number)
-                print(f"run {number}: {count} tests, {len(names)} failed, {time.monotonic() - began:.0f} s", flush=True)
+                    failed[name].append(running[run])
+                print(
+                    f"run {running[run]}: {count} tests, {len(names)} failed, {time.monotonic() - began:.0f} s after the start",
+                    flush=True,
+                )
         except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
             print("interrupted")
     for name, numbers in sorted(failed.items()):
-        print(f"{name}: failed in {len(numbers)} of {runs} runs: {', '.join(map(str, numbers))}")
+        print(f"{name}: failed in {len(numbers)} of {runs} runs: {', '.join(map(str, sorted(numbers)))}")
     return 1 if failed else 0
 
 
