@@ -26,8 +26,7 @@ from cdfd.model.position import Position
 from cdfd.scan import splits as cutting
 from cdfd.scan.execute import Execution
 from cdfd.scan.image_order import ImageCounts
-from cdfd.scan.read import count_images, count_rows
-from cdfd.scan.scans import raise_missing
+from cdfd.scan.read import count_images, count_rows, raise_missing
 from cdfd.scan.splits import FILE_BYTES, Measured, Split
 from cdfd.storage.base import Storage
 

@@ -28,7 +28,8 @@ from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuf
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
 from cdfd.scan.joined_images import image_orders, joined_images
 from cdfd.scan.prefetch import prefetch_plans, prefetch_scans
-from cdfd.scan.scans import OnMissingFile, ScanReader, Select, Unpaired, is_small, raise_missing, read_shared
+from cdfd.scan.read import OnMissingFile, Select, is_small, raise_missing
+from cdfd.scan.scans import TaskReader, Unpaired, read_shared
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
@@ -205,9 +206,9 @@ class Execution:
         yield Inline(one) if self._is_tiny(plan.size) else one
 
     @property
-    def _reader(self) -> ScanReader:
-        where = self.rows.shape.where
-        return ScanReader(self.files, self._select, self.batch_rows, self.on_missing, where, self.refined, self.threads)
+    def _reader(self) -> TaskReader:
+        options = self._select, self.batch_rows, self.on_missing, self.rows.shape.where, self.threads
+        return TaskReader(self.files, *options, self.refined)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         """The tasks of a version whose files pass rows to each other."""

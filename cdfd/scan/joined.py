@@ -106,7 +106,9 @@ class Scanned(NamedTuple):
         plans: of the rows, in order, each with its number of rows.
         schema: of the table's columns.
         rows: the columns of the table, then `_change_type`.
-        skipped, moved: see `RowBatch`; ordinals before these, and updates that change the key.
+        skipped: ordinals before these: of rows that the filter excludes and that are not read, or one before a post-image that does not
+            belong to the row before it.
+        moved: the first and the end of the rows that are images of updates which change the key.
         least: ordinal of the first row, at least.
     """
 

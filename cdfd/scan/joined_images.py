@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, repeat
 from typing import NoReturn
 
 import numpy as np
@@ -37,7 +37,7 @@ from cdfd.scan.image_order import (
     late_rows,
 )
 from cdfd.scan.joined import Constants, JoinedFiles, PlannedScan, groups_of
-from cdfd.scan.read import RowBatch, read_image_order
+from cdfd.scan.read import SkippedRows, read_image_order
 from cdfd.scan.table_files import READ_ERRORS, TableFiles
 
 
@@ -113,7 +113,7 @@ class JoinedImages:
         self._key = key
         self._kept = kept
         self._codes: Sequence[Codes] | None = None
-        self._late: list[tuple[RowBatch, int]] = []
+        self._late: list[tuple[SkippedRows, int]] = []
         self._reread_from: int | None = 0
         self._pairs = True
 
@@ -141,7 +141,9 @@ class JoinedImages:
         self.moves = self.moves or order.moves
         return order.paired
 
-    def early(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool) -> Iterator[RowBatch]:
+    def early(
+        self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool
+    ) -> Iterator[SkippedRows]:
         """The early rows of all files. Late ones wait, as long as they fit into the budget.
 
         Args:
@@ -158,13 +160,13 @@ class JoinedImages:
         kept = sum(map(len, codes or ()))
         try:
             for row, early, late in self._blocks(schema, batch_rows, codes):
-                size = sum(rows.batch.nbytes for rows in late)
+                size = sum(rows.nbytes for rows, _ in late)
                 if late and self._reread_from is None:
                     if budget.reserve(size):
                         self._late += [(rows, size if place == 0 else 0) for place, rows in enumerate(late)]
                     else:
                         self._reread_from = row
-                yield from map(RowBatch, early)
+                yield from zip(early, repeat(0))
         except READ_ERRORS:
             self._reread_from = 0
             for _ in self._drain(budget):
@@ -173,7 +175,7 @@ class JoinedImages:
         finally:
             self._kept.release(kept)
 
-    def late(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget) -> Iterator[RowBatch]:
+    def late(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget) -> Iterator[SkippedRows]:
         """The late rows of all files, after `early`. Arguments and errors are those of `early`."""
         yield from self._drain(budget)
         if self._reread_from is None:
@@ -186,7 +188,7 @@ class JoinedImages:
         if not reached:
             raise DataError("the files were read in other batches")
 
-    def _drain(self, budget: MemoryBudget) -> Iterator[RowBatch]:
+    def _drain(self, budget: MemoryBudget) -> Iterator[SkippedRows]:
         while self._late:
             rows, size = self._late.pop(0)
             budget.release(size)
@@ -194,7 +196,7 @@ class JoinedImages:
 
     def _blocks(
         self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
-    ) -> Iterator[tuple[int, list[pa.RecordBatch], list[RowBatch]]]:
+    ) -> Iterator[tuple[int, list[pa.RecordBatch], list[SkippedRows]]]:
         """For each batch the number of its first row, its early rows and its late rows."""
         files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
         codes_by_file = self._codes_of(files) if codes is None else codes
@@ -211,7 +213,7 @@ class JoinedImages:
             count = batch.num_rows
             mask = is_late[row : row + count]
             late_count = int(mask.sum())
-            early, late = list[pa.RecordBatch](), list[RowBatch]()
+            early, late = list[pa.RecordBatch](), list[SkippedRows]()
             if not late_count:
                 early.append(batch)
             for _, start, size in _files_of(row, count, starts) if late_count else ():
@@ -220,7 +222,7 @@ class JoinedImages:
                 before, after = divide(batch.slice(start - row, size), mask[of_file], copied=2 * late_count < count)
                 early += before
                 gap = any(start <= each < start + size for each in gaps)
-                late += [RowBatch(rows, int(gap and place == 0)) for place, rows in enumerate(after)]
+                late += [(rows, int(gap and place == 0)) for place, rows in enumerate(after)]
             yield row, early, late
             row += count
 

@@ -1,25 +1,43 @@
-"""One file scan -> record batches. Threads of the daemon and Spark executors both call this."""
+"""One file scan -> record batches. Errors name table, version and file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 
 import pyarrow as pa
 
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
-from cdfd.model.columns import CHANGE_TYPE
+from cdfd.errors import CdfdError, MissingFileError
+from cdfd.model.columns import CHANGE_TYPE, check_names
 from cdfd.model.file_scan import FileScan, ImagePhase
+from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.predicate import Predicate
+from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.scan.data_files import DataFile, prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, check_change_type, selection_of
 from cdfd.scan.group_pruning import excluded_groups, kept_batches
 from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
+from cdfd.scan.joined import Scanned
 from cdfd.scan.row_selection import RowSelection
-from cdfd.scan.table_files import TableFiles
+from cdfd.scan.table_files import LIVE_HINT, TableFiles
+
+SMALL_PLAN_BYTES = 256 << 10
+"""Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
+
+Select = Callable[[TableSchema], TableSchema]
+"""Chooses columns: from the schema of a version to the schema to read it in."""
+
+OnMissingFile = Callable[[MissingFileError], None]
+"""Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
+
+SkippedRows = tuple[pa.RecordBatch, int]
+"""Change rows of one scan, and the ordinals before these that are left out; see `Scanned`."""
 
 
 def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageOrder:
@@ -53,97 +71,134 @@ def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema |
     )
 
 
-class RowBatch(NamedTuple):
-    """Change rows of one scan.
+def is_small(size: int) -> bool:
+    """Whether one thread reads files of so many bytes faster than several. A size of 0 is unknown: the log does not say it."""
+    return 0 < size <= SMALL_PLAN_BYTES
+
+
+def raise_missing(error: MissingFileError) -> None:
+    """The default for a file that is gone: reading ends with the error."""
+    raise error
+
+
+@contextmanager
+def scan_errors(plan: ChangePlan, scan: FileScan, table: str, on_missing: OnMissingFile) -> Iterator[None]:
+    """Errors raised inside name the table, its version and the file of a scan. A file that is gone is left to `on_missing`."""
+    try:
+        yield
+    except MissingFileError as error:
+        if plan.origin == "snapshot":
+            error.hint = LIVE_HINT
+        on_missing(error.within(table=table, version=plan.version))
+    except CdfdError as error:
+        raise error.within(table=table, version=plan.version, path=scan.path) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReader:
+    """Reads scans. Threads of the daemon and Spark executors both call this.
 
     Attributes:
-        batch: the columns of the table, then `_change_type`.
-        skipped: ordinals before these: of rows that the filter excludes and that are not read, or one before a post-image that does not
-            belong to the row before it.
-        moved: the first and the end of the rows that are images of updates which change the key.
-    """
-
-    batch: pa.RecordBatch
-    skipped: int = 0
-    moved: tuple[int, int] = (0, 0)
-
-
-def read(
-    scan: FileScan,
-    schema: TableSchema,
-    files: TableFiles,
-    *,
-    batch_rows: int = BATCH_ROWS,
-    use_threads: bool = False,
-    reorder_buffer: ReorderBuffer | None = None,
-    key: TableSchema | None = None,
-    where: Predicate | None = None,
-) -> Iterator[RowBatch]:
-    """The change rows of one scan, in the order of the file. Early rows of a change data file precede late ones (see `image_order`).
-
-    Args:
-        scan: what to read.
-        schema: the schema to read it in, with the selected columns.
         files: the table's files.
+        select: from a version's schema, the columns to read.
         batch_rows: rows of a batch, at most.
-        use_threads: decode columns in parallel.
-        reorder_buffer: keeps a change data file's late rows from the scan of the early phase to that of the late phase.
-        key: the schema of the key, by which images are ordered; None if there is no key.
-        where: the filter of a data file's rows: parts of the file without a row for it are not read.
-
-    Raises:
-        MissingFileError: the data file or deletion vector is gone.
-        DataError: the file is truncated, corrupt, or does not match the schema.
-        LogError: a partition value does not parse.
-        PathError: the file lies outside the table.
+        on_missing: called if a file is gone.
+        where: the filter of the rows: parts of a data file without a row for it are not read. None for all rows.
+        threads: cores to use.
     """
-    if scan.image_phase == "late" and reorder_buffer is not None and reorder_buffer.reread_from is None:
-        yield from _with_gap_first(reorder_buffer, reorder_buffer.drain())
-        return
-    with files.open_scan(scan, [CHANGE_TYPE]) as (source, file):
-        skips = scan.only is not None or scan.piece is not None or (where is not None and scan.change_type is not None)
-        if not skips:
-            prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
-        reader = FileReader.prepare(file, schema, scan, files)
-        excluded = frozenset[int]()
-        if where is not None and scan.change_type is not None:
-            excluded = excluded_groups(reader, schema, where)
-        if skips:
-            wanted = {group for _, groups in reader.row_groups() for group in groups}
-            prefetch_columns(source, file, reader.names, wanted - excluded)
-        if scan.change_type is None and scan.image_phase != "as_written":
-            buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
-            if buffer.order is None:
-                buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
-            order = buffer.order
-            if buffer.needs_pairs and not order.by_key:
+
+    files: TableFiles
+    select: Select
+    batch_rows: int = BATCH_ROWS
+    on_missing: OnMissingFile = raise_missing
+    where: Predicate | None = None
+    threads: int = 1
+
+    def read(self, plan: ChangePlan, scan: FileScan, buffer: ReorderBuffer | None = None) -> Iterator[Scanned]:
+        """The change rows of a scan, in the order of the file. Early rows of a change data file precede late ones (see `image_order`).
+
+        Args:
+            plan: of the scan.
+            scan: what to read.
+            buffer: keeps a change data file's late rows from the scan of the early phase to that of the late phase.
+
+        Raises:
+            MissingFileError: the data file or deletion vector is gone, and `on_missing` raises the error.
+            DataError: the file is truncated, corrupt, or does not match the schema.
+            LogError: a partition value does not parse.
+            PathError: the file lies outside the table.
+            UnsupportedError: a column has the name of a change column.
+        """
+        # Files side by side take a fifth less time than columns side by side.
+        use_threads = self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
+        files, filtered = self.files, self.where is not None and scan.change_type is not None
+        with scan_errors(plan, scan, files.storage.uri, self.on_missing):
+            schema = self.schema_of(plan, scan)
+            if scan.image_phase == "late" and buffer is not None and buffer.reread_from is None:
+                for rows, skipped in _with_gap_first(buffer, buffer.drain()):
+                    yield Scanned(((plan, rows.num_rows),), schema, rows, skipped)
                 return
-            if order.late and not (order.in_order and scan.image_phase is None):
-                yield from _in_phases(reader, scan.image_phase, order.late, buffer, (batch_rows, use_threads))
-                return
-            buffer.reread_from = None
-            if scan.image_phase == "late":
-                return
-            if order.late_starts_with_post:
-                yield from _split_at(reader.batches(batch_rows, use_threads), order.late.min())
-                return
-        if excluded:
-            for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
-                yield RowBatch(batch, skipped)
-        else:
-            yield from map(RowBatch, reader.batches(batch_rows, use_threads))
+            with files.open_scan(scan, [CHANGE_TYPE]) as (source, file):
+                skips = scan.only is not None or scan.piece is not None or filtered
+                if not skips:
+                    prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
+                reader = FileReader.prepare(file, schema, scan, files)
+                excluded = excluded_groups(reader, schema, self.where) if filtered and self.where else frozenset[int]()
+                if skips:
+                    wanted = {group for _, groups in reader.row_groups() for group in groups}
+                    prefetch_columns(source, file, reader.names, wanted - excluded)
+                options = self.batch_rows, use_threads
+                if scan.change_type is None and scan.image_phase != "as_written":
+                    types = partial(_types, file, scan, files, plan.key_schema)
+                    buffer = ReorderBuffer(pairs=scan.pairs) if buffer is None else buffer
+                    batches = _in_image_order(reader, scan, types, buffer, options)
+                elif excluded:
+                    batches = kept_batches(reader, excluded, *options)
+                else:
+                    batches = zip(reader.batches(*options), repeat(0))
+                for rows, skipped in batches:
+                    yield Scanned(((plan, rows.num_rows),), schema, rows, skipped)
+
+    def schema_of(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
+        """The schema to read a scan in, with the selected columns. UnsupportedError if one has the name of a change column."""
+        schema = self.select(scan.schema or plan.schema)
+        check_names(child.name for child in schema.struct)
+        return schema
+
+
+def _in_image_order(
+    reader: FileReader,
+    scan: FileScan,
+    types: Callable[[], Iterator[Codes]],
+    buffer: ReorderBuffer,
+    options: tuple[int, bool],
+) -> Iterator[SkippedRows]:
+    """The rows of a change data file, whose change types are `types`, in the phase of its scan."""
+    if buffer.order is None:
+        buffer.order = ImageOrder.of(types, pairs=buffer.pairs)
+    order = buffer.order
+    if buffer.needs_pairs and not order.by_key:
+        return iter(())
+    if order.late and not (order.in_order and scan.image_phase is None):
+        return _in_phases(reader, scan.image_phase, order.late, buffer, options)
+    buffer.reread_from = None
+    if scan.image_phase == "late":
+        return iter(())
+    if order.late_starts_with_post:
+        return _split_at(reader.batches(*options), order.late.min())
+    return zip(reader.batches(*options), repeat(0))
 
 
 def _in_phases(
     reader: FileReader, image_phase: ImagePhase | None, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
-) -> Iterator[RowBatch]:
+) -> Iterator[SkippedRows]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
     count = reader.file.metadata.num_rows
     if image_phase != "late" and len(late) < count:
-        yield from map(RowBatch, buffer.split(reader.batches(*options), late))
+        yield from zip(buffer.split(reader.batches(*options), late), repeat(0))
         if buffer.reread_from is not None:
             others = reader.of_rows(RowSelection(RowSet.of(range(buffer.reread_from, count)), late))
-            yield from map(RowBatch, others.batches(*options))
+            yield from zip(others.batches(*options), repeat(0))
     if image_phase != "early":
         batches = buffer.drain()
         if buffer.reread_from is not None:
@@ -152,22 +207,22 @@ def _in_phases(
         yield from _with_gap_first(buffer, batches)
 
 
-def _with_gap_first(buffer: ReorderBuffer, batches: Iterator[pa.RecordBatch]) -> Iterator[RowBatch]:
+def _with_gap_first(buffer: ReorderBuffer, batches: Iterator[pa.RecordBatch]) -> Iterator[SkippedRows]:
     gap = buffer.order is not None and buffer.order.late_starts_with_post
     for batch in batches:
-        yield RowBatch(batch, int(gap))
+        yield batch, int(gap)
         gap = False
 
 
-def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[RowBatch]:
+def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[SkippedRows]:
     """The batches, split before that row of the file, with a gap before it. None for no split."""
     first = 0
     for batch in batches:
         last = first + batch.num_rows
         if row is None or not first <= row < last:
-            yield RowBatch(batch)
+            yield batch, 0
         else:
             if row > first:
-                yield RowBatch(batch.slice(0, row - first))
-            yield RowBatch(batch.slice(row - first), 1)
+                yield batch.slice(0, row - first), 0
+            yield batch.slice(row - first), 1
         first = last

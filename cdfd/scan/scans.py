@@ -1,46 +1,22 @@
-"""Reads the files of one scan: alone, in phases, or joined with other files. Errors name table, version and file."""
+"""Reads the files of one task: in phases, or joined with other files. Errors name table, version and file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import CdfdError, MissingFileError
-from cdfd.model.columns import check_names
+from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
-from cdfd.plan.shape.predicate import Predicate
-from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.runtime.shared_results import CutOffError, Reader
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, read_joined
 from cdfd.scan.joined_images import ImageOrders, JoinedImages
-from cdfd.scan.read import read as rows_of
-from cdfd.scan.read import read_image_order
-from cdfd.scan.table_files import LIVE_HINT, READ_ERRORS, TableFiles
+from cdfd.scan.read import ScanReader, read_image_order
+from cdfd.scan.table_files import READ_ERRORS
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
-
-SMALL_PLAN_BYTES = 256 << 10
-"""Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
-
-Select = Callable[[TableSchema], TableSchema]
-"""Chooses columns: from the schema of a version to the schema to read it in."""
-
-OnMissingFile = Callable[[MissingFileError], None]
-"""Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
-
-
-def is_small(size: int) -> bool:
-    """Whether one thread reads files of so many bytes faster than several. A size of 0 is unknown: the log does not say it."""
-    return 0 < size <= SMALL_PLAN_BYTES
-
-
-def raise_missing(error: MissingFileError) -> None:
-    """The default for a file that is gone: reading ends with the error."""
-    raise error
 
 
 class Unpaired(NamedTuple):
@@ -56,54 +32,14 @@ class Unpaired(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanReader:
-    """Reads scans.
+class TaskReader(ScanReader):
+    """Reads scans that pass rows to each other, and files that are joined.
 
     Attributes:
-        files: the table's files.
-        select: from a version's schema, the columns to read.
-        batch_rows: rows of a batch, at most.
-        on_missing: called if a file is gone.
-        where: the rows that are wanted; None for all.
         refined: the refined version that was read last.
-        threads: cores to use.
     """
 
-    files: TableFiles
-    select: Select
-    batch_rows: int
-    on_missing: OnMissingFile
-    where: Predicate | None
-    refined: RefinedVersions
-    threads: int
-
-    def read(self, plan: ChangePlan, scan: FileScan, buffer: ReorderBuffer | None = None) -> Iterator[Scanned]:
-        """The rows of a scan. `buffer` keeps those of the other phase.
-
-        Raises:
-            CdfdError: the file cannot be read. If it is gone, `on_missing` is called.
-        """
-        # Files side by side take a fifth less time than columns side by side.
-        use_threads = self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
-        try:
-            schema = self._select_schema(plan, scan)
-            for row_batch in rows_of(
-                scan,
-                schema,
-                self.files,
-                batch_rows=self.batch_rows,
-                use_threads=use_threads,
-                reorder_buffer=buffer,
-                key=plan.key_schema if plan.key else None,
-                where=self.where,
-            ):
-                yield Scanned(((plan, row_batch.batch.num_rows),), schema, *row_batch)
-        except MissingFileError as error:
-            if plan.origin == "snapshot":
-                error.hint = LIVE_HINT
-            self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
-        except CdfdError as error:
-            raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+    refined: RefinedVersions = field(default_factory=RefinedVersions)
 
     def read_images(self, plan: ChangePlan, scan: FileScan, version: Callable[[], RefinedVersion]) -> Iterator[Scanned]:
         """The rows of a version with one change data file. Raises what `read` does.
@@ -142,8 +78,8 @@ class ScanReader:
         bucket = scan.bucket
         assert bucket is not None
         try:
-            for row_batch in version.batches(scan):
-                yield Scanned(((plan, row_batch.batch.num_rows),), version.schema, *row_batch, bucket.ordinal)
+            for rows, moved in version.batches(scan):
+                yield Scanned(((plan, rows.num_rows),), version.schema, rows, 0, moved, bucket.ordinal)
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version) from None
         if bucket.number == bucket.of - 1 and scan.image_phase != "early":
@@ -197,12 +133,12 @@ class ScanReader:
         try:
             try:
                 if is_early or images.early_read.result():
-                    schema = self._select_schema(plan, first)
+                    schema = self.schema_of(plan, first)
                     options = schema, self.batch_rows, budget
                     pairs = first.pairs and orders.paired
-                    for row_batch in images.early(*options, pairs=pairs) if is_early else images.late(*options):
-                        yield Scanned(((plan, row_batch.batch.num_rows),), schema, *row_batch)
-                        done += row_batch.batch.num_rows
+                    for rows, skipped in images.early(*options, pairs=pairs) if is_early else images.late(*options):
+                        yield Scanned(((plan, rows.num_rows),), schema, rows, skipped)
+                        done += rows.num_rows
                     together = True
             except READ_ERRORS:
                 pass
@@ -216,7 +152,7 @@ class ScanReader:
         """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
         done = 0
         try:
-            schema = self._select_schema(*group[0])
+            schema = self.schema_of(*group[0])
             for scanned in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
                 yield scanned
                 done += scanned.rows.num_rows
@@ -236,11 +172,6 @@ class ScanReader:
             yield from self.read_phase(plan, scan, budget, handover, orders)
             if is_early and handover is not None:
                 images.buffers[scan.path] = handover
-
-    def _select_schema(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
-        schema = self.select(scan.schema or plan.schema)
-        check_names(child.name for child in schema.struct)
-        return schema
 
 
 def _without_first(count: int, batches: Iterable[Scanned]) -> Iterator[Scanned]:

@@ -28,16 +28,15 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types.schema import StructType, TableSchema
-from cdfd.errors import CdfdError, DataError, MissingFileError
+from cdfd.errors import DataError, MissingFileError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.runtime.ordered_pool import run_in_order
-from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
-from cdfd.scan.read import RowBatch, read
+from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers, Mask, codes, dense, hashes
 from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
@@ -48,6 +47,9 @@ from cdfd.scan.updates.spill import Buckets, SpillSpace
 
 UPDATE, GONE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
 """Change types of the images of an update, and of a deleted row, which has no other image."""
+
+MovedRows = tuple[pa.RecordBatch, tuple[int, int]]
+"""Change rows, and which of them are images of updates that change the key; see `Scanned`."""
 
 PAIR = "_cdfd_pair"
 """Name of the column of rows of change data files that numbers pairs of images."""
@@ -95,7 +97,7 @@ class RefinedVersion:
             and mine.refinement == theirs.refinement
         )
 
-    def batches(self, scan: FileScan) -> Iterator[RowBatch]:
+    def batches(self, scan: FileScan) -> Iterator[MovedRows]:
         """The change rows of one of the plan's scans: deletes, updates, inserts.
 
         Raises:
@@ -137,7 +139,7 @@ class RefinedVersion:
 
     def _batches(
         self, rows: pa.Table, chosen: Integers, types: Integers, moved: tuple[int, int] = (0, 0)
-    ) -> Iterator[RowBatch]:
+    ) -> Iterator[MovedRows]:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
@@ -145,7 +147,7 @@ class RefinedVersion:
             columns = rows.take(array_of(chosen[some])).combine_chunks().to_batches()[0].columns
             column = pa.DictionaryArray.from_arrays(array_of(types[some].astype(np.int8)), CHANGE_TYPES)
             here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
-            yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema), 0, (here[0], here[1]))
+            yield pa.RecordBatch.from_arrays([*columns, column], schema=schema), (here[0], here[1])
 
     def _match(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
         """The changes of a bucket; `whole` says whether it is the only one."""
@@ -208,14 +210,18 @@ class RefinedVersion:
         removed, added = (Buckets(self.space, bucket.of, schema, compressed=compressed) for _ in range(2))
         return removed, added
 
+    @property
+    def _scan_reader(self) -> ScanReader:
+        return ScanReader(self.files, lambda _: self._read_schema(), on_missing=self.on_missing)
+
     def _read_all(self) -> tuple[Buckets, Buckets]:
         """All rows of both sides, in buckets by the hash of the key."""
         schema, key = self._read_schema(), self._key_names()
         sides = self._sides_of(schema.arrow)
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
-            for scanned in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
-                batch = pa.RecordBatch.from_arrays(scanned.batch.columns[:-1], schema=schema.arrow)
+            for scanned in self._scan_reader.read(self.plan, scan):
+                batch = pa.RecordBatch.from_arrays(scanned.rows.columns[:-1], schema=schema.arrow)
                 buckets, count = None, sides[0].count
                 if count > 1:
                     columns = [batch.column(name) for name in key]
@@ -244,7 +250,7 @@ class RefinedVersion:
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
             written = replace(scan, image_phase="as_written")
-            batches = [scanned.batch for scanned in read(written, schema, self.files, batch_rows=BATCH_ROWS)]
+            batches = [scanned.rows for scanned in self._scan_reader.read(self.plan, written)]
             types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
             pairs, start = pair_numbers(types, number << 32), 0
             for batch in batches:
@@ -302,13 +308,8 @@ class RefinedVersion:
     def _guard(
         self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
     ) -> Iterator[_Found]:
-        uri, version = self.files.storage.uri, self.plan.version
-        try:
+        with scan_errors(self.plan, scan, self.files.storage.uri, self.on_missing):
             yield from read_source(number, scan)
-        except MissingFileError as error:
-            self.on_missing(error.within(table=uri, version=version))
-        except CdfdError as error:
-            raise error.within(table=uri, version=version, path=scan.path) from None
 
 
 _Found = tuple[int, pa.RecordBatch, "npt.NDArray[np.int64] | None"]

@@ -15,7 +15,7 @@ from cdfd.log.table import Table
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
-from cdfd.scan.scans import raise_missing
+from cdfd.scan.read import raise_missing
 from cdfd.scan.splits import Split
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.refined import refined_versions

@@ -22,9 +22,10 @@ from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSch
 from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, StorageError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS
 from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.scan.file_reader import BATCH_BYTES
-from cdfd.scan.read import read
+from cdfd.scan.read import ScanReader
 from cdfd.scan.table_files import TableFiles
 from tests.support.memory_storage import MemoryStorage
 
@@ -65,9 +66,16 @@ def hidden(*rows: int) -> DeletionVectorDescriptor:
     return deletion_vector.inline(RowSet.of(rows))
 
 
+def read(
+    found: FileScan, schema: TableSchema, files: TableFiles, *, threads: int = 1, **options: Any
+) -> Iterator[pa.RecordBatch]:
+    reader = ScanReader(files, lambda _: schema, threads=threads, **options)
+    return (scanned.rows for scanned in reader.read(ChangePlan(0, 0, schema, (found,), "files"), found))
+
+
 def rows_of(found: FileScan, data: bytes | Mapping[str, bytes], schema: TableSchema = SCHEMA, **options: Any) -> Rows:
     files = table_files({"f": data} if isinstance(data, bytes) else data)
-    batches = [rows.batch for rows in read(found, schema, files, **options)]
+    batches = list(read(found, schema, files, **options))
     for batch in batches:
         assert batch.num_rows
         assert batch.schema.equals(pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]))
@@ -132,12 +140,12 @@ class TestRows:
 
     def test_rows_in_threads_are_the_same(self) -> None:
         data = written(numbers(1_000), row_group_size=100)
-        assert rows_of(scan(), data, use_threads=True) == rows_of(scan(), data)
+        assert rows_of(scan(), data, threads=2) == rows_of(scan(), data)
 
 
 class TestBatches:
     def sizes(self, data: bytes, **options: Any) -> list[int]:
-        return [rows.batch.num_rows for rows in read(scan(), SCHEMA, table_files({"f": data}), **options)]
+        return [rows.num_rows for rows in read(scan(), SCHEMA, table_files({"f": data}), **options)]
 
     def test_have_so_many_rows(self) -> None:
         data = written(numbers(2_500))
@@ -201,7 +209,7 @@ class TestColumns:
         count = 51_000
         strings = [None if number % 7 == 0 else f"value {number % different}" for number in range(count)]
         data = written(pa.table({"a": range(count), "s": strings}))
-        found = [rows.batch for rows in read(scan(without=hidden(3)), SCHEMA, table_files({"f": data}))]
+        found = list(read(scan(without=hidden(3)), SCHEMA, table_files({"f": data})))
         everything = pa.Table.from_batches(found)
         assert everything.column("s").type == pa.string()
         assert everything.column("s").to_pylist() == strings[:3] + strings[4:]
@@ -361,8 +369,8 @@ class TestDamage:
         schema = TableSchema(from_arrow(self.rows(1).drop_columns("_change_type").schema))
         try:
             where = chance.choice([None, parse_filter("a > 7"), parse_filter("t IS NULL OR a = 3")])
-            threads = chance.random() < 0.3
-            for batch, *_ in read(found, schema, table_files({"f": data}), use_threads=threads, where=where):
+            threads = 1 + (chance.random() < 0.3)
+            for batch in read(found, schema, table_files({"f": data}), threads=threads, where=where):
                 batch.validate()
         except CdfdError:
             return False
@@ -404,7 +412,7 @@ class TestPaths:
     @pytest.mark.parametrize("path", ["f", "./f", "x/../f", "/lake/table/f", "/lake/table//x/../f"])
     def test_path_inside_the_table_is_read_by_its_own_storage(self, path: str) -> None:
         files, opened = self.files()
-        assert sum(rows.batch.num_rows for rows in read(scan(path), SCHEMA, files)) == 2
+        assert sum(rows.num_rows for rows in read(scan(path), SCHEMA, files)) == 2
         assert opened == []
 
     @pytest.mark.parametrize(
@@ -434,7 +442,7 @@ class TestPaths:
 
     def test_where_it_is_allowed(self) -> None:
         files, opened = self.files(("/elsewhere", "/other"))
-        assert sum(rows.batch.num_rows for rows in read(scan("/other/data/f"), SCHEMA, files)) == 1
+        assert sum(rows.num_rows for rows in read(scan("/other/data/f"), SCHEMA, files)) == 1
         assert opened == ["/other"]
         with pytest.raises(MissingFileError):
             list(read(scan("/other/data/g"), SCHEMA, files))

@@ -18,14 +18,16 @@ from cdfd.deliver.splits import read_splits
 from cdfd.errors import ConfigError, DataError, LogError
 from cdfd.log.table import Table
 from cdfd.model.columns import change_schema
+from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
+from cdfd.scan.read import ScanReader
 from cdfd.scan.splits import Split, plan_splits
-from cdfd.scan.updates import refined, row_id_runs, spill
+from cdfd.scan.updates import row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
 from tests.support.sampling import sample
@@ -375,13 +377,13 @@ def test_two_parts_of_a_version_share_what_was_read(tmp_path: Path, monkeypatch:
     table = Table.open(life(tmp_path, 3, tracked=False).folder)
     plan = next(plan for plan in plans(table, "key") if len(plan.scans) > 1)
     execution, reads = Execution(table.files, workers=1), list[str]()
-    whole = refined.read
+    whole = ScanReader.read
 
-    def counted(scan: Any, *more: Any, **options: Any) -> Any:
+    def counted(reader: ScanReader, plan: ChangePlan, scan: FileScan) -> Any:
         reads.append(scan.path)
-        return whole(scan, *more, **options)
+        return whole(reader, plan, scan)
 
-    monkeypatch.setattr(refined, "read", counted)
+    monkeypatch.setattr(ScanReader, "read", counted)
     assert plan.refinement is not None
     for part in range(len(plan.scans)):
         list(execution.batches([replace(plan, scans=plan.scans[: part + 1])], Position("", plan.version, part)))

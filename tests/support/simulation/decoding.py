@@ -5,6 +5,7 @@ The cached values are results of pure functions of the same bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -15,39 +16,38 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.log import checkpoint_files
 from cdfd.log.segment import Checkpoint
 from cdfd.model.file_scan import FileScan
-from cdfd.scan import scans
-from cdfd.scan.read import RowBatch, read
+from cdfd.model.plan import ChangePlan
+from cdfd.scan.image_order import ReorderBuffer
+from cdfd.scan.joined import Scanned
+from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.table_files import TableFiles
 from tests.support.simulation.storage import Held
 
 REMEMBERED = 4096
 """Log entries, and names of them."""
-_decoded: dict[tuple[object, ...], list[RowBatch]] = {}
+_decoded: dict[tuple[object, ...], list[Scanned]] = {}
 _states: dict[tuple[object, ...], State] = {}
+_read = ScanReader.read
 _read_state = checkpoint_files.read_state
 
 
-def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
-    """The batches of `read`. Opening the file may fail, as without the cache."""
-    if options.get("reorder_buffer") is not None:
-        yield from read(scan, schema, files, **options)
+def _read_once(
+    reader: ScanReader, plan: ChangePlan, scan: FileScan, buffer: ReorderBuffer | None = None
+) -> Iterator[Scanned]:
+    """The batches of `ScanReader.read`. Opening the file may fail, as without the cache."""
+    if buffer is not None:
+        yield from _read(reader, plan, scan, buffer)
         return
-    with files.open(scan.path, scan.size or None):
-        data = files.storage.contents(scan.path)
-    key = (
-        data,
-        scan.path,
-        scan.change_type,
-        scan.only,
-        scan.without,
-        scan.image_phase,
-        scan.pairs,
-        tuple(schema.names),
-    )
-    decoded = _decoded.get(key)
-    if decoded is None:
-        decoded = _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
-    yield from decoded
+    files = reader.files
+    with scan_errors(plan, scan, files.storage.uri, reader.on_missing):
+        with files.open(scan.path, scan.size or None):
+            data = files.storage.contents(scan.path)
+        names = tuple(reader.schema_of(plan, scan).names)
+        key = (data, scan.path, scan.change_type, scan.only, scan.without, scan.image_phase, scan.pairs, names)
+        if key not in _decoded:
+            _decoded[key] = list(_read(replace(reader, files=TableFiles(Held(data), Held)), plan, scan))
+        for scanned in _decoded[key]:
+            yield scanned._replace(plans=((plan, scanned.rows.num_rows),))
 
 
 def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str] = STATE) -> State:
@@ -84,7 +84,7 @@ class _Schemas:
 
 
 _REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
-    (scans, "rows_of", _read_once),
+    (ScanReader, "read", _read_once),
     (checkpoint_files, "read_state", _state_once),
     (commit, "parse", _once(commit.parse)),
     (header, "scan", _once(header.scan)),
