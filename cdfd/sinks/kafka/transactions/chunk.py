@@ -1,6 +1,5 @@
 """Chunks of a delivery: rows that are encoded and sent together, so that many small versions cost no more than one large version."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -79,7 +78,6 @@ class Chunk:
         self._bytes += size
         self._rows += batch.num_rows
 
-    def add_side_records(self, records: Iterable[tuple[str, Records]]) -> None:
-        """Append records for side topics, each with its topic. They may be sent after rows that are added later."""
-        for topic, record in records:
-            self.side_records.setdefault(topic, []).append(record)
+    def add_side_record(self, topic: str, record: Records) -> None:
+        """Append a record for a side topic. It may be sent after rows that are added later."""
+        self.side_records.setdefault(topic, []).append(record)

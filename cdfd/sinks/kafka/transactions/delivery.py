@@ -1,16 +1,17 @@
 """A delivery to Kafka: rows go through two threads, one that encodes and one that sends."""
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
 from cdfd.encode.records import Records, SnapshotPart
+from cdfd.encode.side import EVENTS, RowCounts, begin_record, end_record, schema_record
 from cdfd.errors import CdfdError, SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
@@ -21,7 +22,6 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions.chunk import Chunk
-from cdfd.sinks.kafka.transactions.markers import Markers
 from cdfd.sinks.kafka.transactions.writer import Encoded, RecordWriter
 
 log = logging.getLogger("cdfd.kafka")
@@ -85,9 +85,14 @@ class KafkaDelivery(Delivery):
     def __init__(self, context: DeliveryContext, position: Position) -> None:
         self._context = context
         self._position = position
-        self._markers = Markers(context.destination, position, context.progress)
         self._chunk = Chunk(context.chunk_bytes)
         self._version: Version | None = None
+        destination, progress = context.destination, context.progress
+        self._origin = destination.origin(position.table_id)
+        self._announced = progress is not None and progress.announced
+        # Rows of the version: in this delivery, and in earlier ones.
+        self._counts = RowCounts(destination.event_key)
+        self._counts_before: Mapping[str, int] = {} if progress is None else progress.counts
         self._in_flight: deque[Future[None]] = deque()
         self._submitted = self._has_rows = self._incremental = False
         self._state: DeliveryState = "open"
@@ -99,8 +104,20 @@ class KafkaDelivery(Delivery):
         """See the port."""
         require_open(self._state, self._position)
         self._state = "failed"
-        self._chunk.add_side_records(self._markers.start(version))
-        self._version = version
+        plan, destination = version.plan, self._context.destination
+        if self._version is None or self._version.plan.version != plan.version:
+            self._end_version()
+            continued = bool(self._position.part) and self._position.version == plan.version
+            self._version, self._counts = version, RowCounts(destination.event_key)
+            if not continued:
+                self._counts_before = {}
+            topic = destination.schema_topic
+            if topic is not None and (not self._announced or (version.schema_change and not continued)):
+                change = version.schema_change if self._announced else None
+                self._chunk.add_side_record(topic, schema_record(self._origin, plan, change))
+                self._announced = True
+            if destination.transactions_topic is not None and not continued:
+                self._chunk.add_side_record(destination.transactions_topic, begin_record(self._origin, plan))
         if self._chunk.full:
             await self._submit()
         if not self._aborted:
@@ -109,8 +126,7 @@ class KafkaDelivery(Delivery):
     def resume_version(self, version: Version, counts: Mapping[str, int]) -> None:
         """Like `start_version`, for a version that an earlier delivery started. `counts`: its rows from other producers, by type."""
         require_open(self._state, self._position)
-        self._markers.resume(version, counts)
-        self._version = version
+        self._version, self._counts_before = version, counts
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """See the port. Waits while too many chunks are in flight."""
@@ -119,8 +135,8 @@ class KafkaDelivery(Delivery):
             return
         self._state = "failed"
         self._has_rows = True
-        if self._markers.counting:
-            self._markers.count(batch)
+        if not self.takes_runs:
+            self._counts.add(batch)
         plan = None if self._version is None else self._version.plan
         snapshot = plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot"
         version = plan.version if plan is not None else self._position.version
@@ -138,17 +154,23 @@ class KafkaDelivery(Delivery):
     @property
     def events(self) -> int | None:
         """Events of the rows so far; None if rows are counted instead."""
-        return self._markers.events
+        return self._counts.events
 
     @property
     def takes_runs(self) -> bool:
-        """Whether no records mark the versions; see the port."""
-        return not self._markers.counting
+        """Whether the rows of each version are not counted: for its END record, or for that of the job of a part. See the port."""
+        return self._context.destination.transactions_topic is None and self._context.destination.event_key is None
 
     async def commit(
         self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
     ) -> None:
-        """See the port. `job` and `counts` are stored with the position; see `Markers.progress`."""
+        """See the port. `job` and `counts` are stored with the position.
+
+        Args:
+            following: the position after the delivery.
+            job: a new job; None: the current job, which ends once the position advances.
+            counts: the rows of a part; None if this is not a part.
+        """
         require_open(self._state, self._position)
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
@@ -156,20 +178,55 @@ class KafkaDelivery(Delivery):
         groups = self._chunk.groups
         if groups and groups[-1].snapshot and following.phase == "stream" and job is None:
             groups[-1].part = SnapshotPart.END
-        self._chunk.add_side_records(self._markers.finish(following))
-        await self._complete(self._markers.progress(following, job, counts))
+        if self._version is not None and following.version > self._version.plan.version:
+            self._end_version()
+        before = self._context.progress or Progress(self._position)
+        if job is None:
+            job = before.job if following == self._position else {}
+        if counts is None:
+            counts = self._count_rows() if following.part else {}
+        counts = {name: count for name, count in counts.items() if count}
+        await self._complete(Progress(following, counts, self._announced, job, before.backfill, before.control))
 
     def hold_version(self, version: Version) -> None:
-        """The next rows belong to a version that is delivered already, and is not begun or ended again."""
+        """The next rows belong to a version that is delivered already, and is not begun or ended again: they have no BEGIN and END."""
         require_open(self._state, self._position)
-        self._chunk.add_side_records(self._markers.announce(version))
+        topic = self._context.destination.schema_topic
+        if topic is not None and not self._announced:
+            self._chunk.add_side_record(topic, schema_record(self._origin, version.plan, None))
+            self._announced = True
         self._version, self._incremental = version, True
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Make the rows and a control durable. The position stays, or without rows moves to `to`."""
         require_open(self._state, self._position)
         self._state = "failed"
-        await self._complete(self._markers.controlled(self._context.progress, control, to))
+        before = self._context.progress
+        if before is None or to is not None:
+            backfill = {} if before is None else before.backfill
+            progress = Progress(to or self._position, {}, self._announced, {}, backfill, control)
+        else:
+            progress = replace(before, announced=self._announced, control=control)
+        await self._complete(progress)
+
+    def _end_version(self) -> None:
+        """The END record of the version before, if this delivery has its last rows."""
+        if self._version is None or self._incremental:
+            return
+        topic = self._context.destination.transactions_topic
+        if topic is not None:
+            self._chunk.add_side_record(topic, end_record(self._origin, self._version.plan, self._count_rows()))
+        self._counts_before = {}
+
+    def _count_rows(self) -> Mapping[str, int]:
+        """Rows of the version so far, including those of earlier deliveries; and events, if records are events."""
+        before = {name: count for name, count in self._counts_before.items() if name != EVENTS}
+        total = Counter(self._counts.by_type())
+        total.update(before)
+        if self._counts.events is None:
+            return total
+        # Parts that an earlier release has delivered count rows alone.
+        return {**total, EVENTS: self._counts.events + self._counts_before.get(EVENTS, sum(before.values()))}
 
     async def _complete(self, progress: Progress) -> None:
         if self._submitted:
