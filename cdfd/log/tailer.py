@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from cdfd.errors import CdfdError, LogError, NotATableError, NotFoundError, TableChangedError
 from cdfd.log import history
 from cdfd.log.entry import EntryFingerprint, LogEntry
-from cdfd.log.log import READ_AHEAD_ENTRIES, DeltaLog
+from cdfd.log.entry_reader import READ_AHEAD_ENTRIES
+from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.pace import CHECK_SECONDS, LISTING_SECONDS, Pace
 from cdfd.log.watch import Backoff, SharedWatch, Watch

@@ -13,7 +13,7 @@ import pytest
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, UnsupportedError
-from cdfd.log import log as logs
+from cdfd.log import entry_reader
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.start import start_version
@@ -118,8 +118,8 @@ class TestEntry:
         """Inline, in a thread, in chunks: the same."""
         log, _ = stored(table(2))
         expected = asyncio.run(log.entry(2))
-        monkeypatch.setattr(logs, "INLINE_BYTES", inline)
-        monkeypatch.setattr(logs, "CHUNK_BYTES", chunk)
+        monkeypatch.setattr(entry_reader, "INLINE_BYTES", inline)
+        monkeypatch.setattr(entry_reader, "CHUNK_BYTES", chunk)
         assert asyncio.run(log.entry(2)) == expected
         assert asyncio.run(log.header()).metadata.configuration == {"note": "start"}
 
