@@ -105,7 +105,8 @@ def _main(
 @app.command()
 def demo(
     where: Annotated[
-        str | None, typer.Argument(help="Place of the table: a folder, or s3://bucket/prefix. Default: temporary.")
+        str | None,
+        typer.Argument(help="Place of the table: a folder, or s3://bucket/prefix. Default: a temporary folder."),
     ] = None,
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster. Default: a local folder.")

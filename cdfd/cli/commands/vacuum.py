@@ -66,9 +66,10 @@ async def _run(request: Request) -> Removable:
 
 
 def _summary(files: Removable, request: Request) -> str:
-    count = f"{len(files.files)} file{'' if len(files.files) == 1 else 's'} of {files.bytes} bytes"
-    hours = f"{files.retention_ms / 3_600_000:g}"
+    number, hours = len(files.files), f"{files.retention_ms / 3_600_000:g} hours"
+    if not number:
+        return f"nothing to remove, with a retention of {hours}"
+    count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"
     if request.delete:
-        return f"removed {count}, which no version of the last {hours} hours has"
-    hint = ". Remove them with --delete" if files.files else ""
-    return f"{count}, which no version of the last {hours} hours has{hint}"
+        return f"removed {count}"
+    return f"{count}: no version of the last {hours} needs {'it' if number == 1 else 'them'}. To remove, use --delete"

@@ -139,7 +139,7 @@ class Status:
 
     def health(self) -> Mapping[str, Any]:
         """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""
-        return {"healthy": True, "ended": {}}
+        return {"healthy": True}
 
     def not_ready(self) -> Mapping[str, str]:
         """The tables that are not ready, and the patterns without a search, and why. A standby is ready if it would take over."""
