@@ -71,7 +71,7 @@ demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a p
 # With another configuration of PyO3 than maturin's, each would have the other's scripts and a dozen crates compiled again.
 PYO3 = $(firstword $(shell ls $(CARGO_TARGET_DIR)/maturin/pyo3-config-*-abi3.txt 2> /dev/null))
 CLIPPY = PYO3_BUILD_EXTENSION_MODULE=1 $(if $(PYO3),PYO3_CONFIG_FILE=$(PYO3),PYO3_NO_PYTHON=1) cargo clippy --quiet --locked --release -- -D warnings
-lint: $(MARK)  ## ruff, mypy, import walls, words; rustfmt and clippy where cargo is
+lint: $(MARK)  ## ruff, mypy, import walls, words; rustfmt and clippy if there is cargo
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -141,7 +141,8 @@ mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each
 
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/overnight/chaos/test_kafka.py tests/overnight/chaos/test_cluster.py \
-		tests/overnight/chaos/test_standby.py tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
+		tests/overnight/chaos/test_standby.py tests/overnight/chaos/test_tables.py tests/overnight/chaos/test_backlog.py \
+		tests/overnight/cluster/test_engines.py \
 		tests/standard/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
 		tests/integration/cli/test_mirror.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
 
@@ -151,7 +152,7 @@ upgrade: $(MARK)  ## CDFD_UPGRADES pipelines (8) of each kind, from a daemon of 
 cluster: $(MARK)  ## A standalone cluster of Spark, applications on it, and processes of it that die (needs Java and Maven)
 	$(BIN)/python -m pytest tests/overnight/cluster
 
-soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
+soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): its memory, threads and sockets must not grow (needs Java)
 	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/overnight/chaos/test_soak.py
 
 simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port; the same with standbys, and with two sinks
@@ -165,7 +166,7 @@ oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORA
 	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py \
 	  tests/overnight/spark/test_parquet_oracle.py tests/overnight/oracle/test_kernel.py
 
-oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
+oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, compared with cdfd, on CDFD_ORACLE random tables (100)
 	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR) \
 	  $$($(BIN)/python -m tests.support.spark.environments) -m pytest -v tests/overnight/spark/test_read_time_changes.py
 
@@ -233,5 +234,5 @@ kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out 
 spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes and the daemon between them (needs Java and Maven)
 	@$(BIN)/python -m tests.support.spark.shell
 
-clean:  ## Remove what was made
+clean:  ## Remove the environment, caches, and built files
 	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
