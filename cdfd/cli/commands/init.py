@@ -73,7 +73,7 @@ def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator
     yield "# yaml-language-server: $schema=cdfd.schema.json"
     yield "# For completion in an editor, make that file once: cdfd config schema > cdfd.schema.json"
     yield ""
-    yield "# A part of the names of positions and transactions. Two daemons never share it."
+    yield "# A part of the names of positions and transactions. No two pipelines may share it."
     yield f"pipeline: {pipeline}"
     yield ""
     yield "tables:"
@@ -97,10 +97,10 @@ def _table_lines(uri: str, name: str, header: Header) -> Iterator[str]:
         yield f"    # The columns that identify a row, as the table property {_KEY_PROPERTY} has them."
         yield f"    key: [{', '.join(map(_scalar, key))}]"
     else:
-        yield "    # The columns that identify a row: the key of the records. The table does not name them."
+        yield "    # The columns that identify a row: the key of the records. This is a guess: correct it, and remove the # before it."
         yield f"    # key: [{', '.join(map(_scalar, header.schema.names[:1]))}]"
     yield f"    # {_updates(header)}"
-    yield "    # Begin with `snapshot`: the rows there are, then every change. Or: earliest, latest, a version, a time."
+    yield "    # `snapshot` delivers the live rows, then every change. Or: earliest, latest, a version, a time."
     yield "    start: snapshot"
 
 

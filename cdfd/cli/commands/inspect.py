@@ -59,7 +59,7 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
         "partition_columns": list(metadata.partition_columns),
         "configuration": dict(sorted(metadata.configuration.items())),
         "changes": {
-            "from": "cdc files where there are any, else add and remove actions"
+            "from": "cdc files if a version has them, else add and remove actions"
             if cdf_enabled(metadata)
             else "add and remove actions",
             "change_data_feed": cdf_enabled(metadata),
