@@ -66,7 +66,7 @@ REASONS = {
     ): "a statement of Spark; tests/quick/unit/test_discovery.py reads the property",
     (
         "shards",
-        "cdfd run -c shop.yaml --shard 0/3",
+        "cdfd run -c shop.yaml --shard 0/4",
     ): "needs several processes: tests/integration/kafka/test_shards.py runs them",
     ("architecture", "  cli, demo"): "a drawing",
     (
