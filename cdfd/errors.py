@@ -18,9 +18,9 @@ class CdfdError(Exception):
 
     Attributes:
         what: the problem, as a clause without a final full stop.
-        table: URI of the table, where known.
-        version: version of the table, where known.
-        path: the faulty file, where known.
+        table: URI of the table, if known.
+        version: version of the table, if known.
+        path: the faulty file, if known.
         hint: a remedy for the user.
         retriable: whether the error is transient: the same call may succeed later.
     """
@@ -143,9 +143,9 @@ class TrevniError(DataError):
     """A Trevni file is truncated, corrupt, or not a Trevni file.
 
     Attributes:
-        column: name of the column, where known.
-        block: number of its block, from 0, where known.
-        offset: position in the file in bytes, where known.
+        column: name of the column, if known.
+        block: number of its block, from 0, if known.
+        offset: position in the file in bytes, if known.
     """
 
     column: str | None = None
@@ -243,7 +243,7 @@ class ConfigError(CdfdError):
 
 
 class TableConfigError(CdfdError):
-    """The configuration does not fit one table, which was found while reading it. Other tables continue."""
+    """The configuration turned out not to fit a table that the daemon already reads. Other tables continue."""
 
     family = "config"
 

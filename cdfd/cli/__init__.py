@@ -143,7 +143,7 @@ def run(
         bool,
         typer.Option(
             "--standby",
-            help="Wait until no other process of the pipeline delivers, then take over. Start all of its processes with this.",
+            help="Wait until no other process of the pipeline delivers, then take over. Start all its processes like this.",
         ),
     ] = False,
 ) -> None:

@@ -93,7 +93,7 @@ class Poll(Section):
 
 
 class Spill(Section):
-    """Local disk space for versions that are refined and do not fit into memory. Its files have no names."""
+    """Local disk space for versions that are refined and do not fit into memory. Its files vanish with the process."""
 
     path: LocalPath | None = None
     """A folder on a local disk.
@@ -291,11 +291,11 @@ class Controls(Section):
 
 
 class Heartbeat(Section):
-    """Regular records about each table, also about those in which nothing happens."""
+    """Regular records about each table, also about tables without commits."""
 
     interval: Seconds | None = None
-    """Time between two heartbeats. Each one writes a record per table to `topic`, and renews the positions of idle
-    tables in a ledger of its own. Needs a Kafka sink.
+    """Time between two heartbeats. Each one writes a record per table to `topic`. It also renews the positions of idle
+    tables in the ledger, unless the ledger is `source`. Needs a Kafka sink.
 
     Default: no heartbeats.
     """

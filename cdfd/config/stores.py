@@ -60,7 +60,7 @@ class S3(Section):
     """Whether you agree to pay for requests."""
 
     server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = None
-    """Encryption of the objects that cdfd writes: the ledger."""
+    """Encryption of the objects that cdfd writes, such as the ledger and Delta targets."""
 
     kms_key_id: Text | None = None
     """Key for the encryption."""
@@ -87,7 +87,7 @@ class S3(Section):
 
 
 class Storage(Section):
-    """Access to the places of tables and ledgers."""
+    """Access to the stores of tables, ledgers and Delta targets."""
 
     s3: S3 = S3()
 
@@ -144,7 +144,7 @@ class UnityCatalog(Section):
     """Credentials for the tables' files. `vended`: temporary ones of the catalog. `own`: those of `storage.s3`, or of the environment."""
 
     local_locations: Flag | None = None
-    """Whether the catalog's tables may be on the daemon's machine. The daemon can then be made to read every local file that it may read.
+    """Whether the catalog's tables may be on the daemon's machine. Then the catalog's owners can make the daemon read local files.
 
     Default: `true` if the catalog is on the same machine.
     """

@@ -104,7 +104,7 @@ class ColumnMask(Section):
 
 
 class RateLimits(Section):
-    """Rows and bytes a second. A delivery, which is a transaction, is never cut: after a large one, the next waits longer."""
+    """Rows and bytes a second. A delivery is a transaction, and is never split: after a large one, the next waits longer."""
 
     rows_per_second: Count | None = None
     """Change rows a second.
@@ -146,7 +146,7 @@ class TableOptions(Section):
 
     start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
     """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named.
-    Of a table that `discover` finds while the daemon runs, `latest` leaves out the rows that came first.
+    If `discover` finds a table while the daemon runs, `latest` leaves out the rows from before that.
     """
 
     changes: Literal["auto", "cdf", "files"] = "auto"
@@ -155,9 +155,8 @@ class TableOptions(Section):
     """
 
     refine: Literal["off", "rows", "key", "auto"] = "auto"
-    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key, which
-    every table must have. `auto`: by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and
-    an insert.
+    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by `key`, which you
+    must then set. `auto`: by row tracking if the table has it, otherwise by `key` if you set one. `off`: an update is a delete and an insert.
     """
 
     drop_unchanged: Flag = False

@@ -13,7 +13,7 @@ from cdfd.config.settings import LocalPath, SecretText, Section, Text, UserText,
 
 
 class OAuth(Section):
-    """Tokens for the mechanism OAUTHBEARER: from a token endpoint with client credentials, or from a file."""
+    """Tokens for the mechanism OAUTHBEARER, or for a schema registry: from a token endpoint with client credentials, or from a file."""
 
     token_url: WebAddress | None = None
     """Token endpoint of the identity provider. Its grant is `client_credentials`."""
@@ -43,7 +43,7 @@ class OAuth(Section):
     """A token, instead of `token_url`. With `token_file`, something else renews the file, such as Kubernetes."""
 
     extensions: Mapping[str, Text] = {}
-    """SASL extensions that the broker wants, such as `logicalCluster`."""
+    """SASL extensions that the broker wants, such as `logicalCluster`. A schema registry does not get them."""
 
     @model_validator(mode="after")
     def _check_source(self) -> OAuth:

@@ -42,14 +42,14 @@ def read_table(
     Raises:
         TrevniError: the file is damaged; the error names column, block and byte where it can.
         StorageError: the file cannot be read.
-        ConfigError: a column is unknown, or the rows are no range.
+        ConfigError: a column is unknown, or `rows` is not a range.
     """
     with TrevniFile(source, use_threads=use_threads, storage_options=storage_options) as file:
         return file.read(columns, rows)
 
 
 def read_schema(source: Where, *, storage_options: StorageOptions | None = None) -> pa.Schema:
-    """The Arrow schema of a file's rows, from its header alone. Its metadata is the user's.
+    """The Arrow schema of a file's rows, from its header alone. Its metadata has the properties that the file's writer added.
 
     Raises:
         CdfdError: as `read_table`.

@@ -96,7 +96,7 @@ def _below(*folders: str, pattern: str = "*") -> list[Path]:
 
 def findings() -> list[Finding]:
     """All findings in pages, code, tests, benchmarks, build files and charts."""
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
     pages += [
         ROOT / "bench" / "README.md",
         ROOT / "native" / "README.md",
