@@ -1,9 +1,9 @@
 """Deliver the changes of a table to Kafka, exactly once: a Spark application for any scheduler.
 
-    spark-submit deliver.py --uri s3://lake/orders --pipeline shop --checkpoint s3://lake/_checkpoints/orders \
+    spark-submit deliver.py --uri s3://lake/orders --pipeline shop --checkpoint s3a://lake/_checkpoints/orders \
         --sink bootstrap_servers=kafka:9092 --sink key=order_id
 
-Each run continues from the checkpoint. It ends when it has delivered what there is; with --follow it keeps delivering.
+Each run continues from the checkpoint. It ends when it has delivered all existing changes; with --follow it keeps delivering.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--pipeline", required=True, help="name in the topics and transactions of the delivery")
     made.add_argument("--checkpoint", required=True, help="folder of the query, which no other query uses")
     made.add_argument("--source", metavar="NAME=VALUE", action="append", default=[], help='option of format("cdfd")')
-    made.add_argument("--sink", metavar="NAME=VALUE", action="append", default=[], help='of format("cdfd-kafka")')
     made.add_argument(
-        "--secret", metavar="NAME=VARIABLE", action="append", default=[], help="the same, from the driver's environment"
+        "--sink", metavar="NAME=VALUE", action="append", default=[], help='option of format("cdfd-kafka")'
+    )
+    made.add_argument(
+        "--secret",
+        metavar="NAME=VARIABLE",
+        action="append",
+        default=[],
+        help="as --sink, with a variable of the driver",
     )
     made.add_argument("--follow", action="store_true", help="keep delivering")
     return made
