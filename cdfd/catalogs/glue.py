@@ -155,7 +155,7 @@ def _is_delta(table: Mapping[str, Any]) -> bool:
 def _table_of(table: Any, name: str) -> CatalogTable:
     if not isinstance(table, dict) or not _is_delta(table):
         raise UnsupportedError(
-            f"{name} is no Delta table in Glue",
+            f"{name} is not a Delta table in Glue",
             hint="Its parameter spark.sql.sources.provider is expected to be delta, or table_type to be DELTA",
         )
     storage = table.get("StorageDescriptor") or {}

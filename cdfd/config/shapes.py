@@ -32,7 +32,7 @@ def shape_of(
     if where is not None and not isinstance(where, str):
         raise ConfigError(f"where is {where!r:.100}", hint="Give a filter as text, such as \"region = 'de'\"")
     if mask is not None and not isinstance(mask, Mapping):
-        raise ConfigError("mask is no mapping", hint='Give masks by column, such as {"email": "nullify"}')
+        raise ConfigError("mask is not a mapping", hint='Give masks by column, such as {"email": "nullify"}')
     excluded = (exclude_change_types,) if isinstance(exclude_change_types, str) else tuple(exclude_change_types)
     return Shape(
         chosen_columns(columns),
@@ -95,7 +95,7 @@ def mask_settings(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ConfigError("it is no JSON object", hint=_MASK_HINT) from None
+            raise ConfigError("it is not a JSON object", hint=_MASK_HINT) from None
     name, colon, argument = text.partition(":")
     method = _method(name.strip())
     if not colon:
@@ -105,7 +105,7 @@ def mask_settings(text: str) -> Any:
     if method != "truncate":
         return {"method": method, _ARGUMENTS[method]: argument}
     if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
-        raise ConfigError("the length is no number", hint=_MASK_HINT)
+        raise ConfigError("the length is not a number", hint=_MASK_HINT)
     return {"method": method, "length": int(argument)}
 
 

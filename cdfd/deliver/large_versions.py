@@ -132,12 +132,12 @@ class LargeVersions:
             job = begun_job
         else:
             raise SinkError(
-                f"this version was begun as {begun_job.parts} parts, and what it would be cut into now are others",
+                f"this version was begun as {begun_job.parts} parts, and would now be divided into others",
                 table=self.table,
                 version=begun_job.version,
-                hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
+                hint="Restore the old `changes`, `refine` and `where`. Or see which rows are delivered, and use `cdfd progress set`",
             )
-        begins = "is delivered" if begun_job is None else "goes on"
+        begins = "is delivered" if begun_job is None else "continues"
         extra = {"table": self.table, "version": position.version, "part": position.part}
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=extra)
         assignment = replace(assignment, job=job)

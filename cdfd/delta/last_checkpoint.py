@@ -236,7 +236,7 @@ def _v2(value: Any, version: int) -> V2Checkpoint | None:
         raise _error("has a v2Checkpoint without a path")
     name = paths.parse_name(path)
     if name is None or not name.is_checkpoint or name.version != version:
-        raise _error(f"has a v2Checkpoint {path!r:.200}, which is no checkpoint of version {version}")
+        raise _error(f"has a v2Checkpoint {path!r:.200}, which is not a checkpoint of version {version}")
     return V2Checkpoint(path, _number(value, "sizeInBytes"), _number(value, "modificationTime"))
 
 

@@ -318,7 +318,7 @@ def gap_error(version: int, following: int, newest: int, table: str) -> GapError
     """The error for missing versions: from `version` on, up to the one before `following`."""
     gap = f"version {version} is" if following <= version + 1 else f"versions {version} to {following - 1} are"
     return GapError(
-        f"{gap} missing, although the log goes on to version {newest}",
+        f"{gap} missing, although the log continues to version {newest}",
         table=table,
         version=version,
         hint="Log clean-up was faster than this reader, or entries were lost: run `cdfd progress reset` to start again from a snapshot",

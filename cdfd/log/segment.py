@@ -130,7 +130,7 @@ class SegmentBuilder:
             return LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
         if self.earliest is not None and self.earliest < wanted:
             return GapError(
-                f"version {wanted} is missing: the log goes on to {self.latest} without it",
+                f"version {wanted} is missing: the log continues to {self.latest} without it",
                 version=wanted,
                 hint="A log must be contiguous: restore the missing entries from a copy of the table",
             )

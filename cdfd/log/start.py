@@ -288,7 +288,7 @@ async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | Non
     # No version has more digits. Python raises an error for integers of several thousand digits.
     if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
         raise LogError(
-            f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is no version of the table",
+            f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is not a version of the table",
             table=log.storage.uri,
             version=newest,
             hint="Start at a version instead of a timestamp",

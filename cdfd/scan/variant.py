@@ -201,7 +201,7 @@ class _Fields:
         order: Iterable[bytes] = self.fields
         if value is not None:
             if not is_object(value):
-                raise malformed_error("a value that is no object beside the fields of one")
+                raise malformed_error("a value that is not an object, next to the fields of one")
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
         opening = len(writer.pieces)

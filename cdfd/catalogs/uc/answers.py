@@ -32,7 +32,7 @@ def table_of(answer: Any) -> CatalogTable:
 def older_table_of(answer: Any) -> tuple[CatalogTable, str]:
     """The table of an answer of the older `getTable`, without commits; and its format."""
     if not isinstance(answer, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 # of the JSON, whose reader raises the same
+        raise ValueError("it is not an object")  # noqa: TRY004 # of the JSON, whose reader raises the same
     location = _location(answer, "storage_location")
     table = CatalogTable(_text(answer, "table_id"), location, _is_managed(answer.get("properties")))
     return table, str(answer.get("data_source_format"))[:100]
@@ -83,7 +83,7 @@ def page_of(answer: Any) -> tuple[list[str], str | None]:
     answer = _mapping({"answer": answer}, "answer")
     tables = answer.get("tables") or []
     if not isinstance(tables, list):
-        raise ValueError("its tables are no list")  # noqa: TRY004 # as above
+        raise ValueError("its tables are not a list")  # noqa: TRY004 # as above
     names = []
     for each in tables:
         if isinstance(each, dict) and str(each.get("data_source_format")).upper() == "DELTA":
@@ -106,13 +106,13 @@ def _commits(commits: Any, dash: str) -> tuple[RatifiedCommit, ...]:
     if commits is None:
         return ()
     if not isinstance(commits, list) or len(commits) > _MAX_COMMITS:
-        raise ValueError("its commits are no list")
+        raise ValueError("its commits are not a list")
     return tuple(sorted((_commit(each, dash) for each in commits), key=lambda commit: commit.version))
 
 
 def _commit(commit: Any, dash: str) -> RatifiedCommit:
     if not isinstance(commit, dict):
-        raise ValueError("a commit is no object")  # noqa: TRY004 # as above
+        raise ValueError("a commit is not an object")  # noqa: TRY004 # as above
     version = _whole(commit.get("version"), "version")
     size = _whole(commit.get(f"file{dash}size"), f"file{dash}size")
     modified = _whole(commit.get(f"file{dash}modification{dash}timestamp"), "timestamp")
@@ -151,5 +151,5 @@ def _whole(value: Any, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 2**63 - 1:
-        raise ValueError(f"its {name} is no whole number")
+        raise ValueError(f"its {name} is not a whole number")
     return value

@@ -70,7 +70,7 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
     if not isinstance(names, list) or not 0 < len(names) <= MOST_TABLES:
         raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
     if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in names):
-        raise Refused("malformed", "`data-collections` has something that is no name of a table")
+        raise Refused("malformed", "`data-collections` has an item that is not the name of a table")
     tables = list(dict.fromkeys(names))
     if action in ("snapshot", "stop-snapshot"):
         form = data.pop("type", "incremental")

@@ -29,7 +29,7 @@ class ProtobufFormat:
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
-        DataError: one of `earlier` is no schema of Protobuf.
+        DataError: one of `earlier` is not a schema of Protobuf.
     """
 
     kind: Literal["PROTOBUF"] = "PROTOBUF"

@@ -106,7 +106,7 @@ class ProtobufSchema:
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
-        DataError: one of `earlier` is no schema of Protobuf.
+        DataError: one of `earlier` is not a schema of Protobuf.
     """
 
     def __init__(self, kind: Kind, earlier: Sequence[str]) -> None:

@@ -242,7 +242,7 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, place)
         if match is None or match.lastgroup is None:
             at = place + len(text[place:]) - len(text[place:].lstrip())
-            raise error_at(text, "this is no name, number, text or sign", at, _HINT)
+            raise error_at(text, "this is not a name, number, text or sign", at, _HINT)
         tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         place = match.end()
     return [*tokens, _Token("end", "", len(text))]

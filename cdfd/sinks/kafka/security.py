@@ -131,7 +131,7 @@ class Security(Section):
         if isinstance(mechanism, str) and mechanism.upper() in ("GSSAPI", "KERBEROS"):
             what = (
                 "Kerberos (GSSAPI) is not supported. Use SCRAM-SHA-512, OAUTHBEARER or a client certificate: "
-                "a cluster can have a listener for them beside the one for Kerberos"
+                "a cluster can have a listener for them next to the one for Kerberos"
             )
             raise Conflicts((("mechanism",), what))
         return data

@@ -80,7 +80,7 @@ def _from_file(named: Mapping[str, str], environ: Mapping[str, str] | None) -> S
     for name in named:
         if name not in _OF_FILE:
             raise ConfigError(
-                f"option {name!r:.100} beside `config`",
+                f"option {name!r:.100} with `config`",
                 hint="With a file, give only `table`, `job`, `snapshotVersion` and `shaped`",
             )
     config = load(named["config"], environ, named.get("folder"))
@@ -150,5 +150,5 @@ def _version(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ConfigError(f"snapshotVersion is {text!r:.100}, which is no version")
+        raise ConfigError(f"snapshotVersion is {text!r:.100}, which is not a version")
     return int(text)

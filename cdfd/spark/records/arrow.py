@@ -107,7 +107,7 @@ class StreamReader:
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         missing = [name for name in CHANGE_NAMES if name not in batch.schema.names]
         if missing:
-            raise DataError(f"its rows have no column {missing[0]}, so they are no change rows")
+            raise DataError(f"its rows have no column {missing[0]}, so they are not change rows")
         if self.strict:
             _check_known(batch.schema, self.schema.names)
         columns = []

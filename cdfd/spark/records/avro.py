@@ -169,7 +169,7 @@ def record_node(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"the registry has a schema that is not JSON: {error}") from error
     if not isinstance(node, dict) or node.get("type") != "record":
-        raise DataError(f"the registry has a schema that is no record: {text:.200}", hint="Is it another topic's?")
+        raise DataError(f"the registry has a schema that is not a record: {text:.200}", hint="Is it another topic's?")
     _check(node, 0)
     return node
 

@@ -95,7 +95,7 @@ def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options:
 
     Raises:
         ConfigError: there is nothing of that table.
-        DataError: what is there is no schema.
+        DataError: what is there is not a schema.
     """
     identity = sql.from_json(sql.col("value").cast("string"), "topic string, version long")
     records = spark.read.format("kafka").options(**options).option("subscribe", schema_topic).load()
@@ -110,12 +110,12 @@ def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options:
     if not newest:
         raise ConfigError(
             f"the topic {schema_topic} says nothing of a table that is delivered to {topic}",
-            hint="A pipeline writes it with the first rows of a table, unless its `topics.schema` says otherwise",
+            hint="A pipeline writes it with the first rows of a table, unless `sink.topics.schemas` is false",
         )
     try:
         return table_type(json.dumps(json.loads(newest[0]["value"])["schema"]))
     except (ValueError, KeyError) as error:
-        raise DataError(f"the newest record of {topic} in the topic {schema_topic} is no schema") from error
+        raise DataError(f"the newest record of {topic} in the topic {schema_topic} is not a schema") from error
 
 
 def avro_versions(registry: str | Mapping[str, str], topic: str, record: str) -> dict[int, str]:
@@ -162,4 +162,6 @@ def of_spark(schema: StructType | str) -> StructType:
     try:
         return table_type(StructType.fromDDL(schema).json())
     except PySparkException as error:
-        raise ConfigError(f"`schema` is no schema: {error}"[:1000], hint="Such as 'id BIGINT, note STRING'") from error
+        raise ConfigError(
+            f"`schema` is not a schema: {error}"[:1000], hint="Such as 'id BIGINT, note STRING'"
+        ) from error

@@ -287,7 +287,7 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
             _warn_of_zone(name)
         return bound
     raise ConfigError(
-        f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
+        f"{name} is {text!r:.100}, which is not a time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
     )
 
 

@@ -39,10 +39,10 @@ def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.Record
     try:
         reader = fastavro.reader(file)
     except (ValueError, EOFError, KeyError) as error:
-        raise DataError(f"the file is no Avro file: {error}") from None
+        raise DataError(f"the file is not an Avro file: {error}") from None
     _, shape = avro_schema.parse(orjson.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
     if not isinstance(shape, Record):
-        raise DataError("the rows of the Avro file are no records")
+        raise DataError("the rows of the Avro file are not records")
     schema = pa.schema([arrow_field(field.name, field.shape) for field in shape.fields])
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -138,7 +138,7 @@ def _json_rows(path: str) -> Iterator[list[Any]]:
             except ValueError as error:
                 raise DataError(f"line {number} is not JSON: {error}", path=path) from None
             if not isinstance(row, dict):
-                raise DataError(f"line {number} is no JSON object", path=path)
+                raise DataError(f"line {number} is not a JSON object", path=path)
             rows.append(row)
             if len(rows) == INFER_ROWS:
                 yield rows

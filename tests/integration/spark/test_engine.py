@@ -120,7 +120,7 @@ def test_a_daemon_that_is_killed_while_a_job_runs(
         daemon.kill()
     pipeline.configure(start, sink=sink, engine={"kind": "embedded"})
     with pipeline.daemon() as daemon:
-        daemon.wait_for("goes on as a job of")
+        daemon.wait_for("continues as a job of")
         daemon.wait_for("completed")
         pipeline.check(table.version, snapshot=True)
         daemon.stop()

@@ -425,7 +425,7 @@ def test_a_stream_goes_on_where_it_was(
     [
         ({}, "given nowhere"),
         ({"schema": SIMPLE, "table": "/t"}, "by `schema` and `table`"),
-        ({"schema": "id NUMBER OF THINGS"}, "no schema"),
+        ({"schema": "id NUMBER OF THINGS"}, "not a schema"),
         ({"schema": "id INT, _change_type STRING"}, "_change_type"),
         ({"schema": SIMPLE, "columns": ["nope"]}, "no column 'nope'"),
         ({"schema": SIMPLE, "format": "xml"}, "no format 'xml'"),

@@ -136,7 +136,7 @@ class TestHoles:
         assert segment([*commits(0, 3), *commits(5, 7)], 2).version == 2
 
     def test_at_the_wanted_version(self) -> None:
-        with pytest.raises(GapError, match="version 4 is missing: the log goes on to 7 without it"):
+        with pytest.raises(GapError, match="version 4 is missing: the log continues to 7 without it"):
             segment([*commits(0, 3), *commits(5, 7)], 4)
 
     def test_before_the_log_begins(self) -> None:

@@ -131,7 +131,7 @@ class TestOptions:
                 {"startingVersion": "1", "startingTimestamp": "2026-01-01"},
                 "startingVersion and startingTimestamp are both given",
             ),
-            ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday', which is no time"),
+            ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday', which is not a time"),
             ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is '0'"),
             ({"maxFilesPerTrigger": "1k"}, "maxFilesPerTrigger is '1k'"),
             ({"maxBytesPerTrigger": "1x"}, "maxBytesPerTrigger is '1x'"),

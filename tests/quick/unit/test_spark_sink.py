@@ -109,7 +109,7 @@ class TestOptions:
             SinkOptions.parse({"config": str(path)})
         with pytest.raises(ConfigError, match="no table 'x'"):
             SinkOptions.parse({"config": str(path), "table": "x"})
-        with pytest.raises(ConfigError, match="'format' beside `config`"):
+        with pytest.raises(ConfigError, match="'format' with `config`"):
             SinkOptions.parse({"config": str(path), "table": "orders", "format": "avro"})
         path.write_text(json.dumps(document | {"sink": {"kind": "files", "path": "out"}}))
         with pytest.raises(UnsupportedError, match="kind files"):

@@ -292,7 +292,7 @@ class TestAnswers:
         [
             ({"commits": [commit(1, f"{1:020d}.a.json")] * 2}, "two commits have one version"),
             ({"latest-table-version": 0}, "commit of version 1, but the newest version is 0"),
-            ({"latest-table-version": "1"}, "no whole number"),
+            ({"latest-table-version": "1"}, "not a whole number"),
             ({"latest-table-version": -7}, "newest version is -7"),
             ({"commits": [commit(-1, "x")]}, "has the version -1"),
             ({"commits": [commit(1, "../../x")]}, "is named"),

@@ -253,7 +253,7 @@ def test_table_of_glue(moto_server: Server, bucket: str, tmp_path: Path, locatio
     }
     found = cdfd.changes(f"glue://{database}.orders", storage_options=given)
     assert found.read_all()["id"].to_pylist() == [7]
-    with pytest.raises(UnsupportedError, match="is no Delta table in Glue"):
+    with pytest.raises(UnsupportedError, match="is not a Delta table in Glue"):
         cdfd.changes(f"glue://{database}.csv", storage_options=given)
     with pytest.raises(NotATableError, match="Glue has no table or database"):
         cdfd.changes(f"glue://{database}.nothing", storage_options=given)

@@ -478,7 +478,7 @@ class TestLostCommits:
         store = OneByOne(await self.lake(clock, hint=True))
         opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
         found = []
-        with pytest.raises(GapError, match="versions 6 to 7 are missing, although the log goes on to version 7"):
+        with pytest.raises(GapError, match="versions 6 to 7 are missing, although the log continues to version 7"):
             await collect(opened.stream().versions(tailer_of(opened.log, clock), start), found)
         assert [version.plan.version for version in found] == list(range(start, 6))
 
