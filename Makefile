@@ -25,7 +25,7 @@ MARK := .venv/.installed
 .DEFAULT_GOAL := help
 
 help:  ## The targets of this Makefile
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
