@@ -95,7 +95,14 @@ class _Resolver:
         content = node.content
         self.resolved.sources[path] = Source(node.line, content if isinstance(content, str) else None)
         if isinstance(content, str):
-            return self._expand(content, path)
+            before = len(self.resolved.problems)
+            expanded = _REFERENCE.sub(lambda match: self._resolve_reference(match, path), content)
+            if len(self.resolved.problems) > before:
+                # A unique placeholder, so that a missing variable causes no further problems.
+                return f"unset{before}"
+            whole = _REFERENCE.fullmatch(content)
+            # `${NAME:-}` alone means that the setting is not given.
+            return None if not expanded and whole is not None and whole["default"] == "" else expanded
         if isinstance(content, tuple):
             return [self.value(item, (*path, index)) for index, item in enumerate(content)]
         if isinstance(content, dict):
@@ -123,16 +130,6 @@ class _Resolver:
         except ValueError as error:
             self.resolved.report(path, str(error))
             return None
-
-    def _expand(self, text: str, path: Path) -> str | None:
-        before = len(self.resolved.problems)
-        expanded = _REFERENCE.sub(lambda match: self._resolve_reference(match, path), text)
-        if len(self.resolved.problems) > before:
-            # A unique placeholder, so that a missing variable causes no further problems.
-            return f"unset{before}"
-        whole = _REFERENCE.fullmatch(text)
-        # `${NAME:-}` alone means that the setting is not given.
-        return None if not expanded and whole is not None and whole["default"] == "" else expanded
 
     def _resolve_reference(self, reference: re.Match[str], path: Path) -> str:
         if reference[0] == "$${":

@@ -188,7 +188,15 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             tip=source.tip,
         )
         with tailing as tailer:
-            _warn_of_budget(shared.poll_budget)
+            budget = shared.poll_budget
+            if not budget.suffices and not budget.warned:
+                budget.warned = True
+                logger.warning(
+                    "poll.max_requests_per_hour does not suffice to poll %d tables every poll.max_interval: "
+                    "they are polled at least every %.0f s",
+                    budget.tables,
+                    budget.max_interval,
+                )
             async with sinks.open(table, monitor.stage) as sink:
                 yield Feed(
                     opened,
@@ -210,17 +218,6 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                     rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
                     name=config.address(table.name),
                 )
-
-
-def _warn_of_budget(budget: PollBudget) -> None:
-    """Say once that the configured budget makes polls rarer than `poll.max_interval` does."""
-    if not budget.suffices and not budget.warned:
-        budget.warned = True
-        logger.warning(
-            "poll.max_requests_per_hour does not suffice to poll %d tables every poll.max_interval: they are polled at least every %.0f s",
-            budget.tables,
-            budget.max_interval,
-        )
 
 
 @contextmanager

@@ -132,7 +132,13 @@ class TableWriter:
             numbered = everything.append_column("\0row", pa.array(range(everything.num_rows)))
             hit = RowSet.of(numbered.filter(where).column("\0row").to_pylist()).union(file.hidden)
             if len(hit) > len(file.hidden):
-                actions += await self._hide(file, hit)
+                removed = self._remove(file)
+                name = uuid4()
+                data, [(offset, size)] = deletion_vector.store([hit])
+                described = deletion_vector.describe(name, "", offset, size, len(hit))
+                await self.storage.put(str(deletion_vector.path_of(described)), data)
+                self._files[file.path] = _File(file.path, file.rows, file.size, hit, described)
+                actions += [removed, self._add_action(self._files[file.path])]
         return await self.commit("DELETE", actions)
 
     async def optimize(self) -> int:
@@ -196,15 +202,6 @@ class TableWriter:
     async def _rewrite(self, file: _File, rows: pa.Table) -> list[Action]:
         removed = self._remove(file)
         return [removed, await self._add(rows)] if rows.num_rows else [removed]
-
-    async def _hide(self, file: _File, rows: RowSet) -> list[Action]:
-        removed = self._remove(file)
-        name = uuid4()
-        data, [(offset, size)] = deletion_vector.store([rows])
-        described = deletion_vector.describe(name, "", offset, size, len(rows))
-        await self.storage.put(str(deletion_vector.path_of(described)), data)
-        self._files[file.path] = _File(file.path, file.rows, file.size, rows, described)
-        return [removed, self._add_action(self._files[file.path])]
 
     async def _change_data(self, rows: pa.Table) -> list[Action]:
         if not self.feed:

@@ -173,7 +173,14 @@ class History:
             if newest is not None and newest < version:
                 await self._check_id(table_id, None)
                 if self._log.by_catalog:
-                    raise stale_error(newest, version, self._table) from None
+                    raise StorageError(
+                        f"the catalog says that the newest version is {newest}, although version {version} was read",
+                        table=self._table,
+                        version=version,
+                        hint="A replica of it may lag behind. If its database was restored from a backup, "
+                        "run `cdfd progress reset` to start over",
+                        retriable=True,
+                    ) from None
                 raise truncated_error(newest, version, self._table) from None
             return False
         if fingerprint.digest != digest:
@@ -301,17 +308,6 @@ def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
     )
     error.truncated = True
     return error
-
-
-def stale_error(newest: int, version: int, table: str) -> StorageError:
-    """The error for a catalog whose answer is older than a version that was read: a replica may lag behind."""
-    return StorageError(
-        f"the catalog says that the newest version is {newest}, although version {version} was read",
-        table=table,
-        version=version,
-        hint="A replica of it may lag behind. If its database was restored from a backup, run `cdfd progress reset` to start over",
-        retriable=True,
-    )
 
 
 def gap_error(version: int, following: int, newest: int, table: str) -> GapError:

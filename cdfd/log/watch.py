@@ -234,19 +234,16 @@ class DirectoryWatch:
         try:
             self._subscription = self._arrivals.subscribe(nearest.folder, accepts, self._changed)
         except OSError as error:
-            self._refuse(error)
+            reason = error.strerror or str(error)
+            if reason != self.refusal:
+                advice = _ADVICE.get(error.errno or 0, "New commits are found after the poll interval")
+                logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
+            self.refusal = reason
             return
         self.watched = nearest.identity
         self.refusal = None
         # A file may have appeared between the reader's last poll and now.
         self._changed.set()
-
-    def _refuse(self, error: OSError) -> None:
-        reason = error.strerror or str(error)
-        if reason != self.refusal:
-            advice = _ADVICE.get(error.errno or 0, "New commits are found after the poll interval")
-            logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
-        self.refusal = reason
 
 
 _ADVICE = {

@@ -151,7 +151,13 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
         if remove is None:
             yield insert_scan(add)
         elif remove.key != add.key:
-            yield from _difference(add, remove)
+            # The same data file with another deletion vector: newly hidden rows were deleted, rows that are no longer hidden were restored.
+            new, old = add.deletion_vector, remove.deletion_vector
+            file = FileScan(add.path, None, add.partition_values, add.size, num_records=record_count(add.stats))
+            if new is not None:
+                yield replace(file, change_type="delete", only=new, without=old)
+            if old is not None:
+                yield replace(file, change_type="insert", only=old, without=new)
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
     meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
     for remove in ({**removed, **meant}).values():
@@ -165,16 +171,6 @@ def _by_path(actions: Iterable[F]) -> dict[str, F]:
         if files.setdefault(action.path, action) is not action:
             raise LogError("two actions of one kind for one data file in one version", path=action.path)
     return files
-
-
-def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
-    """The same data file with another deletion vector: newly hidden rows were deleted, rows that are no longer hidden were restored."""
-    new, old = add.deletion_vector, remove.deletion_vector
-    file = FileScan(add.path, None, add.partition_values, add.size, num_records=record_count(add.stats))
-    if new is not None:
-        yield replace(file, change_type="delete", only=new, without=old)
-    if old is not None:
-        yield replace(file, change_type="insert", only=old, without=new)
 
 
 def _complete(remove: Remove, header: Header) -> bool:

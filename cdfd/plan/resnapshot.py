@@ -43,7 +43,8 @@ class NumberedFiles:
 
     def __init__(self, scans: LiveScans) -> None:
         self.scans = scans
-        self._paths: pa.Array = _combine(scans.files.paths)
+        combined = scans.files.paths.combine_chunks()
+        self._paths: pa.Array = combined if isinstance(combined, pa.Array) else combined.chunk(0)
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -161,8 +162,3 @@ class PendingFiles:
             if count and size > self._chunk_bytes:
                 return numbers[:count]
         return numbers
-
-
-def _combine(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else combined.chunk(0)

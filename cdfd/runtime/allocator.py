@@ -52,15 +52,6 @@ def settle() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-def keep_all() -> None:
-    """Let the garbage collector leave alone all objects that there are now, except for garbage.
-
-    Those of 500 tables take it 0.8 s, in which nothing else runs. A cycle of them that is dropped later stays in memory.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def release() -> None:
     """Return memory that is not in use to the system. By itself, glibc's malloc returns the end of an arena only."""
     if (libc := _glibc()) is not None:

@@ -87,16 +87,13 @@ class Names:
     def _name(self, number: int) -> Name:
         name = self._known.get(number)
         if name is None:
-            name = self._known[number] = self._decode(number)
+            if number + 1 >= len(self._offsets):
+                raise malformed_error(f"a field has name {number} of {len(self._offsets) - 1}")
+            begin, end = self._offsets[number : number + 2]
+            if not begin <= end <= len(self._metadata) - self._first:
+                raise malformed_error("a name leads out of the metadata")
+            name = self._known[number] = Name.of(self._metadata[self._first + begin : self._first + end])
         return name
-
-    def _decode(self, number: int) -> Name:
-        if number + 1 >= len(self._offsets):
-            raise malformed_error(f"a field has name {number} of {len(self._offsets) - 1}")
-        begin, end = self._offsets[number : number + 2]
-        if not begin <= end <= len(self._metadata) - self._first:
-            raise malformed_error("a name leads out of the metadata")
-        return Name.of(self._metadata[self._first + begin : self._first + end])
 
 
 class VariantWriter:

@@ -179,7 +179,11 @@ class Upsert:
                     return
                 stored = self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
                 with _settings(spark, {_TXN_APP: f"cdfd.{stored}", _TXN_VERSION: str(batch_id)}):
-                    self._merge(spark, self._without_deleted(changes, self.deleted, same_key), columns, same_key)
+                    # A later version may have deleted the row of a change.
+                    later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
+                    tombstones = read_table(changes.sparkSession, self.deleted).alias("t")
+                    kept = changes.alias("s").join(tombstones, later, "left_anti")
+                    self._merge(spark, kept, columns, same_key)
         finally:
             _release(changes)
 
@@ -268,13 +272,12 @@ class Upsert:
                 f"MERGE INTO {table} t USING {{changes}} s ON {same_key}\n{_update(names)}\n{_insert(names)}",
             )
         if self.remembered is not None and batch_id % _BATCHES_BETWEEN_SWEEPS == _BATCHES_BETWEEN_SWEEPS - 1:
-            _forget(spark, deleted, self.remembered)
+            # Forget keys that were deleted more than `remembered` before the newest one.
+            newest = read_table(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
+            if newest is not None:
+                oldest = newest - self.remembered // timedelta(microseconds=1)
+                spark.sql(f"DELETE FROM {identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
         return self._stream
-
-    def _without_deleted(self, changes: DataFrame, deleted: str, same_key: str) -> DataFrame:
-        """Without the changes of rows that a later version has deleted."""
-        later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
-        return changes.alias("s").join(read_table(changes.sparkSession, deleted).alias("t"), later, "left_anti")
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str], same_key: str) -> None:
         names = [*columns, VERSION, ORDINAL]
@@ -349,14 +352,6 @@ def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
         spark.sql(statement.replace("{changes}", view, 1))
     finally:
         spark.catalog.dropTempView(view)
-
-
-def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
-    """Forget keys that were deleted more than `remembered` before the newest one."""
-    newest = read_table(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
-    if newest is not None:
-        oldest = newest - remembered // timedelta(microseconds=1)
-        spark.sql(f"DELETE FROM {identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
 
 
 def _table_columns(changes: DataFrame) -> list[str]:

@@ -105,22 +105,19 @@ class _Columnator:
             raise TrevniError(f"the Avro schema has more than {DEEPEST} levels")
         self._open.append(name)
         try:
-            return self._complex(path, schema, parent, namespace)
+            if isinstance(schema, list):
+                return self._union(path, schema, parent, namespace)
+            match _type(schema):
+                case "record":
+                    return self._record(path, schema, parent, _full_name(schema, namespace).rpartition(".")[0])
+                case "array":
+                    return self._array(f"{path or ''}[]", schema, parent, namespace)
+                case "map":
+                    return self._map(f"{path or ''}>", schema, parent, namespace)
+            raise TrevniError(f"the Avro schema has an unknown type: {str(_type(schema))!r:.100}")
         finally:
             self._open.pop()
             self._depth -= 1
-
-    def _complex(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Shape:
-        if isinstance(schema, list):
-            return self._union(path, schema, parent, namespace)
-        match _type(schema):
-            case "record":
-                return self._record(path, schema, parent, _full_name(schema, namespace).rpartition(".")[0])
-            case "array":
-                return self._array(f"{path or ''}[]", schema, parent, namespace)
-            case "map":
-                return self._map(f"{path or ''}>", schema, parent, namespace)
-        raise TrevniError(f"the Avro schema has an unknown type: {str(_type(schema))!r:.100}")
 
     def _record(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Record:
         fields = schema.get("fields")

@@ -12,7 +12,7 @@ from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.column_writer import BLOCK_BYTES
 from cdfd.trevni.file_writer import BlockStore, FileWriter
-from cdfd.trevni.metadata import RESERVED, ColumnMetadata
+from cdfd.trevni.metadata import RESERVED
 from cdfd.trevni.rows import Run, run_all
 from cdfd.trevni.shredding import shred
 
@@ -55,7 +55,15 @@ class TableWriter:
         columns, self._shape = avro_schema.parse(text, MOST_COLUMNS)
         codecs = {"": codec} if isinstance(codec, str) else codec
         checksums = {"": checksum} if isinstance(checksum, str) else checksum
-        _check_names(columns, {*codecs, *checksums} - {""}, first_values)
+        by_name = {column.name: column for column in columns}
+        for name in (*({*codecs, *checksums} - {""}), *first_values):
+            if name not in by_name:
+                hint = f"The columns are {', '.join(by_name)[:300]}"
+                raise ConfigError(f"there is no physical column {name!r:.100}", hint=hint)
+        for name in first_values:
+            if not by_name[name].plain:
+                hint = "Declare the column as not nullable: a nullable one is an array column"
+                raise ConfigError(f"the array column {name!r:.100} cannot have first values", hint=hint)
         by_default = _codec(codecs.get("", "snappy")), _checksum(checksums.get("", "crc32"))
         chosen = [
             replace(
@@ -144,15 +152,3 @@ def _checksum(name: str) -> Checksum:
     if checksum is None:
         raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32")
     return checksum
-
-
-def _check_names(columns: Iterable[ColumnMetadata], names: Collection[str], first_values: Collection[str]) -> None:
-    known = {column.name: column for column in columns}
-    for name in (*names, *first_values):
-        if name not in known:
-            hint = f"The columns are {', '.join(known)[:300]}"
-            raise ConfigError(f"there is no physical column {name!r:.100}", hint=hint)
-    for name in first_values:
-        if not known[name].plain:
-            hint = "Declare the column as not nullable: a nullable one is an array column"
-            raise ConfigError(f"the array column {name!r:.100} cannot have first values", hint=hint)

@@ -105,10 +105,19 @@ class UnityClient:
                     await self._pace(deadline)
                     status, headers, data = await self._send(method, path, parameters, body)
             except (aiohttp.ClientError, TimeoutError, OSError) as failure:
-                error = self._unreachable(failure, request)
+                reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
+                reason = one_line(self._tokens.redact(reason), 300)
+                error = StorageError(
+                    f"the catalog cannot be reached: {reason}; the request was {self._with_host(request)}",
+                    hint="Check its address and the network. Versions that it has ratified already are delivered",
+                    retriable=True,
+                )
             else:
                 if 200 <= status < 300:
-                    return self._json(data, request)
+                    try:
+                        return orjson.loads(data)
+                    except orjson.JSONDecodeError:
+                        raise unreadable(f"{len(data)} bytes that are not JSON", self._with_host(request)) from None
                 error = self._refusal(status, data, request)
                 if status == 401 and not renewed and self._tokens.expire():
                     renewed = True
@@ -175,12 +184,6 @@ class UnityClient:
             )
         return self._session
 
-    def _json(self, data: bytes, request: str) -> Any:
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            raise unreadable(f"{len(data)} bytes that are not JSON", self._with_host(request)) from None
-
     def _refusal(self, status: int, data: bytes, request: str) -> Refusal:
         answer = self._answer(status, data)
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
@@ -202,14 +205,6 @@ class UnityClient:
         kind, message = error.get("type", error.get("error_code")), error.get("message")
         shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
         return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
-
-    def _unreachable(self, failure: Exception, request: str) -> StorageError:
-        reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
-        return StorageError(
-            f"the catalog cannot be reached: {one_line(self._tokens.redact(reason), 300)}; the request was {self._with_host(request)}",
-            hint="Check its address and the network. Versions that it has ratified already are delivered",
-            retriable=True,
-        )
 
     def _with_host(self, request: str) -> str:
         return f"{request} to {self.options.host}"

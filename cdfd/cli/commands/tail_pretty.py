@@ -69,7 +69,12 @@ class PrettyOutput:
         self._widths = [max(width, *map(cell_len, column)) for width, *column in columns]
         widths, room = self._widths, shutil.get_terminal_size().columns
         if self._terminal:
-            widths = _fit(widths, room - len(_GAP) * (len(widths) - 1))
+            # Widths of columns that together have `room`, if that is possible: the widest ones lose most.
+            limit = max([*widths, _NARROWEST])
+            room -= len(_GAP) * (len(widths) - 1)
+            while limit > _NARROWEST and sum(min(width, limit) for width in widths) > room:
+                limit -= 1
+            widths = [min(width, limit) for width in widths]
         kinds, is_a = rows.schema.types, pa.types
         right = [is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) for kind in kinds]
         lines = [_line(row, style, widths, right) for row, style in zip(cells, styles, strict=True)]
@@ -88,14 +93,6 @@ def _cells(line: str) -> Iterator[str]:
         value, end = decoder.raw_decode(line, colon + 1)
         yield one_line(value if isinstance(value, str) else line[colon + 1 : end], _LONGEST)
         at = end + 1
-
-
-def _fit(widths: Sequence[int], room: int) -> list[int]:
-    """Widths of columns that together have `room`, if that is possible: the widest ones lose most."""
-    limit = max([*widths, _NARROWEST])
-    while limit > _NARROWEST and sum(min(width, limit) for width in widths) > room:
-        limit -= 1
-    return [min(width, limit) for width in widths]
 
 
 def _line(cells: Sequence[str], style: str, widths: Sequence[int], right: Sequence[bool]) -> Text:

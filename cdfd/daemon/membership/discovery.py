@@ -233,7 +233,7 @@ def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], r
         taken.add(table)
     for _, _, candidate in candidates:
         table = candidate.table
-        same = taken.at_place(table)
+        same = taken.by_place.get(real(table.uri))
         if same is not None:
             if canonical(same.uri) != canonical(table.uri):
                 duplicates[table.uri] = same.uri
@@ -253,17 +253,13 @@ class _Taken:
 
     def __init__(self, config: Settings) -> None:
         self._config = config
-        self._by_place: dict[str, Table] = {}
+        self.by_place: dict[str, Table] = {}
         self._by_name: dict[str, Table] = {}
         self._by_topic: dict[str, Table] = {}
 
     def add(self, table: Table) -> None:
-        self._by_place.setdefault(real(table.uri), table)
+        self.by_place.setdefault(real(table.uri), table)
         self._by_name[table.name] = self._by_topic[table.topic] = table
-
-    def at_place(self, table: Table) -> Table | None:
-        """The table in the same folder, by whatever name; None if there is none."""
-        return self._by_place.get(real(table.uri))
 
     def conflict(self, table: Table) -> str | None:
         """Why a table cannot be delivered beside those that are there; None if it can."""

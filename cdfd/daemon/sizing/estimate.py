@@ -211,6 +211,7 @@ def needs(tables: Sequence[TableWork], costs: Costs, setup: Setup) -> Needs:
     topics = len(tables) + len(own) if setup.partitions else 0
     hours, copies = (setup.keep_hours, setup.replicas) if setup.partitions else (MONTH_HOURS, 1)
     disk = total.written * hours * copies
+    prices = setup.prices or PRICES
     return Needs(
         each,
         total,
@@ -218,18 +219,15 @@ def needs(tables: Sequence[TableWork], costs: Costs, setup: Setup) -> Needs:
         topics,
         len(tables) * setup.partitions + sum(own.values()) if setup.partitions else 0,
         disk,
-        _money(total, memory, disk, setup.prices or PRICES),
+        {
+            "processor": max(total.mean.cores, 0.0) * MONTH_HOURS * prices["core_hour"],
+            "memory": memory / 1e9 * MONTH_HOURS * prices["gb_hour"],
+            "requests": MONTH_HOURS
+            * (total.gets * prices["million_gets"] + total.lists * prices["million_lists"])
+            / 1e6,
+            "disk": disk / 1e9 * prices["disk_gb_month"],
+        },
     )
-
-
-def _money(total: TableNeeds, memory: float, disk: float, prices: Mapping[str, float]) -> dict[str, float]:
-    """US dollars a month."""
-    return {
-        "processor": max(total.mean.cores, 0.0) * MONTH_HOURS * prices["core_hour"],
-        "memory": memory / 1e9 * MONTH_HOURS * prices["gb_hour"],
-        "requests": MONTH_HOURS * (total.gets * prices["million_gets"] + total.lists * prices["million_lists"]) / 1e6,
-        "disk": disk / 1e9 * prices["disk_gb_month"],
-    }
 
 
 def _table_needs(table: TableWork, by_hour: Hours, costs: Costs, setup: Setup) -> TableNeeds:

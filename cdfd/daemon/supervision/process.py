@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -91,8 +92,9 @@ async def serve(
     preflight(config, shard, standby=standby)
     stopping = Stopping()
     hangup = asyncio.Event()
-    stopping.on_hangup(hangup.set)
-    asyncio.get_running_loop().set_default_executor(Threads())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    loop.set_default_executor(Threads())
     clock = SystemClock()
     status = Status(config, clock, shard, standby=standby)
     async with AsyncExitStack() as stack:
@@ -100,7 +102,17 @@ async def serve(
         await stack.enter_async_context(background("history", history.run(clock)))
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
-        await _serve_http(stack, config, status, history, controller, clock)
+        # Start the HTTP server and the socket of controls. If the server's address is the default and in use, the daemon runs without it.
+        trusted = ControlRoutes(controller, None, clock, trusted=True)
+        await stack.enter_async_context(http.serve_socket(config.controls.socket, status, history, trusted))
+        controls = ControlRoutes(controller, config.controls.token, clock)
+        listen, hosts = config.http.listen, config.http.hosts
+        try:
+            await stack.enter_async_context(http.serve(listen, status, hosts, config.http, history, controls))
+        except ConfigError as error:
+            if "listen" in config.http.model_fields_set:
+                raise
+            logger.warning("no metrics, health and status over HTTP: %s", error)
         await stack.enter_async_context(background("summary", Summary(status).run(clock)))
         process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
         if standby:
@@ -247,22 +259,6 @@ def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
     logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
     if not native.built:
         logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
-
-
-async def _serve_http(
-    stack: AsyncExitStack, config: Settings, status: Status, history: History, controller: Controller, clock: Clock
-) -> None:
-    """Start the HTTP server and the socket of controls. If the server's address is the default and in use, the daemon runs without it."""
-    trusted = ControlRoutes(controller, None, clock, trusted=True)
-    await stack.enter_async_context(http.serve_socket(config.controls.socket, status, history, trusted))
-    controls = ControlRoutes(controller, config.controls.token, clock)
-    listen, hosts = config.http.listen, config.http.hosts
-    try:
-        await stack.enter_async_context(http.serve(listen, status, hosts, config.http, history, controls))
-    except ConfigError as error:
-        if "listen" in config.http.model_fields_set:
-            raise
-        logger.warning("no metrics, health and status over HTTP: %s", error)
 
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from threading import Timer
 from typing import Any
 
@@ -39,10 +39,6 @@ class Stopping:
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which ends once `event` is set; see `run_until`."""
         await run_until(self.event, work)
-
-    def on_hangup(self, handle: Callable[[], None]) -> None:
-        """Call a function after each SIGHUP."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
 
     def _stop(self, exit_code: int) -> None:
         self.exit_code = exit_code

@@ -21,7 +21,6 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.retention import Retention
-from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
@@ -30,7 +29,6 @@ from cdfd.runtime.clock import Clock
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.ledger.checkpoints import publish
 from cdfd.sinks.ledger.txn_state import TxnState
-from cdfd.storage.base import Stat
 
 logger = logging.getLogger("cdfd.sink")
 
@@ -80,32 +78,29 @@ class Housekeeper:
         """
         try:
             state = await self._log.snapshot(version, with_stats=True, with_tombstones=True, all_fields=True)
-            if await self._write_checkpoint(state) and self._upkeep.log_cleanup:
-                await self._clean(state.protocol, state.metadata)
+            v2 = takes_v2(state.protocol, state.metadata)
+            name = (
+                f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet"
+                if v2
+                else paths.checkpoint_name(state.version)
+            )
+            now = self._clock.now_ms()
+            data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
+            newest = await publish(self._log, name, data, hint)
+            if newest and self._upkeep.log_cleanup:
+                stats = {entry: stat async for entry, stat in self._log.list_names()}
+                entries = [(entry, stat.modified_ms) for entry, stat in stats.items()]
+                for entry in removable(entries, state.protocol, state.metadata, now):
+                    await self._log.storage.delete(stats[entry].path)
+                    # Checksums of versions go with their entries, because readers take them for entries.
+                    if entry.kind == "commit":
+                        await self._log.storage.delete(log_path(f"{entry.version:020d}.crc"))
         except (StorageError, LogError, UnsupportedError) as error:
             extra = {"table": self._log.storage.uri, "version": version}
             logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
             return
         if self._compactor is not None:
             await self._compactor.compact(state)
-
-    async def _write_checkpoint(self, state: Snapshot) -> bool:
-        """Whether the checkpoint is the newest."""
-        v2 = takes_v2(state.protocol, state.metadata)
-        name = f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet" if v2 else paths.checkpoint_name(state.version)
-        now = self._clock.now_ms()
-        data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
-        return await publish(self._log, name, data, hint)
-
-    async def _clean(self, protocol: Protocol, metadata: Metadata) -> None:
-        """Remove old log entries. Checksums of versions go with them, because readers take them for entries."""
-        names: list[tuple[paths.LogName, Stat]] = [each async for each in self._log.list_names()]
-        old = removable([(name, stat.modified_ms) for name, stat in names], protocol, metadata, self._clock.now_ms())
-        places = {name: stat.path for name, stat in names}
-        for name in old:
-            await self._log.storage.delete(places[name])
-            if name.kind == "commit":
-                await self._log.storage.delete(log_path(f"{name.version:020d}.crc"))
 
 
 Entry = tuple[LogName, int]

@@ -188,7 +188,17 @@ class Target:
         """Create the table, unless it exists; see `commit`."""
         if not self._exists:
             with translate_errors("create the target", self.uri):
-                await self._create(begun, rows)
+                # The start is stored before the first row: the columns of the source follow with its rows.
+                follow = self._layout.on_missing_column == "follow"
+                mode = self._layout.mode
+                columns = columns_of_new(mode.columns, (), follow=follow) if rows is None else rows
+                now = self.clock.now_ms()
+                metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
+                protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
+                owner = owner_action(self._place, self._owner, now)
+                actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
+                await self._log.create(actions)
+                self._exists = True
 
     async def take_over(self) -> tuple[Position | None, Columns]:
         """Become the owner. The position, and the columns of the table; none if there is no table."""
@@ -298,19 +308,6 @@ class Target:
 
     def _stored_state(self, state: TxnState) -> Stored:
         return stored_position(state, self._app_id, self._layout.mode.name, self._role)
-
-    async def _create(self, begun: Position, rows: Columns | None) -> None:
-        # The start is stored before the first row: the columns of the source follow with its rows.
-        follow = self._layout.on_missing_column == "follow"
-        mode = self._layout.mode
-        columns = columns_of_new(mode.columns, (), follow=follow) if rows is None else rows
-        now = self.clock.now_ms()
-        metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
-        protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
-        owner = owner_action(self._place, self._owner, now)
-        actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
-        await self._log.create(actions)
-        self._exists = True
 
     def _proposal(
         self,

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import SinkError
-from cdfd.runtime.registry import FILE_FORMATS
 
 Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
 
@@ -41,11 +40,6 @@ class RowsFormat(Protocol):
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer into an open, empty file."""
-
-
-def has_suffix(name: str) -> bool:
-    """Whether a file's name ends like those of a registered format."""
-    return name.endswith(tuple(FILE_FORMATS.load(each).suffix for each in FILE_FORMATS.names()))
 
 
 class JsonLines:

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 
 from cdfd.model.position import Position
-from cdfd.sinks.files.formats import has_suffix
+from cdfd.runtime.registry import FILE_FORMATS
 
 _NAME = re.compile(
     r"(?P<version>\d{20})(?P<snapshot>-snapshot)?(?:\.(?P<part>\d{10,19}))?"
@@ -72,7 +72,7 @@ def delivery_name(first: Position, following: Position, suffix: str) -> str:
 def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
     """The delivery of a table, from a file's name; None for other files."""
     match = _NAME.fullmatch(name)
-    if match is None or not has_suffix(name):
+    if match is None or not name.endswith(tuple(FILE_FORMATS.load(each).suffix for each in FILE_FORMATS.names())):
         return None
     first = _position(table_id, match["version"], match["snapshot"], match["part"])
     if match["next_version"] is None:

@@ -61,7 +61,12 @@ class Target:
         Raises:
             ConfigError: a column is missing, is named twice, or has another type than in the given schema.
         """
-        _check_names(schema)
+        taken = [name for name in schema.names if name.lower() in CHANGE_FIELDS]
+        if taken:
+            raise ConfigError(
+                f"the table has a column {taken[0]!r:.200}, which is also the name of a change column",
+                hint="Rename it in the table",
+            )
         # As delta-spark does: few sinks of Spark take columns without a type.
         typed = {child.name for child in without_void(schema.struct)}
         schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
@@ -132,15 +137,6 @@ def _paths(path: str, type: DataType) -> Iterator[str]:
         case datatypes.MapType():
             yield from _paths(f"{path}.key", type.key)
             yield from _paths(f"{path}.value", type.value)
-
-
-def _check_names(schema: TableSchema) -> None:
-    taken = [name for name in schema.names if name.lower() in CHANGE_FIELDS]
-    if taken:
-        raise ConfigError(
-            f"the table has a column {taken[0]!r:.200}, which is also the name of a change column",
-            hint="Rename it in the table",
-        )
 
 
 async def resolve_target(table: Table, options: SourceOptions, user_schema: StructType | None = None) -> Target:

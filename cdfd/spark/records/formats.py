@@ -34,7 +34,12 @@ def format_choice(format: str | Mapping[str, str]) -> FormatChoice:
             )
         choice = CHOICES[format]
     else:
-        _check_names(format)
+        words = {"envelope": get_args(EnvelopeName), "encoding": get_args(EncodingName)}
+        for name, value in format.items():
+            if name not in (*words, *_FORMS):
+                raise ConfigError(f"`format` has no key {name!r:.100}", hint=f"It has {', '.join((*words, *_FORMS))}")
+            if name in words and value not in words[name]:
+                raise ConfigError(f"`{name}` of `format` is {value!r:.100}", hint=f"There are {', '.join(words[name])}")
         choice = FormatChoice(**dict(format))  # type: ignore[arg-type] # checked
     if choice.envelope not in _READ.get(choice.encoding, ()):
         function = _FUNCTIONS.get(choice.encoding, "hand")
@@ -50,12 +55,3 @@ def format_choice(format: str | Mapping[str, str]) -> FormatChoice:
                 hint=f"Deliver the table with `{form}: {own}`, which is the default",
             )
     return choice
-
-
-def _check_names(format: Mapping[str, str]) -> None:
-    known = {"envelope": get_args(EnvelopeName), "encoding": get_args(EncodingName)}
-    for name, value in format.items():
-        if name not in (*known, *_FORMS):
-            raise ConfigError(f"`format` has no key {name!r:.100}", hint=f"It has {', '.join((*known, *_FORMS))}")
-        if name in known and value not in known[name]:
-            raise ConfigError(f"`{name}` of `format` is {value!r:.100}", hint=f"There are {', '.join(known[name])}")

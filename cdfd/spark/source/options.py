@@ -107,7 +107,10 @@ class SourceOptions:
             if name in _OF_DELTA and named[name].strip().lower() == "true":
                 raise ConfigError(f"there is no option {_OF_DELTA[name]}", hint=_CHANGES_ARE_READ)
             if name not in _NAMES and name not in _OF_DELTA:
-                raise ConfigError(f"unknown option {_show(name, options)}", hint=_nearest(name))
+                near = difflib.get_close_matches(name, _NAMES, 1)
+                hint = f"Did you mean {_NAMES[near[0]]}? " if near else ""
+                hint += f"Known: {', '.join(_OPTIONS)}, {MASK}<column>, and {STORAGE}<name> for the table's store"
+                raise ConfigError(f"unknown option {_show(name, options)}", hint=hint)
         if named.get("table"):
             if named.get("path"):
                 raise ConfigError("path and table are both given", hint="Give one of them")
@@ -144,20 +147,16 @@ class SourceOptions:
             _flag(named, "keepKeyNames"),
             storage,
         )
-        parsed.check_key()
-        return parsed
-
-    def check_key(self) -> None:
-        """Raise ConfigError if the key does not fit the other options."""
-        rows = self.rows
-        if self.net and (not rows.key or self.start == "snapshot"):
+        rows = parsed.rows
+        if parsed.net and (not rows.key or parsed.start == "snapshot"):
             raise ConfigError(
                 "netChanges needs a key, and a range of versions", hint="Name its columns: the option `key`"
             )
-        if self.net and rows.shape.excluded:
+        if parsed.net and rows.shape.excluded:
             raise ConfigError("netChanges needs all change types", hint="Omit `excludeChangeTypes`")
         check_key_masks(dict(rows.shape.masks), rows.key)
-        check_key_is_read(rows.key, None if self.columns is None else [column.name for column in self.columns])
+        check_key_is_read(rows.key, None if parsed.columns is None else [column.name for column in parsed.columns])
+        return parsed
 
 
 _OPTIONS = (
@@ -245,12 +244,6 @@ def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
 
 def _show(name: str, options: Mapping[str, str]) -> str:
     return repr(next(each for each in options if name in (each.lower(), each.lower().replace("_", ""))))[:100]
-
-
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, _NAMES, 1)
-    known = f"Known: {', '.join(_OPTIONS)}, {MASK}<column>, and {STORAGE}<name> for the table's store"
-    return (f"Did you mean {_NAMES[near[0]]}? " if near else "") + known
 
 
 def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Bound | None:

@@ -218,7 +218,11 @@ class S3Client:
                             raise last from None
                     failed += 1
                     if failed == WARN_AFTER:
-                        self._warn(last)
+                        # Log why requests take so long, once for all requests that wait.
+                        now = asyncio.get_running_loop().time()
+                        if now - self._warned_at >= WARN_SECONDS:
+                            self._warned_at = now
+                            logger.warning("%s; cdfd retries for up to %g s", last, self.options.deadline)
                     await asyncio.sleep(delay * (0.5 + random.random() / 2))
                     delay = min(2 * delay, MAX_DELAY)
         except TimeoutError:
@@ -227,13 +231,6 @@ class S3Client:
             raise StorageError(
                 f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
             ) from None
-
-    def _warn(self, error: StorageError) -> None:
-        """Log why requests take so long, once for all requests that wait."""
-        now = asyncio.get_running_loop().time()
-        if now - self._warned_at >= WARN_SECONDS:
-            self._warned_at = now
-            logger.warning("%s; cdfd retries for up to %g s", error, self.options.deadline)
 
     async def _classify(self, error: Exception, request: Request) -> StorageError:
         """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
@@ -248,7 +245,11 @@ class S3Client:
         elif code_of(error) in EXPIRED:
             problem.retriable = not self.options.static_credentials
             if problem.retriable:
-                self._renew_credentials()
+                # Open new clients for the next request: the credentials chain may have newer credentials than they.
+                now = asyncio.get_running_loop().time()
+                if now - self._renewed_at >= RENEW_SECONDS:
+                    self._renewed_at = now
+                    self._session = self._opening = self._native = None
         return problem
 
     async def native(self) -> NativeReader | None:
@@ -303,13 +304,6 @@ class S3Client:
             self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
         return self._session
 
-    def _renew_credentials(self) -> None:
-        """Open new clients for the next request: the credentials chain may have newer credentials than they."""
-        now = asyncio.get_running_loop().time()
-        if now - self._renewed_at >= RENEW_SECONDS:
-            self._renewed_at = now
-            self._session = self._opening = self._native = None
-
     async def _close(self) -> None:
         for stack in self._open:
             await stack.aclose()
@@ -362,7 +356,16 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
     data: bytes | pa.Buffer
     async with response["Body"] as body:
         if BUFFERED_BODY_BYTES <= response["ContentLength"] <= (length or MAX_BODY_BYTES):
-            data = await _fill(pa.allocate_buffer(response["ContentLength"]), body)
+            # A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them.
+            buffer = pa.allocate_buffer(response["ContentLength"])
+            with memoryview(buffer).cast("B") as view:
+                at = 0
+                while read := await body.readinto(view[at:]):
+                    at += read
+            # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
+            await body.read()
+            # Bytes that were not written are those that the memory held before.
+            data = buffer.slice(0, at)
         else:
             data = bytes(await body.read())
     total = len(data)
@@ -374,18 +377,6 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
         end = None if length is None else max(0, start) + length
         data = data[start:] if start < 0 else data[start:end]
     return GetResult(data, total, _modified_ms(response), str(response["ETag"]))
-
-
-async def _fill(buffer: pa.Buffer, body: Any) -> pa.Buffer:
-    """A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them."""
-    with memoryview(buffer).cast("B") as view:
-        at = 0
-        while read := await body.readinto(view[at:]):
-            at += read
-    # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
-    await body.read()
-    # Bytes that were not written are those that the memory held before.
-    return buffer.slice(0, at)
 
 
 def _modified_ms(response: dict[str, Any]) -> int:

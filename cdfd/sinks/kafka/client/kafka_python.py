@@ -126,7 +126,19 @@ class KafkaPythonProducer(Producer):
         self._metadata = self._client._metadata
         self._asked = time.monotonic()
         self._unannounced = 0
-        _ask_again(self._manager)
+        # The manager repeats the end of a transaction that the coordinator answers with UNKNOWN_SERVER_ERROR. The coordinator gives this
+        # answer if the request comes at the moment at which another producer fences this one. A new producer would fence that one in turn.
+        # The next answer says whether this producer is fenced.
+        enqueue = self._manager._enqueue_request
+
+        def enqueue_asking(handler: Any) -> None:
+            if isinstance(handler, EndTxnHandler) and not handler.is_retry:
+                handler.handle_response = partial(
+                    _on_answer, handler, handler.handle_response, iter(range(_ENDINGS - 1))
+                )
+            enqueue(handler)
+
+        self._manager._enqueue_request = enqueue_asking
 
     def _prepare(self, topics: Sequence[str]) -> None:
         """Read the metadata, which also keeps the connection, and look up the coordinator of the transactions."""
@@ -282,22 +294,6 @@ class KafkaPythonProducer(Producer):
         """The original error. Every call after a fatal error fails with a text about it."""
         last: Exception | None = self._manager.last_error
         return error if last is None or isinstance(error, BrokerResponseError) else last
-
-
-def _ask_again(manager: TransactionManager) -> None:
-    """Let the manager repeat the end of a transaction that the coordinator answers with UNKNOWN_SERVER_ERROR.
-
-    The coordinator gives this answer if the request comes at the moment at which another producer fences this one. A new producer would
-    fence that one in turn. The next answer says whether this producer is fenced.
-    """
-    enqueue = manager._enqueue_request
-
-    def enqueue_asking(handler: Any) -> None:
-        if isinstance(handler, EndTxnHandler) and not handler.is_retry:
-            handler.handle_response = partial(_on_answer, handler, handler.handle_response, iter(range(_ENDINGS - 1)))
-        enqueue(handler)
-
-    manager._enqueue_request = enqueue_asking
 
 
 def _on_answer(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:
