@@ -81,22 +81,18 @@ class CatalogStorage:
         """Bytes of an object; see the port."""
         check_path(path)
         check_range(path, start, length)
-
-        async def read(store: Storage, at: str) -> bytes:
-            return await store.read(at, start, length)
-
         end = None if length is None else start + length
-        return await self._with_entry(path, read, lambda content, _: content[start:end])
+        return await self._with_entry(
+            path, lambda store, at: store.read(at, start, length), lambda content, _: content[start:end]
+        )
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """The first bytes of an object and its stat; see the port."""
         check_path(path)
         check_range(path, 0, length)
-
-        async def fetch(store: Storage, at: str) -> tuple[bytes, Stat]:
-            return await store.fetch(at, length)
-
-        data, stat = await self._with_entry(path, fetch, lambda content, stat: (content[:length], stat))
+        data, stat = await self._with_entry(
+            path, lambda store, at: store.fetch(at, length), lambda content, stat: (content[:length], stat)
+        )
         return data, self._own_stat(path, stat)
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
@@ -113,11 +109,8 @@ class CatalogStorage:
         if version is not None and not self.ratified:
             # The last entry is looked at again while none comes. Then the name is looked up again, too.
             await self._resolver.look_up(RECHECK_SECONDS)
-
-        async def stat(store: Storage, at: str) -> Stat:
-            return await store.stat(at)
-
-        return self._own_stat(path, await self._with_entry(path, stat, lambda _, stat: stat))
+        stat = await self._with_entry(path, lambda store, at: store.stat(at), lambda _, stat: stat)
+        return self._own_stat(path, stat)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder, in the log's folder the ratified commits; see the port.

@@ -225,7 +225,10 @@ class Discovery(TableOptions, TablePattern):
             # The key is known once the table's properties are read, and `refine: key` fits then.
             table = Table.model_validate(fields | ({"refine": "auto"} if needs_key else {}))
         except ValidationError as error:
-            raise ConfigError(_describe(error, name, topic), table=uri, hint=_OVERRIDE) from None
+            [first, *_] = error.errors(include_url=False)
+            field = first["loc"][0] if first["loc"] else ""
+            shown = {"name": f"the name would be {quoted(name)}: ", "topic": f"the topic would be {quoted(topic)}: "}
+            raise ConfigError(shown.get(str(field), "") + _message(error), table=uri, hint=_OVERRIDE) from None
         return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
     def _fill(self, template: str, steps: Sequence[str]) -> str:
@@ -283,13 +286,6 @@ def _matches_any(patterns: Sequence[str], steps: Sequence[str]) -> bool:
         if len(levels) == len(compared) and all(map(fnmatchcase, compared, levels)):
             return True
     return False
-
-
-def _describe(error: ValidationError, name: str, topic: str) -> str:
-    [first, *_] = error.errors(include_url=False)
-    field = first["loc"][0] if first["loc"] else ""
-    shown = {"name": f"the name would be {quoted(name)}: ", "topic": f"the topic would be {quoted(topic)}: "}
-    return shown.get(str(field), "") + _message(error)
 
 
 def _message(error: ValidationError) -> str:

@@ -74,7 +74,16 @@ def _events(text: str) -> Iterator[yaml.Event]:
     try:
         yield from yaml.parse(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        problem = _syntax_problem(error)
+        # Without the error's excerpt of the file, because that line may have a password.
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        said = said.replace("character '\\t'", "a tab")
+        said = re.sub(
+            r"'([^']*)'", lambda match: match[0] if match[1][:1] == "<" or len(match[1]) < 2 else "a name", said
+        )
+        mark = error.problem_mark or error.context_mark
+        problem = Problem((), f"not YAML: {said}")
+        if mark is not None:
+            problem = Problem((), f"not YAML: {said}, column {mark.column + 1}", mark.line + 1)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = Problem((), f"not YAML: character {error.position} is not allowed", line)
@@ -84,17 +93,6 @@ def _events(text: str) -> Iterator[yaml.Event]:
     else:
         return
     raise ConfigProblems([problem])
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    # Without the error's excerpt of the file, because that line may have a password.
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    said = said.replace("character '\\t'", "a tab")
-    said = re.sub(r"'([^']*)'", lambda match: match[0] if match[1][:1] == "<" or len(match[1]) < 2 else "a name", said)
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return Problem((), f"not YAML: {said}")
-    return Problem((), f"not YAML: {said}, column {mark.column + 1}", mark.line + 1)
 
 
 def _line(event: yaml.Event) -> int | None:

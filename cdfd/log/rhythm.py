@@ -70,26 +70,23 @@ class Rhythm:
             price: seconds of delay of a commit that a request is worth.
         """
         if self._effort is None:
-            self._effort = self._integrate()
+            # Times since a commit, ascending, and the integral of the root of the hazard up to each.
+            starts, ends, weights = self._intervals()
+            times = np.unique(np.concatenate([_GRID, starts, ends]))
+            steps, middles = np.diff(times), (times[1:] + times[:-1]) / 2
+            density = _density(middles, starts, ends, weights)
+            # Weight of the gaps that have not ended in the middle of each step.
+            mass = density * steps
+            survival = np.maximum(weights.sum() - np.cumsum(mass) + mass / 2, 0.0)
+            scale = float(np.median([gap.seconds for gap in self._gaps])) if self._gaps else self._scale
+            unknown = UNKNOWN / (1 + middles / max(scale, MIN_ERROR))
+            hazard = (density + unknown / (max(scale, MIN_ERROR) + middles)) / (survival + unknown)
+            self._effort = times, np.concatenate([[0.0], np.cumsum(np.sqrt(hazard) * steps)])
         times, effort = self._effort
         target = float(np.interp(elapsed, times, effort)) + (2 * price) ** 0.5
         if target >= effort[-1]:
             return float("inf")
         return max(float(np.interp(target, effort, times)) - elapsed, 0.0)
-
-    def _integrate(self) -> tuple[Floats, Floats]:
-        """Times since a commit, ascending, and the integral of the root of the hazard up to each."""
-        starts, ends, weights = self._intervals()
-        times = np.unique(np.concatenate([_GRID, starts, ends]))
-        steps, middles = np.diff(times), (times[1:] + times[:-1]) / 2
-        density = _density(middles, starts, ends, weights)
-        # Weight of the gaps that have not ended in the middle of each step.
-        mass = density * steps
-        survival = np.maximum(weights.sum() - np.cumsum(mass) + mass / 2, 0.0)
-        scale = float(np.median([gap.seconds for gap in self._gaps])) if self._gaps else self._scale
-        unknown = UNKNOWN / (1 + middles / max(scale, MIN_ERROR))
-        hazard = (density + unknown / (max(scale, MIN_ERROR) + middles)) / (survival + unknown)
-        return times, np.concatenate([[0.0], np.cumsum(np.sqrt(hazard) * steps)])
 
     def _intervals(self) -> tuple[Floats, Floats, Floats]:
         """For each remembered gap, and for each two that follow each other: when it may end, from and to, and its weight."""

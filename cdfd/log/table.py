@@ -8,7 +8,6 @@ from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 
-from cdfd.delta.paths import Prefixes
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.log.log import DeltaLog
@@ -74,7 +73,14 @@ class Table:
             raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
         allowed = tuple(map(_text, roots))
-        prefixes = _prefixes(path_prefixes or {})
+        places_of: object = path_prefixes or {}
+        if not isinstance(places_of, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in places_of):
+            raise ConfigError(
+                f"path_prefixes is {path_prefixes!r:.100}",
+                hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}',
+            )
+        texts = [(prefix, _text(place)) for prefix, place in places_of.items()]
+        prefixes = tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in texts)
         places = (_text(uri), *allowed, *(place for _, place in prefixes))
         if storage_options and all(map(is_local, places)):
             name = next(iter(storage_options))
@@ -153,15 +159,6 @@ class Table:
                 watch.close()
                 if own_pace is not None:
                     own_pace.leave()
-
-
-def _prefixes(prefixes: object) -> Prefixes:
-    if not isinstance(prefixes, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in prefixes):
-        raise ConfigError(
-            f"path_prefixes is {prefixes!r:.100}", hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}'
-        )
-    places = [(prefix, _text(place)) for prefix, place in prefixes.items()]
-    return tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in places)
 
 
 def _text(uri: object) -> str:

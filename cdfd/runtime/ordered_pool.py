@@ -222,19 +222,15 @@ def map_in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int
         if workers < 2:
             yield from map(function, items)
         else:
-            yield from _map_in_threads(function, items, workers, queued)
-
-
-def _map_in_threads(function: Callable[[A], B], items: Iterable[A], workers: int, queued: int) -> Iterator[B]:
-    waiting: deque[Future[B]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="cdfd-encode") as pool:
-        try:
-            for task in _with_error(partial(function, item) for item in items):
-                waiting.append(pool.submit(task))
-                while len(waiting) >= workers + queued or (waiting and waiting[0].done()):
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            waiting: deque[Future[B]] = deque()
+            with ThreadPoolExecutor(workers, thread_name_prefix="cdfd-encode") as pool:
+                try:
+                    for task in _with_error(partial(function, item) for item in items):
+                        waiting.append(pool.submit(task))
+                        while len(waiting) >= workers + queued or (waiting and waiting[0].done()):
+                            yield waiting.popleft().result()
+                    while waiting:
+                        yield waiting.popleft().result()
+                finally:
+                    for future in waiting:
+                        future.cancel()

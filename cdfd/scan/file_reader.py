@@ -19,7 +19,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_ability
 from cdfd.scan.layout import Layout
 from cdfd.scan.parquet.together import FilesTogether
-from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
+from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 
@@ -71,18 +71,24 @@ class FileReader:
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         """The selected rows, in order."""
-        names, size, layout, ids = self.names, self._batch_rows(batch_rows), self.layout, self.row_ids
+        metadata = self.file.metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        if size > BATCH_BYTES and has_ability(self.file.__class__, ColumnSizes):
+            size = cast(ColumnSizes, self.file).size_of(self.names)
+        # The footer is not trusted: whatever it says, a batch has at most `batch_rows` rows.
+        most = max(1, min(batch_rows, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+        names, layout, ids = self.names, self.layout, self.row_ids
         schema = layout.schema if ids is None else pa.schema([*layout.projection.schema, *ROW_ID_FIELDS])
         skips = ids is None and has_ability(self.file.__class__, SkipsRows)
         for row, groups in self.row_groups():
             # The rows of consecutive row groups to decode, if not all of them are.
-            count = sum(self.file.metadata.row_group(group).num_rows for group in groups)
+            count = sum(metadata.row_group(group).num_rows for group in groups)
             runs = self.selection.runs(row, count) if skips else None
             if runs is None:
-                batches = self.file.batches(names, groups, rows=size, use_threads=use_threads)
+                batches = self.file.batches(names, groups, rows=most, use_threads=use_threads)
             else:
                 file = cast(SkipsRows, self.file)
-                batches = file.selected_batches(names, groups, runs, rows=size, use_threads=use_threads)
+                batches = file.selected_batches(names, groups, runs, rows=most, use_threads=use_threads)
             selects = runs is None and (self.selection.only is not None or self.selection.without is not None)
             for batch in batches:
                 if ids is not None:
@@ -122,18 +128,15 @@ class FileReader:
         if run:
             yield start, run
 
-    def _batch_rows(self, most: int) -> int:
-        metadata = self.file.metadata
-        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        if size > BATCH_BYTES and has_ability(self.file.__class__, ColumnSizes):
-            size = cast(ColumnSizes, self.file).size_of(self.names)
-        # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
-        return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
-
 
 def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
     """The rows of a file that a scan reads. Raises what `read` does."""
-    check_row_counts(metadata)
+    # Deletion vectors name rows by their number in the file, which is counted over row groups.
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise DataError(
+            f"the file's footer says {metadata.num_rows} rows, its row groups say {sum(counts)}", hint=DAMAGED_HINT
+        )
     rows = metadata.num_rows
     if scan.num_records not in (None, rows):
         raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)

@@ -104,18 +104,6 @@ class RowSelection:
         return batch if keep is None or keep.all() else batch.filter(array_of(keep))
 
 
-def check_row_counts(metadata: Footer) -> None:
-    """Raise DataError if the row groups do not add up to the rows of the file.
-
-    Deletion vectors name rows by their number in the file, which is counted over row groups.
-    """
-    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
-        raise DataError(
-            f"the file's footer says {metadata.num_rows} rows, its row groups say {sum(counts)}", hint=DAMAGED_HINT
-        )
-
-
 def _of_piece(metadata: Footer, number: int, pieces: int) -> set[int]:
     """Row groups of one piece of a file: those whose middle, by uncompressed bytes, lies in it."""
     sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]

@@ -102,7 +102,17 @@ class ColumnReader:
 
     def _append(self, first: int, last: int) -> None:
         try:
-            decoded = self._decode(first, last)
+            decoder = block_decoder(self.table, first, last, runs=self._runs)
+            begins = self.table.starts[first:last]
+            ends = begins + self.table.stored[first:last] + self.column.checksum.size
+            start = first
+            while start < last:
+                # As many blocks as are read in one step, which has one block at least.
+                begin = int(begins[start - first])
+                stop = max(start + 1, first + int(np.searchsorted(ends, begin + self._source.step, "right")))
+                decoder.append(self._source.bytes_at(begin, int(ends[stop - first - 1]) - begin), start, stop)
+                start = stop
+            decoded = decoder.finish()
         except TrevniError as error:
             block = first if error.block is None else error.block
             raise error.at(column=self.column.name, block=block, offset=int(self.table.starts[block])) from None
@@ -114,19 +124,6 @@ class ColumnReader:
             piece.entry = self.row - begin
             if decoded.lengths is not None:
                 piece.value = decoded.lengths.total(0, piece.entry)
-
-    def _decode(self, first: int, last: int) -> Decoded:
-        decoder = block_decoder(self.table, first, last, runs=self._runs)
-        begins = self.table.starts[first:last]
-        ends = begins + self.table.stored[first:last] + self.column.checksum.size
-        start = first
-        while start < last:
-            # As many blocks as are read in one step, which has one block at least.
-            begin = int(begins[start - first])
-            stop = max(start + 1, first + int(np.searchsorted(ends, begin + self._source.step, "right")))
-            decoder.append(self._source.bytes_at(begin, int(ends[stop - first - 1]) - begin), start, stop)
-            start = stop
-        return decoder.finish()
 
     def total(self, entries: int) -> int:
         """The sum of the next lengths."""

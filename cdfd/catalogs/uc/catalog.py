@@ -81,7 +81,10 @@ class UnityCatalog:
         """Credentials for one table; see the port."""
         try:
             if name in self._older or not await self._has_delta_api(name):
-                return await self._older_credentials(name, table_id)
+                table = (self._resolved.get(name) or (0, None))[1] or await self._older_table(name)
+                body = {"table_id": table_id or table.table_id, "operation": "READ"}
+                answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
+                return self._parse_answer(lambda json: answers.older_credentials_of(json, table.location), answer, name)
             answer = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
         except Refusal as error:
             raise self._explain(error, name, "credentials") from None
@@ -142,12 +145,6 @@ class UnityCatalog:
                 f"the catalog says that the table's format is {kind!r}", hint="cdfd reads Delta tables"
             )
         return table
-
-    async def _older_credentials(self, name: str, table_id: str | None) -> Sequence[Credential]:
-        table = (self._resolved.get(name) or (0, None))[1] or await self._older_table(name)
-        body = {"table_id": table_id or table.table_id, "operation": "READ"}
-        answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
-        return self._parse_answer(lambda json: answers.older_credentials_of(json, table.location), answer, name)
 
     # --- requests ---
 

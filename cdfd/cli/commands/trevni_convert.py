@@ -77,18 +77,14 @@ def _source(request: Request, kind: str) -> Iterator[Rows]:
         with name_damaged_file(request.source):
             rows = stack.enter_context(READERS[kind](request.source))
         if request.columns is not None:
-            rows = _select(rows, request.columns)
+            unknown = [name for name in request.columns if name not in rows.schema.names]
+            if unknown:
+                known = ", ".join(rows.schema.names)[:200]
+                raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {known}")
+            wanted = [name for name in rows.schema.names if name in request.columns]
+            schema = pa.schema([rows.schema.field(name) for name in wanted])
+            rows = Rows(schema, (batch.select(wanted) for batch in rows.batches), rows.count)
         yield rows
-
-
-def _select(rows: Rows, columns: tuple[str, ...]) -> Rows:
-    unknown = [name for name in columns if name not in rows.schema.names]
-    if unknown:
-        known = ", ".join(rows.schema.names)[:200]
-        raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {known}")
-    wanted = [name for name in rows.schema.names if name in columns]
-    schema = pa.schema([rows.schema.field(name) for name in wanted])
-    return Rows(schema, (batch.select(wanted) for batch in rows.batches), rows.count)
 
 
 @contextmanager

@@ -74,7 +74,11 @@ class Reading:
 
 
 class TableMetrics:
-    """Counters and histograms of one table. Safe in any thread; an update takes one or two microseconds."""
+    """Counters and histograms of one table. Safe in any thread; an update takes one or two microseconds.
+
+    Attributes:
+        aborted: counts aborted transactions.
+    """
 
     def __init__(self, families: _Families, table: tuple[str, ...]) -> None:
         self._table = table
@@ -88,7 +92,7 @@ class TableMetrics:
         self._bytes_read = families.bytes_read.labels(*table)
         self._delivery = families.delivery.labels(*table)
         self._committed = families.transactions.labels(*table, "committed")
-        self._aborted = families.transactions.labels(*table, "aborted")
+        self.aborted = families.transactions.labels(*table, "aborted")
 
     def stage(self, name: str, seconds: float) -> None:
         """The duration of a stage for one delivery or one batch."""
@@ -106,10 +110,6 @@ class TableMetrics:
     def delivered_after(self, seconds: float, exemplar: Mapping[str, str] | None = None) -> None:
         """The time from a version's commit to its delivery. `exemplar`: labels of its trace."""
         self._delivery.observe(seconds, None if exemplar is None else dict(exemplar))
-
-    def aborted(self) -> None:
-        """An aborted transaction."""
-        self._aborted.inc()
 
     def error(self, error: CdfdError, *, counts: bool = True) -> None:
         """An error. `counts`: whether its outage does; see `cdfd.deliver.grace`."""

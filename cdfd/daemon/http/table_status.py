@@ -55,6 +55,10 @@ class TableMonitor(Monitor):
 
     Attributes:
         name: the name of the loop; see `Settings.address`.
+        commits: versions delivered since the start.
+        position: the next position to deliver; None if unknown.
+        last_error: the last error.
+        resnapshot_progress: of an incremental snapshot; None if there is none.
         activity: recent events.
         exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
     """
@@ -74,7 +78,7 @@ class TableMonitor(Monitor):
         self._metrics = metrics
         self._clock = clock
         self._state: State = "starting"
-        self._position: Position | None = None
+        self.position: Position | None = None
         self._delivered: int | None = None
         self._newest: int | None = None
         self._ledger_version: int | None = None
@@ -86,14 +90,14 @@ class TableMonitor(Monitor):
         self._outage, self._ledger_outage = Outage(), Outage()
         self._delivered_ms: int | None = None
         self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
-        self._commits = 0
-        self._last_error: LastError | None = None
+        self.commits = 0
+        self.last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
         self._entry_ms: int | None = None  # time of the log entry at the position
         self.activity = Activity()
         self.exemplar: Callable[[], Mapping[str, str] | None] | None = None
         self._pause: Pause | None = None
-        self._resnapshot: ResnapshotProgress | None = None
+        self.resnapshot_progress: ResnapshotProgress | None = None
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
@@ -109,21 +113,21 @@ class TableMonitor(Monitor):
     def undelivered_since(self, ms: int) -> None:
         """No undelivered commit is older than this."""
         self._headroom.undelivered_since(ms)
-        if self._position is not None and self._position.phase == "stream":
+        if self.position is not None and self.position.phase == "stream":
             self._entry_ms = ms
 
     def found_version(self, newest: int) -> None:
         """The table has this version."""
         self._note(newest)
-        if self._position is None or self._position.version <= newest:
+        if self.position is None or self.position.version <= newest:
             self._headroom.left_tip()
         else:
             self._headroom.nothing_undelivered()
         self._lag_known = True
-        if self._oldest is None and self._position is not None and self._position.version <= newest:
+        if self._oldest is None and self.position is not None and self.position.version <= newest:
             # The version's own timestamp is unknown until the loop reads it. That of its log entry is close.
             now_ms = self._clock.now_ms()
-            self._oldest = (self._position.version, now_ms if self._entry_ms is None else min(now_ms, self._entry_ms))
+            self._oldest = (self.position.version, now_ms if self._entry_ms is None else min(now_ms, self._entry_ms))
 
     def at_tip(self, listed: int = -1) -> None:
         """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
@@ -132,8 +136,8 @@ class TableMonitor(Monitor):
         self._work()
         self._oldest = None
         self._headroom.at_tip()
-        if self._position is not None and self._position.version > 0:
-            self._newest = max(self._position.version - 1, listed)
+        if self.position is not None and self.position.version > 0:
+            self._newest = max(self.position.version - 1, listed)
 
     def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
@@ -161,7 +165,7 @@ class TableMonitor(Monitor):
                 self.activity.delivered_after(seconds)
         for kind, count in rows.items():
             self._rows[kind if kind in CHANGE_TYPES else OTHER] += count
-        self._commits += len(changes)
+        self.commits += len(changes)
         self._move(following)
         self._enter("delivered", following.phase)
         if versions:
@@ -188,7 +192,7 @@ class TableMonitor(Monitor):
 
     def aborted(self) -> None:
         """A delivery is aborted."""
-        self._metrics.aborted()
+        self._metrics.aborted.inc()
 
     def recorded(self, version: int) -> None:
         """The ledger records this version as delivered."""
@@ -209,12 +213,12 @@ class TableMonitor(Monitor):
         if pause is not None:
             self._enter("paused")
         elif self._pause is not None:
-            self._enter("resumed", None if self._position is None else self._position.phase)
+            self._enter("resumed", None if self.position is None else self.position.phase)
         self._pause = pause
 
     def resnapshot(self, progress: ResnapshotProgress | None) -> None:
         """An incremental snapshot began or went on; None: it ended."""
-        self._resnapshot = progress
+        self.resnapshot_progress = progress
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
@@ -242,29 +246,9 @@ class TableMonitor(Monitor):
         return self._headroom.urgency()
 
     @property
-    def commits(self) -> int:
-        """Versions delivered since the start."""
-        return self._commits
-
-    @property
     def rows(self) -> int:
         """Rows delivered since the start."""
         return self._rows.total()
-
-    @property
-    def position(self) -> Position | None:
-        """The next position to deliver; None if unknown."""
-        return self._position
-
-    @property
-    def last_error(self) -> LastError | None:
-        """The last error."""
-        return self._last_error
-
-    @property
-    def resnapshot_progress(self) -> ResnapshotProgress | None:
-        """The progress of an incremental snapshot; None if there is none."""
-        return self._resnapshot
 
     def paused_for(self) -> float | None:
         """Seconds since a request paused the table; None if it is not paused."""
@@ -279,7 +263,7 @@ class TableMonitor(Monitor):
 
     def reading(self) -> Reading:
         """The status of the table at this moment."""
-        position, newest = self._position, self._newest
+        position, newest = self.position, self._newest
         lag_versions, lag_seconds = None, None
         if position is not None and newest is not None and (self._oldest is not None or self._lag_known):
             lag_versions = max(0, newest + 1 - position.version)
@@ -303,7 +287,7 @@ class TableMonitor(Monitor):
 
     def not_ready(self) -> str | None:
         """Why this table is not ready; None if it is. An outage that does not count yet leaves a ready table ready."""
-        what = "" if self._last_error is None else shorten(self._last_error.error.what)
+        what = "" if self.last_error is None else shorten(self.last_error.error.what)
         if self._state == "failed":
             return f"failed without a retry: {what}"
         if self._state == "stopped":
@@ -332,8 +316,8 @@ class TableMonitor(Monitor):
             "not_ready": why,
             "paused": reading.paused or reading.state == "paused",
             "pause": None if self._pause is None else {"id": self._pause.id, "since": iso(self._pause.at_ms)},
-            "resnapshot": None if self._resnapshot is None else asdict(self._resnapshot),
-            "position": None if self._position is None else self._position.fields(),
+            "resnapshot": None if self.resnapshot_progress is None else asdict(self.resnapshot_progress),
+            "position": None if self.position is None else self.position.fields(),
             "delivered_version": reading.delivered_version,
             "table_version": reading.table_version,
             "ledger_version": reading.ledger_version,
@@ -341,7 +325,7 @@ class TableMonitor(Monitor):
             "lag_seconds": reading.lag_seconds,
             "last_delivery": None if self._delivered_ms is None else iso(self._delivered_ms),
             "rows": dict(self._rows),
-            "commits": self._commits,
+            "commits": self.commits,
             "retention": {
                 each.kind: {
                     "headroom_seconds": round(each.seconds, 3),
@@ -351,7 +335,7 @@ class TableMonitor(Monitor):
                 }
                 for each in reading.headrooms
             },
-            "last_error": None if self._last_error is None else self._describe(self._last_error),
+            "last_error": None if self.last_error is None else self._describe(self.last_error),
         }
 
     def _enter(self, event: Event, phase: Phase | None = None) -> None:
@@ -363,7 +347,7 @@ class TableMonitor(Monitor):
         self._outage.work()
 
     def _note_error(self, error: LastError) -> None:
-        self._last_error = error
+        self.last_error = error
         self.activity.error(error.error, error.at_ms)
 
     def _note(self, version: int) -> int:
@@ -372,9 +356,9 @@ class TableMonitor(Monitor):
         return self._newest
 
     def _move(self, position: Position) -> None:
-        if position != self._position:
+        if position != self.position:
             self._entry_ms = None
-        self._position = position
+        self.position = position
         if position.phase == "stream":
             self._delivered = position.version - 1
         if self._oldest is not None and self._oldest[0] < position.version:
@@ -382,9 +366,9 @@ class TableMonitor(Monitor):
 
     def retry_in(self) -> float | None:
         """Seconds until the loop restarts; None if it does not wait for a restart."""
-        if self._state != "backing_off" or self._last_error is None or self._last_error.retry_at is None:
+        if self._state != "backing_off" or self.last_error is None or self.last_error.retry_at is None:
             return None
-        return max(0.0, round(self._last_error.retry_at - self._clock.monotonic(), 1))
+        return max(0.0, round(self.last_error.retry_at - self._clock.monotonic(), 1))
 
     def _describe(self, last_error: LastError) -> dict[str, Any]:
         error = last_error.error

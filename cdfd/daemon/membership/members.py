@@ -134,7 +134,13 @@ class Members:
         await asyncio.gather(*map(self._leave, leaving))
         self._unopened.update(joining)
         for name in joining:
-            self._join(name, wanted[name])
+            found = wanted[name]
+            self._running[name] = found
+            added = self._status.add(found.table)
+            monitor = added if self._monitor_of is None else self._monitor_of(added)
+            address = self._config.address(name)
+            wake = None if self._controller is None else self._controller.add(address).interrupt
+            self._supervisor.add(address, partial(self._open, found, monitor), monitor, wake)
         return Changes(
             tuple(sorted({*joining} - {*leaving})),
             tuple(sorted({*leaving} - {*joining})),
@@ -149,14 +155,6 @@ class Members:
         self._status.remove(name)
         if self._controller is not None:
             self._controller.remove(address)
-
-    def _join(self, name: str, found: Found) -> None:
-        self._running[name] = found
-        added = self._status.add(found.table)
-        monitor = added if self._monitor_of is None else self._monitor_of(added)
-        address = self._config.address(name)
-        wake = None if self._controller is None else self._controller.add(address).interrupt
-        self._supervisor.add(address, partial(self._open, found, monitor), monitor, wake)
 
     @asynccontextmanager
     async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:

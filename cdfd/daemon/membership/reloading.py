@@ -88,7 +88,13 @@ class Reloading:
             while True:
                 async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
                     pass
-                content = await self._settle()
+                # The content of the file, once it stops changing; None if it cannot be read.
+                content = await asyncio.to_thread(file_content, self._path)
+                for _ in range(MAX_SETTLE_STEPS):
+                    await self._clock.sleep(SETTLE_SECONDS)
+                    before, content = content, await asyncio.to_thread(file_content, self._path)
+                    if before == content:
+                        break
                 if content != known or self._hangup.is_set():
                     self._hangup.clear()
                     known = content if await self.reload() else None
@@ -133,16 +139,6 @@ class Reloading:
         if failure is not None:
             raise failure
         self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
-
-    async def _settle(self) -> bytes | None:
-        """The content of the file, once it stops changing; None if it cannot be read."""
-        content = await asyncio.to_thread(file_content, self._path)
-        for _ in range(MAX_SETTLE_STEPS):
-            await self._clock.sleep(SETTLE_SECONDS)
-            before, content = content, await asyncio.to_thread(file_content, self._path)
-            if before == content:
-                break
-        return content
 
 
 def file_content(path: Path) -> bytes | None:

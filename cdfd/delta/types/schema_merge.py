@@ -70,7 +70,14 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
     new = StructType(tuple(child for child in rows if child.name not in paired))
     struct = StructType((*fields, *nullable(new)))
     if merged.follow:
-        _check_names(struct, path)
+        seen: set[str] = set()
+        for child in struct:
+            if child.name.lower() in seen:
+                raise SchemaChangedError(
+                    f"the table has another column {'.'.join((*path, child.name))!r:.200}, which a column is renamed to",
+                    hint="Rename or drop that column of the target, which does not come from the source",
+                )
+            seen.add(child.name.lower())
     return struct
 
 
@@ -88,17 +95,6 @@ def _pairs(table: StructType, rows: StructType, *, follow: bool) -> dict[str, St
         if child.name not in pairs and child.name.lower() in left:
             pairs[child.name] = left.pop(child.name.lower())
     return pairs
-
-
-def _check_names(struct: StructType, path: tuple[str, ...]) -> None:
-    seen: set[str] = set()
-    for child in struct:
-        if child.name.lower() in seen:
-            raise SchemaChangedError(
-                f"the table has another column {'.'.join((*path, child.name))!r:.200}, which a column is renamed to",
-                hint="Rename or drop that column of the target, which does not come from the source",
-            )
-        seen.add(child.name.lower())
 
 
 def _follow(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:

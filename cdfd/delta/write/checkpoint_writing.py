@@ -75,9 +75,13 @@ def checkpoint(
         now_ms: the time at which tombstones may have expired; None: none has.
         v2_name: the name of the file, if it is a V2 checkpoint.
     """
+    metadata = dict(metadata_fields(state.metadata))
+    # Maps as lists of pairs, for Arrow.
+    metadata["format"] = metadata["format"] | {"options": list(metadata["format"]["options"].items())}
+    metadata["configuration"] = list(metadata["configuration"].items())
     rows: list[dict[str, Any]] = [
         {"protocol": protocol_fields(state.protocol)},
-        {"metaData": _as_pairs(metadata_fields(state.metadata))},
+        {"metaData": metadata},
     ]
     for known in sorted(state.txns.values(), key=lambda known: known.app_id):
         rows.append({"txn": {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}})
@@ -189,16 +193,6 @@ def _vectors(vectors: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         arrays, fields=[pa.field(name, type_) for name, type_ in _VECTOR], mask=vectors.is_null()
     )
-
-
-def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps as lists of pairs, for Arrow."""
-    form = fields["format"]
-    return {
-        **fields,
-        "format": {**form, "options": list(form["options"].items())},
-        "configuration": list(fields["configuration"].items()),
-    }
 
 
 _PAIRS = pa.map_(pa.string(), pa.string())

@@ -10,7 +10,7 @@ from typing import Any
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.row_tracking import gives_ids
-from cdfd.delta.types.datatypes import Primitive, PrimitiveName, StructField, StructType, fields_in, types_in
+from cdfd.delta.types.datatypes import Primitive, PrimitiveName, StructType, fields_in, types_in
 from cdfd.errors import UnsupportedError
 
 Action = tuple[str, Mapping[str, Any]]
@@ -149,7 +149,16 @@ def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
     }
     for child in fields_in(struct):
         if (text := child.metadata.get(_INVARIANTS)) is not None:
-            texts[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
+            try:
+                expression = json.loads(text)["expression"]["expression"] if isinstance(text, str) else None
+            except (ValueError, KeyError, TypeError):
+                expression = None
+            if not isinstance(expression, str):
+                raise UnsupportedError(
+                    f"rows cannot be appended to the table: column {child.name!r:.80} has an unknown invariant {text!r:.200}",
+                    hint=REMOVE,
+                )
+            texts[f"the invariant of column {child.name!r:.80}"] = expression
     return texts
 
 
@@ -165,19 +174,6 @@ def compression(metadata: Metadata) -> str | None:
     if (codec := _CODECS.get(name.lower())) is None:
         raise UnsupportedError(f"rows cannot be appended to the table: it has {_COMPRESSION}={name!r:.80}", hint=REMOVE)
     return codec
-
-
-def _invariant(child: StructField, text: object) -> str:
-    try:
-        expression = json.loads(text)["expression"]["expression"] if isinstance(text, str) else None
-    except (ValueError, KeyError, TypeError):
-        expression = None
-    if not isinstance(expression, str):
-        raise UnsupportedError(
-            f"rows cannot be appended to the table: column {child.name!r:.80} has an unknown invariant {text!r:.200}",
-            hint=REMOVE,
-        )
-    return expression
 
 
 def check_deletable(protocol: Protocol, metadata: Metadata) -> None:

@@ -218,7 +218,15 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
     for file in PackedFiles(Add, oldest):
         partitions.setdefault(tuple(sorted(file.partition_values.items())), []).append(file)
     for files in partitions.values():
-        for group in _cut(files, file_bytes):
+        runs: list[list[Add]] = [[]]
+        size = 0
+        for file in files:
+            if size >= file_bytes:
+                runs.append([])
+                size = 0
+            runs[-1].append(file)
+            size += file.size
+        for group in runs:
             size = sum(file.size for file in group)
             deleted = size - sum(left[file.path] for file in group)
             if (len(group) >= LEAST_FILES or deleted >= file_bytes // 2) and size <= budget:
@@ -237,15 +245,3 @@ def _bytes_left(files: pa.Table) -> pa.ChunkedArray:
 
 
 _ROWS = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'
-
-
-def _cut(files: Sequence[Add], file_bytes: int) -> list[list[Add]]:
-    cut: list[list[Add]] = [[]]
-    size = 0
-    for file in files:
-        if size >= file_bytes:
-            cut.append([])
-            size = 0
-        cut[-1].append(file)
-        size += file.size
-    return cut

@@ -118,7 +118,12 @@ class StreamReader:
             else:
                 columns.append(conformed(batch.column(position), field.type, self.strict))
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        _check_changes(rows)
+        for name in CHANGE_NAMES:
+            if rows.column(name).null_count:
+                raise DataError(f"{name} is null in one of its rows")
+        types = pc.is_in(rows.column(CHANGE_NAMES[0]), value_set=CHANGE_TYPES)
+        if not pc.all(types).as_py() and rows.num_rows:
+            raise DataError(f"{CHANGE_NAMES[0]} is none of {', '.join(CHANGE_TYPES.to_pylist())} in one of its rows")
         return rows
 
 
@@ -169,15 +174,6 @@ def _offsets(array: pa.Array) -> pa.Array:
         return ends
     nulls = pa.concat_arrays([array.is_null(), pa.array([False])])
     return pc.if_else(nulls, pa.scalar(None, ends.type), ends)
-
-
-def _check_changes(rows: pa.RecordBatch) -> None:
-    for name in CHANGE_NAMES:
-        if rows.column(name).null_count:
-            raise DataError(f"{name} is null in one of its rows")
-    types = pc.is_in(rows.column(CHANGE_NAMES[0]), value_set=CHANGE_TYPES)
-    if not pc.all(types).as_py() and rows.num_rows:
-        raise DataError(f"{CHANGE_NAMES[0]} is none of {', '.join(CHANGE_TYPES.to_pylist())} in one of its rows")
 
 
 def _wire_type(kind: DataType) -> DataType:

@@ -125,7 +125,14 @@ class S3Client:
         The text `absent` is stored with the object. If a response is lost, the request is retried, also by the HTTP client. The retry then
         fails because the object exists. The writer recognises its own object by that text.
         """
-        parameters: dict[str, Any] = {"Body": data, **self._encryption()}
+        options = self.options
+        encryption = {
+            "ServerSideEncryption": options.encryption or ("aws:kms" if options.kms_key_id else None),
+            "SSEKMSKeyId": options.kms_key_id,
+            "BucketKeyEnabled": options.bucket_key or None,
+        }
+        parameters: dict[str, Any] = {key: value for key, value in encryption.items() if value is not None}
+        parameters["Body"] = data
         if absent is not None:
             parameters |= {"IfNoneMatch": "*", "Metadata": {_WRITER: absent}}
 
@@ -193,15 +200,6 @@ class S3Client:
         if self.options.request_payer:
             named["RequestPayer"] = "requester"
         return named
-
-    def _encryption(self) -> dict[str, Any]:
-        options = self.options
-        parameters = {
-            "ServerSideEncryption": options.encryption or ("aws:kms" if options.kms_key_id else None),
-            "SSEKMSKeyId": options.kms_key_id,
-            "BucketKeyEnabled": options.bucket_key or None,
-        }
-        return {key: value for key, value in parameters.items() if value is not None}
 
     async def _retry(self, request: Request, attempt: Callable[[Any], Awaitable[T]], spent: float = 0.0) -> T:
         """The result of `attempt`. Transient errors are retried until the deadline, of which `spent` seconds are over."""

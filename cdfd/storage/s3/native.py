@@ -156,7 +156,10 @@ class NativeReader:
     def _open(self, bucket: str) -> S3Store:
         options, keys = self._options, self._keys
         scheme, _, host = self._endpoint.partition("://")
-        virtual = _is_virtual(options, bucket)
+        # As for botocore, the bucket is a part of the host's name. A certificate for *.s3.amazonaws.com does not cover further dots.
+        virtual = options.endpoint_url is None and "." not in bucket
+        if options.path_style is not None:
+            virtual = not options.path_style
         endpoint = f"{scheme}://{bucket}.{host}" if virtual else self._endpoint
         # obstore also reads variables of the environment. These arguments override them.
         return S3Store(
@@ -255,14 +258,6 @@ async def reader_for(session: Any, options: S3Options, client: Callable[[], Awai
 def region_of(session: Any, options: S3Options) -> str:
     """The region to sign for: S3's first one, if none is set."""
     return options.region or session.get_config_variable("region") or "us-east-1"
-
-
-def _is_virtual(options: S3Options, bucket: str) -> bool:
-    """Whether the bucket is a part of the host's name, as for botocore."""
-    if options.path_style is not None:
-        return not options.path_style
-    # A certificate for *.s3.amazonaws.com does not cover further dots.
-    return options.endpoint_url is None and "." not in bucket
 
 
 def _range(start: int, length: int | None) -> Any:

@@ -26,7 +26,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 def scraped() -> str:
     """All metrics of a daemon with a table."""
     metrics = Metrics("1", native=True)
-    metrics.table("t").aborted()
+    metrics.table("t").aborted.inc()
     searches = Searches({"s3://lake/*": Search(searched_ms=1)})
     readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]
     further = (leader_metric("shop", leads=True), *families_of({"": searches}), searches.reload_family())

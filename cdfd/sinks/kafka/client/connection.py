@@ -154,17 +154,14 @@ class _ClientFactory:
         if credentials.mechanism is not None and "socket disconnected" in error.args:
             self._hangups += 1
         refused = self._hangups >= _MOST_HANGUPS
-        transient = _is_transient(error)
+        transient = (
+            error.error.retriable
+            if isinstance(error, TokenFailure)
+            else isinstance(error, TRANSIENT) and tls_error(error) is None
+        )
         if refused or isinstance(error, SaslAuthenticationFailedError):
             transient = credentials.renewed()
         self.failure = _Failure(address, error, final=not transient, refused=refused)
-
-
-def _is_transient(error: Exception) -> bool:
-    """Whether another attempt may succeed."""
-    if isinstance(error, TokenFailure):
-        return error.error.retriable
-    return isinstance(error, TRANSIENT) and tls_error(error) is None
 
 
 def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[str, Any]) -> SinkError:
