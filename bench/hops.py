@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 
 import cdfd
 from bench.tables import CHANGE_DATA_FEED, add_file, create, orders, write_commit
-from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.feed import Feed
 from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.resuming import Policies
 from cdfd.encode.records import Records
 from cdfd.log.table import Table
 from cdfd.model.plan import ChangePlan

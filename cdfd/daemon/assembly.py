@@ -22,11 +22,12 @@ from cdfd.deliver.assignment import Engine
 from cdfd.deliver.configured import execution as execution
 from cdfd.deliver.configured import open_table as open_table
 from cdfd.deliver.deliverer import PART_BYTES, ROWS, Limits
-from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.feed import Feed
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import RateLimit, Rates
 from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.resuming import Policies
 from cdfd.errors import CdfdError
 from cdfd.log.notifications import Notifications
 from cdfd.log.pace import Pace, PollBudget

@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.controls import Controls
@@ -21,12 +20,11 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
-from cdfd.deliver.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resume_position
+from cdfd.deliver.resuming import Policies, check_fit, check_schema_change, explain_gap, read_ledger, resume_position
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError, Within
-from cdfd.log.bounds import Start
+from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, Within
 from cdfd.log.planning import version_batches
 from cdfd.log.start import wait_for_start_position
 from cdfd.log.stream import PlanStream
@@ -34,7 +32,6 @@ from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
-from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.runtime.tasks import beside, unless_set
 from cdfd.scan.execute import Execution
@@ -48,31 +45,6 @@ logger = logging.getLogger("cdfd.feed")
 
 LAG_CHECK_SECONDS = 10.0
 """How often a loop with a backlog looks up the newest version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The configured behaviour of one table.
-
-    Attributes:
-        start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
-        rows: the options of the rows.
-        on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
-        on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
-        recover_from_ledger: if only the ledger has a position, resume there instead of failing.
-        ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
-        headers: the columns whose values are record headers.
-        keyed: whether the sink has records with the key, whose columns must keep their published names.
-    """
-
-    start: Start = "snapshot"
-    rows: RowOptions = AS_STORED
-    on_missing_file: Literal["fail", "skip", "snapshot"] = "fail"
-    on_schema_change: Literal["continue", "stop"] = "continue"
-    recover_from_ledger: bool = False
-    ledger_counts: bool = False
-    headers: tuple[str, ...] = ()
-    keyed: bool = False
 
 
 @dataclass(slots=True)
@@ -191,17 +163,13 @@ class Feed:
             except SnapshotNeededError as error:
                 position = await self._restart(error)
             else:
-                position = await self._obey(position)
-
-    async def _obey(self, before: Position) -> Position:
-        """Carry out requests after the loop ended at a position; the position to continue at."""
-        await self._controls.obey()
-        position = await self.sink.last_position() or before
-        await cancel_impossible(self._controls, position)
-        if not self.stop.is_set() and (position.table_id, position.version) != (before.table_id, before.version):
-            await self.tailer.resume(position)
-            await self._begin_at(position)
-        return position
+                await self._controls.obey()
+                before, position = position, await self.sink.last_position() or position
+                await cancel_impossible(self._controls, position)
+                moved = (position.table_id, position.version) != (before.table_id, before.version)
+                if moved and not self.stop.is_set():
+                    await self.tailer.resume(position)
+                    await self._begin_at(position)
 
     async def _begin_at(self, position: Position) -> None:
         """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
@@ -323,7 +291,12 @@ class Feed:
                     clear = len(burst) if again is None else await again.clear(burst, position)
                     if self._controls.is_set() or not clear:
                         return
-                    self._note_schema(burst[0])
+                    first = burst[0]
+                    if first.schema_change is not None:
+                        with Within(self.table.uri, first.plan.version):
+                            described = check_schema_change(first.schema_change, self.policies)
+                        extra = {"table": self.table.uri, "version": first.plan.version}
+                        logger.info("schema change: %s", described, extra=extra)
                     self._note_retention(stream.header)
                     whole = await self._deliverer.deliver(burst[:clear], position)
                     if not whole:
@@ -365,11 +338,9 @@ class Feed:
     async def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
         self._note_retention(header)
-        rows = self.policies.rows
-        warnings = check_fit(rows, header)
-        newest = await self.table.log.header() if rows.shape.missing(header.schema) else header
-        warnings += check_shape(rows, self.policies.headers, header, newest)
-        for warning in warnings:
+        missing = self.policies.rows.shape.missing(header.schema)
+        newest = await self.table.log.header() if missing else header
+        for warning in check_fit(self.policies, header, newest):
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
@@ -426,22 +397,3 @@ class Feed:
         with contextlib.suppress(LogError):
             self._listed = await self.table.log.latest_version()
             self.monitor.found_version(self._listed)
-
-    def _note_schema(self, version: Version) -> None:
-        change = version.schema_change
-        if change is None:
-            return
-        described = "; ".join(change.describe())
-        extra = {"table": self.table.uri, "version": version.plan.version}
-        if self.policies.keyed:
-            with Within(self.table.uri, version.plan.version):
-                check_key_names(change, self.policies.rows)
-        if change.additive or self.policies.on_schema_change == "continue":
-            logger.info("schema change: %s", described, extra=extra)
-            return
-        raise SchemaChangedError(
-            f"the schema changes: {described}",
-            table=self.table.uri,
-            version=version.plan.version,
-            hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
-        )

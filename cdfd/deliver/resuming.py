@@ -5,6 +5,8 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
@@ -20,8 +22,9 @@ from cdfd.errors import (
     StorageError,
     UnsupportedError,
 )
+from cdfd.log import bounds
 from cdfd.model.position import Position
-from cdfd.plan.row_options import RowOptions
+from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.sinks.ledger.ledger import LedgerEntry
 from cdfd.sinks.ledger.recovery import Places, Start, decide
 
@@ -38,6 +41,31 @@ IGNORED_CHANGE_DATA = (
     "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`"
 )
 NO_FEED = "Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The configured behaviour of one table.
+
+    Attributes:
+        start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
+        rows: the options of the rows.
+        on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
+        on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
+        recover_from_ledger: if only the ledger has a position, resume there instead of failing.
+        ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
+        headers: the columns whose values are record headers.
+        keyed: whether the sink has records with the key, whose columns must keep their published names.
+    """
+
+    start: bounds.Start = "snapshot"
+    rows: RowOptions = AS_STORED
+    on_missing_file: Literal["fail", "skip", "snapshot"] = "fail"
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    recover_from_ledger: bool = False
+    ledger_counts: bool = False
+    headers: tuple[str, ...] = ()
+    keyed: bool = False
 
 
 async def read_ledger(
@@ -103,17 +131,38 @@ def explain_gap() -> Iterator[None]:
         raise
 
 
-def check_fit(rows: RowOptions, header: Header) -> list[str]:
+def check_fit(policies: Policies, header: Header, newest: Header) -> list[str]:
     """Check that a configuration fits a table as of one version; the warnings.
 
+    A column for filter or masks that the version does not have, and the newest one has, is null until then.
+
     Args:
-        rows: the options of the rows.
+        policies: the configuration.
         header: of the table at that version.
+        newest: of the table at its newest version. It matters only if the version lacks a column.
 
     Raises:
         MissingColumnError: the table has none of `columns`, or lacks one of `key`.
-        UnsupportedError: `changes: cdf` needs a change data feed, and the table has none.
+        ConfigError: a column for filter, masks or record headers is missing, or a type does not fit.
+        UnsupportedError: `changes: cdf` needs a change data feed, and the table has none; or cdfd cannot read the type of a column.
     """
+    shape = policies.rows.shape
+    warnings = _check_rows(policies.rows, header)
+    missing = shape.missing(header.schema)
+    checked = newest if missing else header
+    try:
+        shape.check_rows(checked.schema, policies.rows.key)
+        _check_headers(policies.headers, header)
+        _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
+    except (ConfigError, UnsupportedError) as error:
+        raise error.within(version=checked.version) from None
+    return warnings + [
+        f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
+        for name in missing
+    ]
+
+
+def _check_rows(rows: RowOptions, header: Header) -> list[str]:
     feed = cdf_enabled(header.metadata)
     if rows.changes == "cdf" and not feed:
         raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
@@ -140,34 +189,21 @@ def check_fit(rows: RowOptions, header: Header) -> list[str]:
     return warnings
 
 
-def check_shape(rows: RowOptions, headers: Sequence[str], header: Header, newest: Header) -> list[str]:
-    """Check that filter, masks and record headers fit a table as of one version; the warnings.
-
-    A column that the version does not have, and the newest one has, is null until then.
-
-    Args:
-        rows: the options of the rows.
-        headers: the columns whose values are record headers.
-        header: of the table at that version.
-        newest: of the table at its newest version. It matters only if the version lacks a column.
+def check_schema_change(change: SchemaChange, policies: Policies) -> str:
+    """What a version changes in the schema, if the delivery may go on.
 
     Raises:
-        ConfigError: a column is missing, or a type does not fit.
-        UnsupportedError: a column is of a type that cdfd cannot read.
+        SchemaChangedError: a column of the key has another name, or the change is not additive and `on_schema_change` is `stop`.
     """
-    shape = rows.shape
-    missing = shape.missing(header.schema)
-    checked = newest if missing else header
-    try:
-        shape.check_rows(checked.schema, rows.key)
-        _check_headers(headers, header)
-        _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
-    except (ConfigError, UnsupportedError) as error:
-        raise error.within(version=checked.version) from None
-    return [
-        f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
-        for name in missing
-    ]
+    if policies.keyed:
+        check_key_names(change, policies.rows)
+    described = "; ".join(change.describe())
+    if not change.additive and policies.on_schema_change == "stop":
+        raise SchemaChangedError(
+            f"the schema changes: {described}",
+            hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
+        )
+    return described
 
 
 def check_key_names(change: SchemaChange, rows: RowOptions) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.feed import Feed
+from cdfd.deliver.resuming import Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encode.json import lines
 from cdfd.errors import ExistsError, SinkError

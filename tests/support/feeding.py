@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.deliver.deliverer import Limits
-from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.feed import Feed
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates
+from cdfd.deliver.resuming import Policies
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.model.control import Control

@@ -11,8 +11,7 @@ from functools import partial
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.deliver.feed import Policies
-from cdfd.deliver.resuming import check_fit, check_shape, explain_gap, read_ledger, resume_position
+from cdfd.deliver.resuming import Policies, check_fit, explain_gap, read_ledger, resume_position
 from cdfd.errors import CdfdError, NotATableError
 from cdfd.log.start import start_position
 from cdfd.log.table import Table
@@ -122,8 +121,5 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
         if position.phase == "stream":
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
-    plans = []
-    for header in (there or newest, newest):
-        plans.append(check_fit(policies.rows, header))
-        plans.append(check_shape(policies.rows, policies.headers, header, newest))
-    return list(dict.fromkeys(itertools.chain(*plans)))
+    warnings = (check_fit(policies, header, newest) for header in (there or newest, newest))
+    return list(dict.fromkeys(itertools.chain(*warnings)))

@@ -16,8 +16,9 @@ from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.deliverer import Limits
-from cdfd.deliver.feed import Feed, Policies
+from cdfd.deliver.feed import Feed
 from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.resuming import Policies
 from cdfd.errors import CdfdError, InternalError, MissingFileError
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
