@@ -88,11 +88,11 @@ def idle(server: UnityServer, folder: Path) -> str:
         await asyncio.sleep(25)
         requests, used = len(server.requests), time.process_time()
         await asyncio.sleep(IDLE_SECONDS)
-        found = len(server.requests) - requests, time.process_time() - used
+        figures = len(server.requests) - requests, time.process_time() - used
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return found
+        return figures
 
     requests, used = asyncio.run(all_of_them())
     return (
@@ -102,7 +102,7 @@ def idle(server: UnityServer, folder: Path) -> str:
 
 
 def trips(server: UnityServer, folder: Path) -> str:
-    found = []
+    figures = []
     with moto(folder) as store, proxied(store.url, DELAY) as proxy:
         bucket = new_bucket(store)
         table = ManagedTable(folder / "trips", MemoryCatalog())
@@ -115,10 +115,10 @@ def trips(server: UnityServer, folder: Path) -> str:
         for number in range(3):
             begun = time.perf_counter()
             asyncio.run(Table.open(f"uc://main.trips.t{number}", options).log.header())
-            found.append((time.perf_counter() - begun) / DELAY)
+            figures.append((time.perf_counter() - begun) / DELAY)
         server.delay = 0.0
     server.credentials = None
-    return f"{found[0]:.1f} round trips for the first table of a process, {found[1]:.1f} and {found[2]:.1f} for the next ones"
+    return f"{figures[0]:.1f} round trips for the first table of a process, {figures[1]:.1f} and {figures[2]:.1f} for the next ones"
 
 
 def main() -> None:

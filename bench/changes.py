@@ -63,8 +63,8 @@ def load_cdf_batches(table: BenchTable) -> Work:
     path, columns = table.path(), None if table.columns is None else list(table.columns)
 
     def rows() -> int:
-        found = DeltaTable(path).load_cdf(0, columns=columns)
-        return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(found))
+        feed = DeltaTable(path).load_cdf(0, columns=columns)
+        return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(feed))
 
     return rows
 
@@ -90,13 +90,13 @@ def _decoding(table: BenchTable, *, keep: bool) -> Work:
 
     def decoded(file: tuple[str, list[str]]) -> Any:
         path, columns = file
-        found = pq.ParquetFile(path).read(columns=columns, use_threads=alone)
-        return found if keep else found.num_rows
+        rows_of_file = pq.ParquetFile(path).read(columns=columns, use_threads=alone)
+        return rows_of_file if keep else rows_of_file.num_rows
 
     def rows() -> int:
         with ThreadPoolExecutor(CORES) as pool:
-            found = list(pool.map(decoded, files))
-        return sum(each.num_rows if keep else each for each in found)
+            decodings = list(pool.map(decoded, files))
+        return sum(each.num_rows if keep else each for each in decodings)
 
     return rows
 
@@ -111,13 +111,13 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
     from cdfd.log.table import Table
     from cdfd.scan.layout import Layouts
 
-    opened = Table.open(table.path())
-    layouts, found = Layouts(), []
+    source = Table.open(table.path())
+    layouts, columns_of_files = Layouts(), []
 
     async def plans() -> list[Any]:
-        stream: PlanStream = opened.stream()
-        newest = (await opened.log.header()).version
-        with opened.tailer(replacements=True) as tailer:
+        stream: PlanStream = source.stream()
+        newest = (await source.log.header()).version
+        with source.tailer(replacements=True) as tailer:
             return [version.plan async for version in stream.versions(tailer, 0, newest)]
 
     known: dict[Any, Any] = {}
@@ -128,8 +128,8 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
             key = kind is None, plan.schema.names
             if key not in known:
                 known[key] = layouts.of(schema, pq.read_schema(file)).names(kind)
-            found.append((file, known[key]))
-    return found
+            columns_of_files.append((file, known[key]))
+    return columns_of_files
 
 
 READERS: dict[str, Callable[[BenchTable], Work]] = {
@@ -154,14 +154,14 @@ def rounds_of(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str,
     for round_ in range(rounds + 1):
         for name, work in list(works.items()):
             try:
-                found = measured(work)
+                cost = measured(work)
             except (DeltaError, ValueError):
                 if not name.startswith("load_cdf"):
                     raise
                 del works[name]
                 continue
             if round_:
-                taken[name].append(found)
+                taken[name].append(cost)
     return taken
 
 
@@ -209,8 +209,8 @@ def lines(tables: Sequence[BenchTable], rounds: int, pairs: Sequence[Pair]) -> I
         yield f"| {' | '.join(cells)} |"
 
 
-def _with_worst(found: Sequence[float]) -> str:
-    return f"{median(found):.2f}" if len(found) == 1 else f"{median(found):.2f} ({min(found):.2f})"
+def _with_worst(speeds: Sequence[float]) -> str:
+    return f"{median(speeds):.2f}" if len(speeds) == 1 else f"{median(speeds):.2f} ({min(speeds):.2f})"
 
 
 def main() -> None:

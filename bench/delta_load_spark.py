@@ -41,16 +41,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     conf = {"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "4g"}
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder, session(2, conf) as spark:
-        source, each = Path(folder) / "rows", given.rows // FILES
+        source, each = Path(folder) / "rows", options.rows // FILES
         for number in range(FILES):
             write_deltalake(source, tables.orders(number * each, each), mode="append")
         engine = SparkEngine(cast(Sessions, Borrowed(spark)))
         for mode in ("changelog", "mirror"):
             load = partial(loaded, source, Path(folder), mode, each * FILES)
-            pairs = [(load(None), load(engine)) for _ in range(given.runs + 1)][1:]
+            pairs = [(load(None), load(engine)) for _ in range(options.runs + 1)][1:]
             for daemon, executors in pairs:
                 print(f"{mode}: daemon {daemon:,.0f} rows/s, executors {executors:,.0f} rows/s")
             ratios = sorted(executors / daemon for daemon, executors in pairs)
@@ -81,9 +81,9 @@ def loaded(source: Path, folder: Path, mode: str, rows: int, engine: Engine | No
     began = time.perf_counter()
     asyncio.run(run_loop(Settings.model_validate(config), FILES - 1, engine))
     seconds = time.perf_counter() - began
-    found = sum(DeltaTable(targets / "rows").get_add_actions(flatten=True)["num_records"].to_pylist())
-    if found != rows:
-        raise SystemExit(f"the target has {found} rows, not {rows}")
+    count = sum(DeltaTable(targets / "rows").get_add_actions(flatten=True)["num_records"].to_pylist())
+    if count != rows:
+        raise SystemExit(f"the target has {count} rows, not {rows}")
     shutil.rmtree(targets)
     return rows / seconds
 

@@ -33,7 +33,7 @@ def batches(rows: int) -> list[pa.RecordBatch]:
     """Orders: two numbers, a price, a time and two strings, one of which repeats."""
     random = np.random.default_rng(5)
     words = [f"comment {number} of a customer" for number in random.integers(0, 10**6, 5000)]
-    found = []
+    batches = []
     version = VersionColumns(7, 1_767_225_600_000)
     for first in range(0, rows, BATCH):
         count = min(BATCH, rows - first)
@@ -46,8 +46,8 @@ def batches(rows: int) -> list[pa.RecordBatch]:
             "comment": pa.array([words[number] for number in random.integers(0, len(words), count)]),
             "_change_type": constant_type("insert", count),
         }
-        found.append(version.complete(pa.record_batch(columns), first))
-    return found
+        batches.append(version.complete(pa.record_batch(columns), first))
+    return batches
 
 
 def ours(folder: Path, rows: Sequence[pa.RecordBatch]) -> None:
@@ -78,9 +78,9 @@ def measured(
     with tempfile.TemporaryDirectory() as folder:
         wall, processor = time.perf_counter(), time.process_time()
         write(Path(folder) / "t", rows)
-        found = time.perf_counter() - wall, time.process_time() - processor
+        cost = time.perf_counter() - wall, time.process_time() - processor
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return cost
 
 
 def main() -> None:

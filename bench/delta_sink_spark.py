@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 import cdfd
 from bench import tables
-from bench.mirror import Numbers, load, opened, rows, update
+from bench.mirror import Numbers, load, open_mirror, rows, update
 from bench.processes import cpu_seconds
 from bench.refine_spark import JAVA, Cost, taken
 from tests.support.spark.session import session
@@ -42,14 +42,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     print("load of the machine:", *os.getloadavg())
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
         session(2, {"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "4g"}) as spark,
     ):
-        changelogs(spark, Path(folder), given.runs)
-        asyncio.run(mirrors(spark, Path(folder), given.rows, given.runs))
+        changelogs(spark, Path(folder), options.runs)
+        asyncio.run(mirrors(spark, Path(folder), options.rows, options.runs))
 
 
 def changelogs(spark: SparkSession, folder: Path, runs: int) -> None:
@@ -117,7 +117,7 @@ async def mirrors(spark: SparkSession, folder: Path, count: int, runs: int) -> N
     """Print the ratios of updates of 1 % of the keys."""
     random = np.random.default_rng(3)
     mine, theirs = folder / "mirror", folder / "merged"
-    sink = await opened(mine)
+    sink = await open_mirror(mine)
     await load(sink, count)
     await update(sink, 1, np.arange(1))
     spark.read.format("delta").load(str(mine)).write.format("delta").option("delta.enableDeletionVectors", "true").save(

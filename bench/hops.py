@@ -63,7 +63,7 @@ class Hops:
 
     def __init__(self) -> None:
         self.active = False
-        self._found: dict[CodeType, Hop] = {}
+        self._hops: dict[CodeType, Hop] = {}
         self._calls: dict[CodeType, set[CodeType]] = {}
 
     def __call__(self, frame: FrameType, event: str, value: object) -> None:
@@ -76,29 +76,29 @@ class Hops:
                 caller = caller.f_back
             if caller is not None:
                 self._calls.setdefault(caller.f_code, set()).add(code)
-        if code in self._found or code.co_name.startswith("<"):
+        if code in self._hops or code.co_name.startswith("<"):
             return
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         values = [frame.f_locals.get(name) for name in arguments] if event == "call" else [value]
         if any(map(carries, values)):
             module = Path(code.co_filename).relative_to(ROOT).with_suffix("").as_posix()
             thread = threading.current_thread().name.rstrip("_0123456789")
-            self._found[code] = Hop(thread, module, code.co_qualname)
+            self._hops[code] = Hop(thread, module, code.co_qualname)
 
     @property
-    def found(self) -> list[Hop]:
+    def hops(self) -> list[Hop]:
         """The hops so far."""
-        return list(self._found.values())
+        return list(self._hops.values())
 
     @property
     def chain(self) -> list[Hop]:
         """Those that hand the commit on: they call another one, or resume one that yields."""
-        return [hop for code, hop in self._found.items() if self._reaches_hop(code, {code})]
+        return [hop for code, hop in self._hops.items() if self._reaches_hop(code, {code})]
 
     def _reaches_hop(self, code: CodeType, seen: set[CodeType]) -> bool:
         for called in self._calls.get(code, set()) - seen:
             seen.add(called)
-            if called in self._found or self._reaches_hop(called, seen):
+            if called in self._hops or self._reaches_hop(called, seen):
                 return True
         return False
 
@@ -194,13 +194,13 @@ COMMITS: dict[str, Callable[[Path, int], Action]] = {"a change data file": updat
 def main() -> None:
     """Print the hops of each kind of commit."""
     for name, action in COMMITS.items():
-        hops = profile(action)
-        found, chain = hops.found, hops.chain
-        modules = len({hop.module for hop in found})
+        way = profile(action)
+        hops, chain = way.hops, way.chain
+        modules = len({hop.module for hop in hops})
         print(
-            f"\n{name}: {len(found)} functions in {modules} modules, {crossings(found)} thread crossings; {len(chain)} hand it on (*)\n"
+            f"\n{name}: {len(hops)} functions in {modules} modules, {crossings(hops)} thread crossings; {len(chain)} hand it on (*)\n"
         )
-        for hop in found:
+        for hop in hops:
             print(f"{'*' if hop in chain else ' '} {hop.thread:11} {hop.module:32} {hop.function}")
 
 

@@ -117,15 +117,15 @@ def throughput(producer: Producer, topic: str, records: Records) -> float:
 
 def latencies(producer: Producer, topic: str) -> list[float]:
     """Milliseconds of transactions of one record, one every few milliseconds as commits come."""
-    found = []
+    milliseconds = []
     for _ in range(TRANSACTIONS):
         time.sleep(PAUSE)
         start = time.perf_counter()
         producer.begin()
         send_record(producer, topic, 0, b"key", b"v" * 300)
         producer.commit()
-        found.append((time.perf_counter() - start) * 1000)
-    return found
+        milliseconds.append((time.perf_counter() - start) * 1000)
+    return milliseconds
 
 
 def main() -> None:

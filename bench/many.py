@@ -65,12 +65,12 @@ def _connections(pid: int) -> int:
             continue
         if link.startswith("socket:"):
             own.add(link[8:-1])
-    found = 0
+    connections = 0
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
-            found += fields[3] == "01" and fields[9] in own
-    return found
+            connections += fields[3] == "01" and fields[9] in own
+    return connections
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -158,13 +158,13 @@ def quantile(text: str, before: str, share: float) -> float:
     name = "cdfd_commit_to_delivery_seconds_bucket"
 
     def buckets(of: str) -> dict[str, float]:
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for line in of.splitlines():
             if line.startswith(name):
                 bound = re.search(r'le="([^"]+)"', line)
                 assert bound is not None
-                found[bound[1]] = found.get(bound[1], 0) + float(line.rpartition(" ")[2])
-        return found
+                figures[bound[1]] = figures.get(bound[1], 0) + float(line.rpartition(" ")[2])
+        return figures
 
     now, then = buckets(text), buckets(before)
     counts = {bound: count - then.get(bound, 0) for bound, count in now.items()}
@@ -214,11 +214,11 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--dry", action="store_true", help="print the figures only")
-    given = parser.parse_args()
-    lines = measure(given.tables, given.busy, given.seconds)
+    options = parser.parse_args()
+    lines = measure(options.tables, options.busy, options.seconds)
     print("\n".join(lines))
-    if not given.dry:
-        command = f"python -m bench.many --tables {given.tables} --busy {given.busy} --seconds {given.seconds:g}"
+    if not options.dry:
+        command = f"python -m bench.many --tables {options.tables} --busy {options.busy} --seconds {options.seconds:g}"
         write("many tables", f"`{command}`: {machine()}.", lines)
 
 

@@ -69,7 +69,7 @@ def changes(version: int, kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-async def opened(folder: Path, spill: str | None = None) -> MirrorSink:
+async def open_mirror(folder: Path, spill: str | None = None) -> MirrorSink:
     """The sink, as the daemon opens it."""
     target = Target(
         LocalStorage(folder), "cdfd/bench/orders", Layout(mode=mirror_mode(change_feed=False)), SystemClock()
@@ -119,7 +119,7 @@ async def speed(count: int, commits: int) -> None:
     random = np.random.default_rng(3)
     with tempfile.TemporaryDirectory() as folder:
         mine, theirs = Path(folder) / "mirror", Path(folder) / "delta-rs"
-        sink = await opened(mine)
+        sink = await open_mirror(mine)
         now = begun()
         await load(sink, count)
         print("first load: {:.1f} s, {:.1f} s of processor".format(*measured(now)))
@@ -155,7 +155,7 @@ async def memory(count: int) -> None:
     folder = tempfile.mkdtemp()
     try:
         subprocess.run([sys.executable, "-m", "bench.mirror", "--load", str(count), "--into", folder], check=True)
-        sink = await opened(Path(folder) / "mirror", folder)
+        sink = await open_mirror(Path(folder) / "mirror", folder)
         print(f"before: {peak():.0f} MB")
         now = begun()
         await update(sink, 1, np.arange(1))
@@ -206,7 +206,7 @@ async def latency(rounds: int, mode: str) -> None:
 
 async def only_load(count: int, folder: str) -> None:
     """Write a first load."""
-    await load(await opened(Path(folder) / "mirror"), count)
+    await load(await open_mirror(Path(folder) / "mirror"), count)
 
 
 def main() -> None:

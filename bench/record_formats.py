@@ -73,16 +73,16 @@ def encoder(name: str) -> RecordEncoder:
 def seconds(encoding: RecordEncoder, batch: pa.RecordBatch, batching: Batching) -> tuple[float, float]:
     """CPU seconds for encoding these rows, and with making batches of them and letting all go."""
     start = time.process_time()
-    found = encoding.encode(batch)
+    lots = encoding.encode(batch)
     encoded = time.process_time() - start
-    for records in found:
+    for records in lots:
         places: Partitions = records.partition or 0
         if records.keys is not None:
             places = partitions(records.keys, PARTITIONS, records.key_wrapping)
         for _, each in record_batches(records, places, 1, batching):
             assert isinstance(each, RecordBatch)
             each.stamp(1, 1, 1, transactional=True)
-    del found, records, each
+    del lots, records, each
     return encoded, time.process_time() - start
 
 
@@ -110,7 +110,7 @@ def main() -> None:
                 turns = [*FORMATS][first:] + [*FORMATS][:first]
                 times.append({name: seconds(encoders[name], batch, batching) for name in turns})
             for name in FORMATS if round_ else ():
-                encoded, made = (sum(part) for part in zip(*(found[name] for found in times), strict=True))
+                encoded, made = (sum(part) for part in zip(*(costs[name] for costs in times), strict=True))
                 taken[name].append((encoded, made))
         for name, rounds in taken.items():
             ratios = [flat / own for (_, flat), (_, own) in zip(taken["flat"], rounds, strict=True)]

@@ -44,19 +44,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--read", nargs=2, metavar=("TABLE", "REFINE"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.read:
-        read(*given.read)
+    options = parser.parse_args()
+    if options.read:
+        read(*options.read)
         return
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
         table, appended = Path(folder, "updated"), Path(folder, "appended")
-        updated(table, given.rows)
+        updated(table, options.rows)
         for refine in ("off", "rows", "key"):
-            runs = [measured(table, refine) for _ in range(given.runs)]
+            runs = [measured(table, refine) for _ in range(options.runs)]
             best = min(runs, key=lambda run: run["seconds"])
             processor = min(run["processor"] for run in runs)
             memory = max(run["memory"] for run in runs) >> 20
-            speed = given.rows / best["seconds"] / 1e6
+            speed = options.rows / best["seconds"] / 1e6
             took = f"{best['seconds']:.2f} s ({processor:.2f} s of processor time)"
             print(
                 f"refine {refine}: {best['rows']} change rows in {took}, {speed:.1f} M rows/s, {memory} MiB", flush=True
@@ -70,8 +70,8 @@ def main() -> None:
 def measured(table: Path, refine: str) -> dict[str, Any]:
     """Seconds, rows and peak memory of reading a table's last versions in a process."""
     command = [sys.executable, "-m", "bench.refine", "--read", str(table), refine]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return found
+    figures: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return figures
 
 
 def read(table: str, refine: str) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
         session(2, {"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "4g"}) as spark,
@@ -69,10 +69,10 @@ def main() -> None:
         feed(spark, Path(folder, "warm"))
         updates: dict[bool, list[Cost]] = {True: [], False: []}
         reads: dict[bool, list[Cost]] = {True: [], False: []}
-        for run in range(given.runs):
+        for run in range(options.runs):
             for with_feed in (True, False):
                 table = Path(folder, f"{run}-{with_feed}")
-                updates[with_feed].append(updated(spark, table, given.rows, feed=with_feed))
+                updates[with_feed].append(updated(spark, table, options.rows, feed=with_feed))
                 reads[with_feed].append(feed(spark, table) if with_feed else ours(table))
         update = {each: least(costs) for each, costs in updates.items()}
         read = {each: least(costs) for each, costs in reads.items()}
@@ -112,8 +112,8 @@ def feed(spark: SparkSession, table: Path) -> Cost:
 
 
 def ours(table: Path) -> Cost:
-    found = measured(table, "rows")
-    return Cost(found["seconds"], found["processor"])
+    figures = measured(table, "rows")
+    return Cost(figures["seconds"], figures["processor"])
 
 
 def taken(work: Callable[[], object]) -> Cost:

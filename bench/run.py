@@ -33,15 +33,15 @@ def change_rows(runs: int) -> Iterator[Figure]:
     uri = tables.changes_table()
     for where, pool in (("", None), (", memory by `ARROW_DEFAULT_MEMORY_POOL=jemalloc`", "jemalloc")):
         environment = {} if pool is None else {"ARROW_DEFAULT_MEMORY_POOL": pool}
-        found = alternating(
+        figures = alternating(
             runs,
             ours=partial(probe, "changes_cdfd", uri, **environment),
             peer=partial(probe, "changes_delta_rs", uri, **environment),
         )
-        ours, peer = (found[who]["count"] / found[who]["seconds"] / 1e6 for who in ("ours", "peer"))
-        if found["ours"]["count"] != found["peer"]["count"]:
-            raise SystemExit(f"not the same rows: {found}")
-        name = f"change rows into Arrow ({found['ours']['count'] / 1e6:.2f} M rows){where}"
+        ours, peer = (figures[who]["count"] / figures[who]["seconds"] / 1e6 for who in ("ours", "peer"))
+        if figures["ours"]["count"] != figures["peer"]["count"]:
+            raise SystemExit(f"not the same rows: {figures}")
+        name = f"change rows into Arrow ({figures['ours']['count'] / 1e6:.2f} M rows){where}"
         yield Figure(name, f"{ours:.2f} M/s", f"{peer:.2f} M/s (`load_cdf`)", ours / peer, "×", 1.0, 1.2, more=True)
 
 
@@ -49,46 +49,46 @@ def json_lines(runs: int) -> Iterator[Figure]:
     uri = tables.changes_table()
     output = tables.DATA / "tail.jsonl"
     command = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", str(output), "--overwrite"]
-    found = alternating(runs, ours=lambda: process(*command))["ours"]
+    figures = alternating(runs, ours=lambda: process(*command))["ours"]
     with output.open("rb") as lines:
         rows = sum(1 for _ in lines)
     size = output.stat().st_size / 1e6
     output.unlink()
-    rate = rows / found["seconds"] / 1e6
+    rate = rows / figures["seconds"] / 1e6
     name = f"change rows as JSON lines, process start included ({rows / 1e6:.2f} M rows, {size:.0f} MB)"
     yield Figure(name, f"{rate:.2f} M/s", "", rate, " M/s", 0.6, 1.5, more=True)
 
 
 def list_files(runs: int) -> Iterator[Figure]:
     uri = tables.many_files(tables.MILLIONS_OF_FILES)
-    found = alternating(
+    figures = alternating(
         runs,
         ours=lambda: probe("list_cdfd", uri),
         file_uris=lambda: probe("list_delta_rs_uris", uri),
         get_add_actions=lambda: probe("list_delta_rs_actions", uri),
     )
-    if len({measured["count"] for measured in found.values()}) != 1:
-        raise SystemExit(f"not the same files: {found}")
-    ours = found.pop("ours")
+    if len({measured["count"] for measured in figures.values()}) != 1:
+        raise SystemExit(f"not the same files: {figures}")
+    ours = figures.pop("ours")
     for field, unit, what in (("seconds", "s", "time"), ("memory_mb", "MB", "peak memory above imports")):
-        best = min(measured[field] for measured in found.values())
-        peers = ", ".join(f"{measured[field]:.3g} {unit} (`{name}`)" for name, measured in found.items())
+        best = min(measured[field] for measured in figures.values())
+        peers = ", ".join(f"{measured[field]:.3g} {unit} (`{name}`)" for name, measured in figures.items())
         name = f"open a table of 1 M live files and list them: {what}"
         yield Figure(name, f"{ours[field]:.3g} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
 
 
 def resume(runs: int) -> Iterator[Figure]:
     uri = tables.many_files(tables.MILLIONS_OF_FILES)
-    found = alternating(runs, ours=lambda: probe("resume", uri, "13"))["ours"]
-    ours = f"{found['seconds'] * 1000:.1f} ms, {found['read_mb']:.2f} MB read, {found['memory_mb']:.0f} MB memory"
+    figures = alternating(runs, ours=lambda: probe("resume", uri, "13"))["ours"]
+    ours = f"{figures['seconds'] * 1000:.1f} ms, {figures['read_mb']:.2f} MB read, {figures['memory_mb']:.0f} MB memory"
     name = "resume at a position to the first batch, 1 M live files, after imports"
-    yield Figure(name, ours, "", found["seconds"] * 1000, " ms", 50, 50)
+    yield Figure(name, ours, "", figures["seconds"] * 1000, " ms", 50, 50)
 
 
 def apply(runs: int) -> Iterator[Figure]:
     few, many = (tables.many_files(count) for count in (tables.FEW_FILES, tables.MILLIONS_OF_FILES))
-    found = alternating(runs, few=lambda: probe("apply", few), many=lambda: probe("apply", many))
-    few_us, many_us = (found[who]["seconds"] * 1e6 for who in ("few", "many"))
+    figures = alternating(runs, few=lambda: probe("apply", few), many=lambda: probe("apply", many))
+    few_us, many_us = (figures[who]["seconds"] * 1e6 for who in ("few", "many"))
     ours = f"{many_us:.2f} µs at 1 M, {few_us:.2f} µs at 1 k"
     yield Figure(
         "one commit of one file applied: 1 M against 1 k live files", ours, "", many_us / few_us, "×", 1.2, 1.0
@@ -96,18 +96,18 @@ def apply(runs: int) -> Iterator[Figure]:
 
 
 def start_up(runs: int) -> Iterator[Figure]:
-    found = alternating(
+    figures = alternating(
         runs,
         module=lambda: process(sys.executable, "-c", "import cdfd"),
         reader=lambda: process(sys.executable, "-c", "import cdfd; cdfd.changes"),
         help=lambda: process(*CDFD, "--help"),
         bare=lambda: process(sys.executable, "-c", "pass"),
     )
-    bare = f"{found['bare']['seconds']:.3f} s (`python -c pass`)"
+    bare = f"{figures['bare']['seconds']:.3f} s (`python -c pass`)"
     for who, what in (("module", "`import cdfd`"), ("help", "`cdfd --help`")):
-        seconds = found[who]["seconds"]
+        seconds = figures[who]["seconds"]
         yield Figure(what, f"{seconds:.3f} s", bare, seconds, " s", 0.3, 0.15)
-    seconds = found["reader"]["seconds"]
+    seconds = figures["reader"]["seconds"]
     what = "the same with what the first `cdfd.changes` imports (Arrow, most of it)"
     yield Figure(what, f"{seconds:.3f} s", bare, seconds, " s")
 
@@ -123,16 +123,16 @@ def s3(runs: int) -> Iterator[Figure]:
     # Imported here: it needs what only the development extras have.
     from bench.s3_rows import compared
 
-    for found in compared(min(runs, 3)):
-        (ours, peer), (cpu, peer_cpu) = found.rows, found.cpu
-        name = f"change rows from S3 into Arrow: {found.what} (worst round {found.worst:.2f}×)"
+    for figures in compared(min(runs, 3)):
+        (ours, peer), (cpu, peer_cpu) = figures.rows, figures.cpu
+        name = f"change rows from S3 into Arrow: {figures.what} (worst round {figures.worst:.2f}×)"
         yield Figure(
             name,
             f"{ours / 1e6:.2f} M/s, {cpu:.2f} s of CPU",
             f"{peer / 1e6:.2f} M/s, {peer_cpu:.2f} s (`load_cdf`)",
             ours / peer,
             "×",
-            found.target,
+            figures.target,
             more=True,
         )
 
@@ -142,23 +142,23 @@ def memory(runs: int) -> Iterator[Figure]:
     for files in (20, 1):
         uri = tables.big_commit(files)
         tail = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", os.devnull]
-        found = alternating(
+        figures = alternating(
             min(runs, 5),
             tail=partial(process, *tail),
             changes=partial(probe, "changes_streamed", uri),
         )
         for who, what in (("tail", "`cdfd tail -o /dev/null`"), ("changes", "`cdfd.changes`, batch by batch")):
-            peak = found[who]["peak_mb"] - bare
+            peak = figures[who]["peak_mb"] - bare
             name = f"peak memory above a bare interpreter's, 5 M rows in {files} file{'s' * (files > 1)}: {what}"
-            ours = f"{peak:.0f} MB, {found[who]['seconds']:.1f} s"
+            ours = f"{peak:.0f} MB, {figures[who]['seconds']:.1f} s"
             yield Figure(name, ours, f"{bare:.0f} MB (Python alone)", peak, " MB", 400, 250)
     uri = tables.long_strings()
-    found = alternating(min(runs, 5), changes=partial(probe, "first_changes", uri, "20000"))
-    peak = found["changes"]["peak_mb"] - bare
+    figures = alternating(min(runs, 5), changes=partial(probe, "first_changes", uri, "20000"))
+    peak = figures["changes"]["peak_mb"] - bare
     name = "peak memory above a bare interpreter's, one file of 1 M rows, each a string of 1 MB from a dictionary: the first 20,000 rows"
     yield Figure(
         name,
-        f"{peak:.0f} MB, {found['changes']['seconds']:.1f} s",
+        f"{peak:.0f} MB, {figures['changes']['seconds']:.1f} s",
         f"{bare:.0f} MB (Python alone)",
         peak,
         " MB",

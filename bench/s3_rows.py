@@ -104,11 +104,11 @@ def read_in_turn(what: str, url: str, uri: str, runs: int, target: float) -> Com
     taken: dict[str, list[Measured]] = {"changes_cdfd": [], "changes_delta_rs": []}
     for round_ in range(runs + 1):
         for name, measured in taken.items():
-            found = probed(name, url, uri)
+            figures = probed(name, url, uri)
             if round_:
-                measured.append(found)
+                measured.append(figures)
     ours, peers = taken.values()
-    counts = {found["count"] for found in (*ours, *peers)}
+    counts = {figures["count"] for figures in (*ours, *peers)}
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
     seconds, cpu = (tuple(median(run[key] for run in runs) for runs in (ours, peers)) for key in ("seconds", "cpu"))
@@ -157,11 +157,11 @@ def main() -> None:
         return
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     start = time.perf_counter()
-    for found in compared(runs):
-        (ours, peer), (cpu, peer_cpu) = found.rows, found.cpu
+    for figures in compared(runs):
+        (ours, peer), (cpu, peer_cpu) = figures.rows, figures.cpu
         print(
-            f"{found.what:90} {ours / 1e6:7.3f} M/s {peer / 1e6:7.3f} M/s {ours / peer:5.2f}, worst {found.worst:5.2f} "
-            f"(target {found.target}), CPU {cpu:.2f} s {peer_cpu:.2f} s",
+            f"{figures.what:90} {ours / 1e6:7.3f} M/s {peer / 1e6:7.3f} M/s {ours / peer:5.2f}, worst {figures.worst:5.2f} "
+            f"(target {figures.target}), CPU {cpu:.2f} s {peer_cpu:.2f} s",
             flush=True,
         )
     print(f"{time.perf_counter() - start:.0f} s on {os.cpu_count()} cores")

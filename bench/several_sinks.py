@@ -91,8 +91,8 @@ def wait(daemons: Sequence[Daemon], version: int) -> None:
     """Wait until both sinks have a version."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        found = [each for daemon in daemons for each in daemon.delivered()]
-        if len(found) == 2 and min(found) >= version:
+        versions = [each for daemon in daemons for each in daemon.delivered()]
+        if len(versions) == 2 and min(versions) >= version:
             return
         time.sleep(0.1)
     raise SystemExit("not delivered")
@@ -156,14 +156,14 @@ def main() -> None:
         folder = Path(name)
         writer = asyncio.run(create(folder, options.versions, options.rows))
         with Broker() as broker:
-            found: dict[bool, list[tuple[Cost, Cost]]] = {True: [], False: []}
+            figures: dict[bool, list[tuple[Cost, Cost]]] = {True: [], False: []}
             for _ in range(options.runs):
                 for together in (False, True):
-                    found[together].append(measure(writer, folder, broker.bootstrap_servers, together, options.tip))
-                    print("one daemon " if together else "two daemons", *found[together][-1], flush=True)
+                    figures[together].append(measure(writer, folder, broker.bootstrap_servers, together, options.tip))
+                    print("one daemon " if together else "two daemons", *figures[together][-1], flush=True)
     for place, what in enumerate(("backlog", "tip")):
         for field in ("cpu", "read_mb", "seconds"):
-            one, two = (median(getattr(run[place], field) for run in found[each]) for each in (True, False))
+            one, two = (median(getattr(run[place], field) for run in figures[each]) for each in (True, False))
             print(f"{what}, {field}: one daemon {one:.2f}, two daemons {two:.2f}, ratio {one / two:.2f}")
 
 

@@ -264,7 +264,7 @@ def _cores(pid: int, seconds: float) -> float:
 def measure_rest(bench: Bench) -> tuple[float, float, float]:
     """MB of a daemon with one table, MB and cores of each further table, all at rest after one delivery to a topic."""
     schema = orders(0, 1).schema
-    found = []
+    usages = []
     for count in (1, TABLES):
         writers = [bench.table(f"rest{count}-{number}", schema) for number in range(count)]
         there = len(list((bench.folder / "lake").iterdir()))
@@ -274,8 +274,8 @@ def measure_rest(bench: Bench) -> tuple[float, float, float]:
             bench.delivered(10 * count)
             time.sleep(REST_SECONDS)
             cores = _cores(process.pid, REST_SECONDS)
-            found.append((there, Usage.of(process.pid).rss_mb * 1.048576, cores))
-    (few, base, first), (many, more, all_cores) = found
+            usages.append((there, Usage.of(process.pid).rss_mb * 1.048576, cores))
+    (few, base, first), (many, more, all_cores) = usages
     return base, (more - base) / (many - few), max(0.0, (all_cores - first) / (many - few))
 
 
@@ -366,15 +366,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.sizing", description=__doc__)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--check", action="store_true", help="compare with a run instead")
-    given = parser.parse_args()
+    options = parser.parse_args()
     document: dict[str, Any] = json.loads(COSTS.read_text()) if COSTS.exists() else {}
-    if given.check:
+    if options.check:
         compared = check()
         for name, predicted, measured in compared:
             print(f"{name}: predicted {predicted:,.1f}, measured {measured:,.1f}, {predicted / measured - 1:+.0%}")
         document["check"] = {name: [round(predicted, 1), round(measured, 1)] for name, predicted, measured in compared}
     else:
-        document |= asdict(measure(given.forms))
+        document |= asdict(measure(options.forms))
     COSTS.write_text(json.dumps(document, indent=2) + "\n")
 
 

@@ -185,10 +185,10 @@ def _zstd(path: Path) -> None:
 def _files(path: Path, versions: int, files: int, rows: int) -> None:
     """So many versions of so many files of so many rows."""
     create(path, CHANGE_DATA_FEED)
-    found = orders(0, versions * files * rows)
+    rows_of_table = orders(0, versions * files * rows)
     for version in range(versions):
         starts = range(version * files * rows, (version + 1) * files * rows, rows)
-        write_commit(path, version + 1, [add_file(path, found.slice(start, rows)) for start in starts])
+        write_commit(path, version + 1, [add_file(path, rows_of_table.slice(start, rows)) for start in starts])
 
 
 def _encoded(path: Path, **options: Any) -> None:
@@ -215,8 +215,8 @@ def _on_spark(path: Path, rows: pa.Table, files: int, properties: Mapping[str, s
         with session() as spark:
             for name, value in properties.items():
                 spark.conf.set(f"spark.databricks.delta.properties.defaults.{name}", value)
-            found = spark.read.parquet(str(staged)).repartitionByRange(files, "id")
-            found.write.format("delta").mode("append").save(str(path))
+            rows_of_table = spark.read.parquet(str(staged)).repartitionByRange(files, "id")
+            rows_of_table.write.format("delta").mode("append").save(str(path))
             for statement in statements:
                 spark.sql(statement.format(table=f"delta.`{path}`"))
     finally:

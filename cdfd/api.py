@@ -181,11 +181,11 @@ def snapshot(
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     with _Loop() as loop:
         at = loop.run(state_version(table.log, version))
-        found = loop.run(table.stream(rows).snapshot(at))
-    rows.check(found.plan.schema)
-    chosen = shape.target(found.plan.schema)
+        live = loop.run(table.stream(rows).snapshot(at))
+    rows.check(live.plan.schema)
+    chosen = shape.target(live.plan.schema)
     execution = Execution(table.files, rows, lambda _: chosen, whole=shape.columns is None)
-    batches = (batch.rows for batch in execution.batches([found.plan]) if batch.rows.num_rows)
+    batches = (batch.rows for batch in execution.batches([live.plan]) if batch.rows.num_rows)
     return _reader(change_schema(shape.published(chosen).arrow), batches, string_views)
 
 
@@ -244,9 +244,9 @@ async def follow(
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
                 async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:
-                    async for found in batches:
-                        if found.rows.num_rows:
-                            yield found.rows
+                    async for batch in batches:
+                        if batch.rows.num_rows:
+                            yield batch.rows
 
 
 def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch], string_views: bool) -> pa.RecordBatchReader:

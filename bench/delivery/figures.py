@@ -158,8 +158,8 @@ def _deliver(servers: str, uri: str, number: int) -> tuple[Rates, float]:
 
             arrival = topics.arrival(servers, topic, number, check)
             peak = running.peak_mb()
-        if (found := topics.count(servers, topic, number)) != number:
-            raise SystemExit(f"{found} rows of {uri} in Kafka, {number} expected")
+        if (count := topics.count(servers, topic, number)) != number:
+            raise SystemExit(f"{count} rows of {uri} in Kafka, {number} expected")
     return Rates(number, running.started, arrival, samples), peak
 
 
@@ -267,10 +267,10 @@ def catch_up(runs: int) -> Iterator[Figure]:
     commits = tables.SMALL_COMMITS
     uri = tables.small_commits(commits)
     with cluster() as servers:
-        found = [_deliver(servers, uri, commits)[0] for _ in range(1 + min(runs, ROUNDS))][1:]
-    whole, flowing = (1e6 * median(rates) for rates in ([r.whole for r in found], [r.flowing for r in found]))
+        deliveries = [_deliver(servers, uri, commits)[0] for _ in range(1 + min(runs, ROUNDS))][1:]
+    whole, flowing = (1e6 * median(rates) for rates in ([r.whole for r in deliveries], [r.flowing for r in deliveries]))
     name = f"catch-up over {commits} commits of one row each, from the first row in the topic"
-    spent = median(1e6 * rates.cpu / commits for rates in found)
+    spent = median(1e6 * rates.cpu / commits for rates in deliveries)
     said = f"{flowing:,.0f} commits/s ({whole:,.0f} with the start), {spent:.0f} µs of processor time each"
     yield Figure(name, said, "", flowing, " /s", 4000, 8000, more=True)
 
@@ -282,15 +282,15 @@ def memory(runs: int) -> Iterator[Figure]:
     with cluster() as servers:
         for files in (20, 1):
             uri = tables.big_commit(files)
-            found = [_deliver(servers, uri, tables.BIG_COMMIT_ROWS) for _ in range(min(runs, ROUNDS))]
-            peak = median(peak for _, peak in found) - bare
-            rate = median(rates.whole for rates, _ in found)
+            deliveries = [_deliver(servers, uri, tables.BIG_COMMIT_ROWS) for _ in range(min(runs, ROUNDS))]
+            peak = median(peak for _, peak in deliveries) - bare
+            rate = median(rates.whole for rates, _ in deliveries)
             commit = f"one commit of 5 M rows in {files} file{'s' * (files > 1)}"
             name = f"peak memory of `cdfd run` above a bare interpreter's, {commit}"
             yield Figure(
                 name, f"{peak:.0f} MB at {rate:.3f} M/s", f"{bare:.0f} MB (Python alone)", peak, " MB", 280, 200
             )
-            cpu = sorted(rates.whole_cpu * 1e6 / tables.BIG_COMMIT_ROWS for rates, _ in found)
+            cpu = sorted(rates.whole_cpu * 1e6 / tables.BIG_COMMIT_ROWS for rates, _ in deliveries)
             name = f"processor time of `cdfd run` for a million rows, with its start, {commit}"
             yield Figure(name, f"{median(cpu):.2f} s, at worst {cpu[-1]:.2f} s", "", median(cpu), " s", 1.2, 0.8)
 

@@ -38,7 +38,7 @@ def rows_per_second(servers: str, topic: str, rows: int, payload: Path | int) ->
     tool = "org.apache.kafka.tools.ProducerPerformance"
     command = installed().command(tool, *arguments, "--command-property", *properties, jvm=())
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    found = re.findall(rf"^{rows} records sent, ([0-9.]+) records/sec", done.stdout, re.MULTILINE)
-    if done.returncode or not found:
+    rates = re.findall(rf"^{rows} records sent, ([0-9.]+) records/sec", done.stdout, re.MULTILINE)
+    if done.returncode or not rates:
         raise SystemExit(f"{tool} failed:\n{(done.stdout + done.stderr)[-4000:]}")
-    return float(found[-1])
+    return float(rates[-1])

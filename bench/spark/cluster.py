@@ -63,13 +63,13 @@ def scaling(runs: int) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
-    found: dict[int, dict[str, list[dict[str, Any]]]] = {1: {OURS: [], THEIRS: []}, 2: {OURS: [], THEIRS: []}}
+    figures: dict[int, dict[str, list[dict[str, Any]]]] = {1: {OURS: [], THEIRS: []}, 2: {OURS: [], THEIRS: []}}
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
         Standalone(Path(folder), pinned=True, home=HOME) as cluster,
     ):
         for _ in range(ROUNDS):
-            for executors, taken in found.items():
+            for executors, taken in figures.items():
                 with on_cluster(cluster, executors) as running:
                     for round_ in range(WARM_UPS + runs):
                         for reader, of in taken.items():
@@ -77,7 +77,7 @@ def scaling(runs: int) -> Iterator[Figure]:
                             if round_ >= WARM_UPS:
                                 of.append(one)
     for reader in (OURS, THEIRS):
-        yield from _scaled(reader, found[1][reader], found[2][reader])
+        yield from _scaled(reader, figures[1][reader], figures[2][reader])
 
 
 def _scaled(reader: str, one: list[dict[str, Any]], two: list[dict[str, Any]]) -> Iterator[Figure]:

@@ -54,20 +54,20 @@ Taken = dict[str, list[dict[str, Any]]]
 
 def rounds(running: Session, readers: Sequence[str], runs: int, **asked: Any) -> Taken:
     """Rounds of both readers, in turn. The first round warms up and does not count."""
-    found: Taken = {reader: [] for reader in readers}
+    figures: Taken = {reader: [] for reader in readers}
     for round_ in range(runs + 1):
         for reader in readers:
             one = running.ask(reader=reader, **asked)
             if round_:
-                found[reader].append(one)
-    return found
+                figures[reader].append(one)
+    return figures
 
 
-def compared(name: str, found: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
+def compared(name: str, figures: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
     """Figures of the clock and of processors, each with the worst round."""
     for what, of in (("", "seconds"), (", processor time", "processor")):
-        ours, theirs = (median(one[of] for one in found[who]) for who in (reader, THEIRS))
-        worst = min(peer[of] / own[of] for own, peer in zip(found[reader], found[THEIRS], strict=True))
+        ours, theirs = (median(one[of] for one in figures[who]) for who in (reader, THEIRS))
+        worst = min(peer[of] / own[of] for own, peer in zip(figures[reader], figures[THEIRS], strict=True))
         peer = f"{theirs:.2f} s; worst round {worst:.2f}×"
         yield Figure(name + what, f"{ours:.2f} s", peer, theirs / ours, "×", target, moonshot, more=True)
 
@@ -81,11 +81,11 @@ def read(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         counts = {running.ask(do="count", reader=reader, table=uri)["count"] for reader in (SCANS, OURS, THEIRS)}
         if len(counts) != 1:
             raise SystemExit(f"not the same rows: {counts}")
-        found = rounds(running, readers, runs, do="read", table=uri)
+        figures = rounds(running, readers, runs, do="read", table=uri)
     name = f"batch read of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compared(f"{name}, `cdfd.spark.changes`", found, 1.7, 2.5, SCANS)
+    yield from compared(f"{name}, `cdfd.spark.changes`", figures, 1.7, 2.5, SCANS)
     for reader, what in ((OURS, ""), (SAME_COLUMNS, ", without `_change_ordinal`")):
-        yield from compared(name + what, found, 1.15, 1.5, reader)
+        yield from compared(name + what, figures, 1.15, 1.5, reader)
 
 
 def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
@@ -95,23 +95,23 @@ def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     named = {"column": '`select("id")`', "key": '`where("id = 5")`', "types": "a count by change type"}
     with place.session() as running:
         for query, what in named.items():
-            found = rounds(running, (SCANS, OURS, THEIRS), runs, do="read", table=uri, query=query)
+            figures = rounds(running, (SCANS, OURS, THEIRS), runs, do="read", table=uri, query=query)
             for reader, way in ((SCANS, "`cdfd.spark.changes`"), (OURS, '`format("cdfd")`')):
-                yield from compared(f"{what} of the change table, warm, {place.name}, {way}", found, 0.8, 1.0, reader)
+                yield from compared(f"{what} of the change table, warm, {place.name}, {way}", figures, 0.8, 1.0, reader)
 
 
 def scaling(runs: int) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
-    found = {}
+    figures = {}
     for cores in (1, 2):
         with session(cores) as running:
             taken = rounds(running, (OURS,), runs, do="read", table=uri)[OURS]
-            found[cores] = median(one["seconds"] for one in taken)
-    ours = f"{found[2]:.2f} s on two, {found[1]:.2f} s on one"
+            figures[cores] = median(one["seconds"] for one in taken)
+    ours = f"{figures[2]:.2f} s on two, {figures[1]:.2f} s on one"
     yield Figure(
-        "executors' cores, two against one: batch read", ours, "", found[1] / found[2], "×", 1.7, 1.9, more=True
+        "executors' cores, two against one: batch read", ours, "", figures[1] / figures[2], "×", 1.7, 1.9, more=True
     )
 
 
@@ -120,10 +120,10 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         return
     uri = tables.changes_table()
     number = int(probe("changes_streamed", uri)["count"])
-    found: Taken = {OURS: [], PACKED: [], THEIRS: []}
+    figures: Taken = {OURS: [], PACKED: [], THEIRS: []}
     with cluster() as servers, place.session() as running:
         for round_ in range(min(runs, 3) + 1):
-            for reader, taken in found.items():
+            for reader, taken in figures.items():
                 with topics.topic(servers) as topic:
                     one = running.ask(
                         do="stream",
@@ -140,7 +140,7 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
                     taken.append(one)
     name = f"stream to Kafka, availableNow, warm, {place.name}: exactly once against at least once"
     for reader, what in ((PACKED, ", `packed`"), (OURS, "")):
-        yield from compared(f"{name} ({number / 1e6:.2f} M rows){what}", found, 1.3, 2.0, reader)
+        yield from compared(f"{name} ({number / 1e6:.2f} M rows){what}", figures, 1.3, 2.0, reader)
 
 
 def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
@@ -153,35 +153,35 @@ def snapshot(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         return
     uri = tables.changes_table()
     with place.session() as running:
-        found = rounds(running, (SCANS, SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
-    counts = {one["count"] for of in found.values() for one in of}
+        figures = rounds(running, (SCANS, SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
+    counts = {one["count"] for of in figures.values() for one in of}
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
     name = f"snapshot of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compared(f"{name}, the table's columns, `cdfd.spark.snapshot`", found, 1.1, 1.5, SCANS)
+    yield from compared(f"{name}, the table's columns, `cdfd.spark.snapshot`", figures, 1.1, 1.5, SCANS)
     for reader, what in ((SAME_COLUMNS, ", the table's columns"), (OURS, ", with the change columns")):
-        yield from compared(name + what, found, 0.9, 1.2, reader)
+        yield from compared(name + what, figures, 0.9, 1.2, reader)
 
 
 def applied(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     with place.session() as running:
-        found = rounds(running, (OURS, THEIRS), runs, do="apply", table=tables.changes_table(), before=APPLIED_BEFORE)
-    wrong = {(one["wrong"], one["count"]) for of in found.values() for one in of}
+        figures = rounds(running, (OURS, THEIRS), runs, do="apply", table=tables.changes_table(), before=APPLIED_BEFORE)
+    wrong = {(one["wrong"], one["count"]) for of in figures.values() for one in of}
     if len(wrong) != 1 or wrong.pop()[0]:
         raise SystemExit("the copies differ")
     name = f"changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm, {place.name}"
-    yield from compared(name, found, 1.0, 1.5)
+    yield from compared(name, figures, 1.0, 1.5)
 
 
 def tip(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     with place.session() as running:
-        found = rounds(running, (OURS, THEIRS), min(runs, 3), do="tip")
+        figures = rounds(running, (OURS, THEIRS), min(runs, 3), do="tip")
     for what, of in (("before its rows are read", "before"), ("whole", "whole")):
-        ours, theirs = ([median(one[of]) for one in found[reader]] for reader in (OURS, THEIRS))
+        ours, theirs = ([median(one[of]) for one in figures[reader]] for reader in (OURS, THEIRS))
         worst = min(peer / own for own, peer in zip(ours, theirs, strict=True))
         name = f"a micro-batch at the tip of a table, p50, {what}, {place.name}"
         peer = f"{median(theirs):.0f} ms; worst round {worst:.2f}×"
@@ -196,10 +196,10 @@ def planning(runs: int) -> Iterator[Figure]:
         executors=lambda: probe("spark_plan", uri, "executors"),
     )
     for how, listed, most in (("driver", "the driver lists", 1000), ("executors", "executors list", 500)):
-        found = both[how]
-        ours = f"{found['peak_mb']:.0f} MB, {found['seconds']:.1f} s, {found['count']:,.0f} partitions"
+        figures = both[how]
+        ours = f"{figures['peak_mb']:.0f} MB, {figures['seconds']:.1f} s, {figures['count']:,.0f} partitions"
         name = f"planning a first snapshot of 1 M files that {listed}: the driver's Python"
-        yield Figure(name, ours, "", found["peak_mb"], " MB", most)
+        yield Figure(name, ours, "", figures["peak_mb"], " MB", most)
 
 
 SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {

@@ -117,13 +117,13 @@ def main(files: int, how: str) -> None:
         builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC")
         spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         before, start = time.process_time(), time.perf_counter()
-        found = asyncio.run(planned(spark, Settings.model_validate(document)))
+        tasks = asyncio.run(planned(spark, Settings.model_validate(document)))
         seconds, processor = time.perf_counter() - start, time.process_time() - before
         jvm: Any = spark._jvm
         pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
         heap = sum(pool.getPeakUsage().getUsed() for pool in pools if str(pool.getType()) == "Heap memory")
         spark.stop()
-    figures = {"tasks": found, "seconds": seconds, "processor_seconds": processor}
+    figures = {"tasks": tasks, "seconds": seconds, "processor_seconds": processor}
     memory = {"daemon_mb": high_water(Path("/proc/self")) / MB, "heap_peak_mb": heap / MB}
     print(json.dumps({"files": files, "how": how, **figures, **memory}))
 

@@ -81,10 +81,10 @@ def apply(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
         feed = spark.read.format("cdfd").option("startingVersion", 0).option("endingVersion", asked["before"])
         applied(feed.load(asked["table"]))
         changes = spark.read.format("cdfd").option("startingVersion", asked["before"] + 1).load(asked["table"])
-        found = taken(lambda: applied(changes))
+        cost = taken(lambda: applied(changes))
         copy = spark.read.format("delta").load(f"{folder}/copy").select("id", "amount", "status")
         wrong = copy.exceptAll(spark.read.format("delta").load(asked["table"]).select("id", "amount", "status")).count()
-        return found | {"wrong": wrong, "count": copy.count()}
+        return cost | {"wrong": wrong, "count": copy.count()}
 
 
 class Merge:
@@ -127,11 +127,11 @@ def tip(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
             seen = following(query, seen).batchId
             for _ in range(TIP_COMMITS):
                 write_deltalake(DeltaTable(table), rows, mode="append")
-                found = following(query, seen)
-                seen = found.batchId
+                progress = following(query, seen)
+                seen = progress.batchId
                 steps = ("latestOffset", "walCommit", "getBatch", "queryPlanning")
-                before.append(sum(found.durationMs.get(step, 0) for step in steps))
-                whole.append(found.durationMs["triggerExecution"])
+                before.append(sum(progress.durationMs.get(step, 0) for step in steps))
+                whole.append(progress.durationMs["triggerExecution"])
         finally:
             query.stop()
         return {"before": before[TIP_COMMITS // 4 :], "whole": whole[TIP_COMMITS // 4 :]}

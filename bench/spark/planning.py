@@ -40,8 +40,8 @@ class Watch(threading.Thread):
         known: dict[int, tuple[int, str]] = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile
-                name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-                known[int(folder.name)] = int(rest.split()[1]), name
+                name, _, fields = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+                known[int(folder.name)] = int(fields.split()[1]), name
         for process, (_, name) in known.items():
             # Java starts processes as copies of itself, which have its memory for a moment.
             if name.startswith("python") and self._descends(process, known):
@@ -90,13 +90,13 @@ def main(files: int, how: str) -> None:
         spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         cdfd.spark.register(spark)
         watch.start()
-        found = planned(spark, uri, how)
+        cost = planned(spark, uri, how)
         watch.done.set()
         watch.join()
         spark.stop()
     own = high_water(Path("/proc/self"))
     planner = max(watch.peaks.values())
-    print(json.dumps({"files": files, "how": how, **found, "python_mb": own / MB, "planner_mb": planner / MB}))
+    print(json.dumps({"files": files, "how": how, **cost, "python_mb": own / MB, "planner_mb": planner / MB}))
 
 
 if __name__ == "__main__":

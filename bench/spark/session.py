@@ -41,8 +41,8 @@ class Session:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                answer: dict[str, Any] = json.loads(line)
+                return answer
         self.process.wait(30)
         self.log.seek(0)
         raise JobError(f"Spark ended with {self.process.returncode}: {self.log.read()[-3000:]}")
@@ -57,14 +57,19 @@ def session(cores: int, settings: Mapping[str, str] | None = None, beside: Seque
         settings: more of Spark's; with a master among them, that one.
         beside: sessions of processes whose processor time counts, too.
     """
-    given = {"cores": cores, "jars": ",".join(map(str, jars())), "settings": dict(settings or {}), "beside": [*beside]}
+    settings_of_job = {
+        "cores": cores,
+        "jars": ",".join(map(str, jars())),
+        "settings": dict(settings or {}),
+        "beside": [*beside],
+    }
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("SPARK_HOME", None)
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile("w+") as log:
         # A session of its own: the JVM is a child of the Python process, and has to go with it whatever happens.
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.spark.job", json.dumps(given)],
+            [sys.executable, "-m", "bench.spark.job", json.dumps(settings_of_job)],
             cwd=ROOT,
             stdin=pipe,
             stdout=pipe,
@@ -74,9 +79,9 @@ def session(cores: int, settings: Mapping[str, str] | None = None, beside: Seque
             start_new_session=True,
         )
         try:
-            found = Session(process, log)
-            found.heard()
-            yield found
+            session = Session(process, log)
+            session.heard()
+            yield session
         finally:
             assert process.stdin is not None
             process.stdin.close()

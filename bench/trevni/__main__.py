@@ -33,8 +33,8 @@ JAVA = "1.11.3"
 def ours(name: str, *arguments: object) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.trevni.probe", name, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def java(*command: object, heap: str = "3g") -> dict[str, float]:
@@ -50,9 +50,9 @@ def java(*command: object, heap: str = "3g") -> dict[str, float]:
 
 def _with_cpu(commands: list[tuple[object, ...]], heap: str) -> tuple[list[str], float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = reference.answers(JAVA, commands, [f"-Xmx{heap}"])
+    answers = reference.answers(JAVA, commands, [f"-Xmx{heap}"])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return answers, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def written(count: int) -> tuple[Path, Path, Path, Path]:
@@ -105,16 +105,16 @@ def figures(count: int, large_count: int, runs: int) -> list[Figure]:
     share = stored[file.metadata.number("amount")] / sum(stored)
     one, all_ = (median(each["cpu"] for each in taken[name]) for name in ("one column", "scan"))
     tenth = f"{count / 1e7:g} M rows"
-    found = []
+    figures = []
     for unit in ("seconds", "cpu"):
         t = {name: [each[unit] for each in measured] for name, measured in taken.items()}
-        found += [
+        figures += [
             _against("scan of all columns into Arrow", millions, unit, "Java", t["scan"], t["java scan"], 5, 15),
             _against("the same", "same codec", unit, "`pyarrow.parquet`", t["scan"], t["parquet"], 0.35, 0.7),
             _against("write", tenth, unit, "Java", t["write"], t["java write"], 3, 10),
             _against("arrays in arrays", tenth, unit, "Java", t["nested"], t["java nested"], 3, 10),
         ]
-    found.append(
+    figures.append(
         Figure(
             f"one of ten columns ({share:.0%} of the bytes) against all, processor time",
             f"{one:.3f} s",
@@ -126,8 +126,8 @@ def figures(count: int, large_count: int, runs: int) -> list[Figure]:
     if memory:
         size = large(large_count).stat().st_size / 1e9
         name = f"memory above imports, scanning {size:.1f} GB batch by batch"
-        found.append(Figure(name, f"{median(memory):.0f} MB", "", median(memory), " MB", 200, 100))
-    return found
+        figures.append(Figure(name, f"{median(memory):.0f} MB", "", median(memory), " MB", 200, 100))
+    return figures
 
 
 def _against(

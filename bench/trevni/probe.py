@@ -29,14 +29,14 @@ def peak_mb() -> float:
 
 
 def main() -> None:
-    name, path, *rest = sys.argv[1:]
+    name, path, *arguments = sys.argv[1:]
     table = trevni.read_table(path) if name == "write" else None
     before = peak_mb()
     works: dict[str, Callable[[], object]] = {
-        "scan": lambda: trevni.read_table(path, columns=rest or None),
+        "scan": lambda: trevni.read_table(path, columns=arguments or None),
         "parquet": lambda: pq.read_table(path),
         "batches": lambda: batches(path),
-        "write": lambda: trevni.write_table(table, rest[0]),
+        "write": lambda: trevni.write_table(table, arguments[0]),
     }
     best, cpu, work = float("inf"), float("inf"), works[name]
     for _ in range(1 if name == "batches" else TIMES):

@@ -54,12 +54,12 @@ def nested(rows: int, seed: int = 2) -> pa.Table:
     )
     items = pa.StructArray.from_arrays([text(letters, chance.integers(3, 12, len(inner))), prices], fields=list(kind))
     lists = [(matrix, matrix.type), (items, kind)]
-    found = [
+    columns = [
         pa.ListArray.from_arrays(offsets(outer), values, type=pa.list_(pa.field("element", each, False)))
         for values, each in lists
     ]
-    fields = [pa.field(name, column.type, nullable=False) for name, column in zip("ab", found, strict=True)]
-    return pa.Table.from_arrays(found, schema=pa.schema(fields))
+    fields = [pa.field(name, column.type, nullable=False) for name, column in zip("ab", columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def offsets(lengths: np.ndarray) -> pa.Array:

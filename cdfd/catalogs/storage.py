@@ -97,8 +97,8 @@ class CatalogStorage:
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Several objects; see the port."""
-        opened = await self._resolver.resolve()
-        return await (opened.store.fetch_many(paths, length) if opened.log is None else fetch_each(self, paths, length))
+        table = await self._resolver.resolve()
+        return await (table.store.fetch_many(paths, length) if table.log is None else fetch_each(self, paths, length))
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time; see the port."""
@@ -118,10 +118,10 @@ class CatalogStorage:
         Raises:
             StorageError: the catalog's list of commits lacks one that is not published.
         """
-        opened = await self._for_listing(prefix, start_after)
-        listing = opened.store.list(prefix, start_after)
-        if opened.log is not None and prefix == LOG:
-            listing = self._ratified_names(opened.log, listing, start_after)
+        table = await self._for_listing(prefix, start_after)
+        listing = table.store.list(prefix, start_after)
+        if table.log is not None and prefix == LOG:
+            listing = self._ratified_names(table.log, listing, start_after)
         async with aclosing(listing) as files:
             async for file in files:
                 yield file
@@ -160,15 +160,15 @@ class CatalogStorage:
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Announce an object; see the port."""
         check_path(path)
-        opened, version = self._resolver.opened, _version_of(path)
-        if opened is None:
+        table, version = self._resolver.opened, _version_of(path)
+        if table is None:
             return
-        if version is None or opened.log is None:
-            opened.store.prefetch(path, size, whole=whole)
-        elif opened.log.includes(version):
-            commit = opened.log.commits.get(version)
+        if version is None or table.log is None:
+            table.store.prefetch(path, size, whole=whole)
+        elif table.log.includes(version):
+            commit = table.log.commits.get(version)
             if commit is None or commit.file_name is not None:
-                opened.store.prefetch(_place(commit, path), None if version is not None else size, whole=whole)
+                table.store.prefetch(_place(commit, path), None if version is not None else size, whole=whole)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access to an object; see the port."""
@@ -193,14 +193,14 @@ class CatalogStorage:
         return [read_whole(store, path, size) for path, size in zip(paths, sizes, strict=True)]
 
     async def _writable(self) -> Storage:
-        opened = await self._resolver.resolve()
-        if opened.log is not None or self._vended:
+        table = await self._resolver.resolve()
+        if table.log is not None or self._vended:
             raise UnsupportedError(
                 "cdfd does not write into a table of a catalog",
                 table=self.uri,
                 hint="Keep positions in a ledger of their own: set `progress.ledger` to a folder or a bucket prefix",
             )
-        return opened.store
+        return table.store
 
     # --- entries ---
 
@@ -211,49 +211,49 @@ class CatalogStorage:
         inline: Callable[[bytes, Stat], T],
     ) -> T:
         """The result of `read` for the file that has the content of `path`, or of `inline` for a content that the catalog has."""
-        opened, version = await self._resolver.resolve(), _version_of(path)
-        if version is None or opened.log is None:
-            return await read(opened.store, path)
-        if not opened.log.includes(version):
-            opened = await self._resolver.look_up(0.0)
-            if not _log(opened).includes(version):
+        table, version = await self._resolver.resolve(), _version_of(path)
+        if version is None or table.log is None:
+            return await read(table.store, path)
+        if not table.log.includes(version):
+            table = await self._resolver.look_up(0.0)
+            if not _log(table).includes(version):
                 raise NotFoundError("the catalog has not ratified this version", path=path)
         try:
-            return await self._read(opened, version, path, read, inline)
+            return await self._read(table, version, path, read, inline)
         except NotFoundError:
             # It was published, and the staged commit removed, or log clean-up removed it.
-            opened = await self._resolver.look_up(0.0)
+            table = await self._resolver.look_up(0.0)
         try:
-            return await self._read(opened, version, path, read, inline)
+            return await self._read(table, version, path, read, inline)
         except NotFoundError:
-            await self._check_cleaned_up(opened, version)
+            await self._check_cleaned_up(table, version)
             raise
 
     async def _read(
         self,
-        opened: ResolvedTable,
+        table: ResolvedTable,
         version: int,
         path: str,
         read: Callable[[Storage, str], Awaitable[T]],
         inline: Callable[[bytes, Stat], T],
     ) -> T:
-        commit = _log(opened).commits.get(version)
+        commit = _log(table).commits.get(version)
         if commit is not None and commit.content is not None:
             return inline(commit.content, Stat(path, len(commit.content), commit.modified_ms))
         if commit is not None:
             with contextlib.suppress(NotFoundError):
-                return await read(opened.store, _place(commit, path))
-        return await read(opened.store, path)
+                return await read(table.store, _place(commit, path))
+        return await read(table.store, path)
 
-    async def _check_cleaned_up(self, opened: ResolvedTable, version: int) -> None:
+    async def _check_cleaned_up(self, table: ResolvedTable, version: int) -> None:
         """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
-        async with aclosing(opened.store.list(LOG, _path(version))) as files:
+        async with aclosing(table.store.list(LOG, _path(version))) as files:
             async for file in files:
                 name = paths.parse_name(file.path.removeprefix(LOG))
                 # Commits are published in order, and only published ones have checkpoints.
                 if name is not None and name.kind != "last_checkpoint" and name.version > version:
                     return
-        raise _truncation_error(version, _log(opened).latest).within(table=self.uri)
+        raise _truncation_error(version, _log(table).latest).within(table=self.uri)
 
     async def _ratified_names(
         self, log: RatifiedLog, listing: AsyncGenerator[Stat, None], start_after: str
@@ -295,10 +295,10 @@ class CatalogStorage:
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
         """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
-        version, opened = _version_of(path), self._resolver.opened
-        if version is None or opened is None or opened.log is None:
+        version, table = _version_of(path), self._resolver.opened
+        if version is None or table is None or table.log is None:
             return stat
-        identity = f"{opened.log.table_id}-{version}"
+        identity = f"{table.log.table_id}-{version}"
         known = replace(stat, path=path, identity=identity, settled=True)
         self._stats[version] = known
         if len(self._stats) > KNOWN_STATS:
@@ -306,9 +306,9 @@ class CatalogStorage:
         return known
 
 
-def _log(opened: ResolvedTable) -> RatifiedLog:
-    assert opened.log is not None
-    return opened.log
+def _log(table: ResolvedTable) -> RatifiedLog:
+    assert table.log is not None
+    return table.log
 
 
 def _path(version: int) -> str:

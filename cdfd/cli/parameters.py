@@ -143,9 +143,9 @@ def catalog_options(texts: list[str] | None) -> dict[str, object] | None:
     return {name: value for name, _, value in pairs} or None
 
 
-def prefixes(given: list[str] | None) -> dict[str, str]:
+def prefixes(options: list[str] | None) -> dict[str, str]:
     """The places of paths, by prefix."""
-    pairs = [text.partition("=") for text in given or ()]
+    pairs = [text.partition("=") for text in options or ()]
     for prefix, _, place in pairs:
         if not (prefix and place):
             raise typer.BadParameter(

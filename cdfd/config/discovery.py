@@ -198,7 +198,7 @@ class Discovery(TableOptions, TablePattern):
         # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
         return hash((self.discover, self.name, self.topic))
 
-    def table_at(self, steps: Sequence[str]) -> Found:
+    def table_at(self, steps: Sequence[str]) -> TableEntry:
         """The settings of a table that was found.
 
         Args:
@@ -229,7 +229,7 @@ class Discovery(TableOptions, TablePattern):
             field = first["loc"][0] if first["loc"] else ""
             shown = {"name": f"the name would be {quoted(name)}: ", "topic": f"the topic would be {quoted(topic)}: "}
             raise ConfigError(shown.get(str(field), "") + _message(error), table=uri, hint=_OVERRIDE) from None
-        return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
+        return TableEntry(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
     def _fill(self, template: str, steps: Sequence[str]) -> str:
         root = values.last_segment(self.pattern.root)
@@ -239,7 +239,7 @@ class Discovery(TableOptions, TablePattern):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableEntry:
     """A table that was found, or that the configuration lists.
 
     Attributes:

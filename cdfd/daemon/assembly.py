@@ -177,8 +177,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
     with add_reset_hint(sinks), shared.sources.table(config, table) as source:
-        opened = source.table
-        tailing = opened.tailer(
+        log_table = source.table
+        tailing = log_table.tailer(
             clock,
             poll.interval,
             poll.max_interval,
@@ -200,9 +200,9 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 )
             async with sinks.open(table, monitor.stage) as sink:
                 yield Feed(
-                    opened,
+                    log_table,
                     sink,
-                    replace(execution(config, opened, table), shared=source.reader),
+                    replace(execution(config, log_table, table), shared=source.reader),
                     tailer,
                     policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                     stop,

@@ -24,10 +24,10 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
     """
     time = clock or SystemClock()
     place = config.progress.ledger
-    async with AsyncExitStack() as opened:
+    async with AsyncExitStack() as stack:
 
         def keep(ledger: Ledger) -> Ledger:
-            opened.push_async_callback(ledger.close)
+            stack.push_async_callback(ledger.close)
             return ledger
 
         if place.kind == "source":

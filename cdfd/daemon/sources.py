@@ -66,7 +66,7 @@ class Sources:
 
     clock: Clock
 
-    results: SharedResults[Scanned] = field(default_factory=lambda: SharedResults(lambda found: found.rows.nbytes))
+    results: SharedResults[Scanned] = field(default_factory=lambda: SharedResults(lambda scanned: scanned.rows.nbytes))
     _open: dict[str, _Opened] = field(default_factory=dict)
     _prepared: dict[str, Table] = field(default_factory=dict)
 
@@ -112,8 +112,8 @@ class Sources:
         key = _key(table)
         shared = self._open.get(key)
         if shared is None:
-            opened = self._open_table(config, table)
-            shared = self._open[key] = _Opened(SharedFiles.of(opened.files), SharedTip(self.clock), opened.log.kept)
+            source = self._open_table(config, table)
+            shared = self._open[key] = _Opened(SharedFiles.of(source.files), SharedTip(self.clock), source.log.kept)
         shared.users += 1
         try:
             with self.results.reader(key) as reader:

@@ -36,18 +36,18 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     )
 
 
-def execution(config: Settings, opened: Table, table: settings.Table, workers: int | None = None) -> Execution:
+def execution(config: Settings, source: Table, table: settings.Table, workers: int | None = None) -> Execution:
     """The execution of a table's plans.
 
     Args:
         config: the configuration.
-        opened: the table.
+        source: the table.
         table: its configuration.
         workers: cores to use; None for as many as the process may use.
     """
     rows = table.rows
     return Execution(
-        opened.files,
+        source.files,
         rows,
         workers=workers,
         batch_rows=BATCH_ROWS,

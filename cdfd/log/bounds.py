@@ -101,11 +101,11 @@ def _of_number(number: int) -> Bound:
     return number
 
 
-def _utc(moment: datetime, given: object) -> datetime:
+def _utc(moment: datetime, text: object) -> datetime:
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
-        raise _invalid(given) from None
+        raise _invalid(text) from None
 
 
 def _invalid(bound: object) -> ConfigError:

@@ -88,12 +88,12 @@ class Table:
                 f"a local table has no storage option {name!r:.100}", hint="Leave the storage options out"
             )
         storage = open_table(_text(uri), storage_options, allowed, found_below)
-        opened = cache(
+        open_root = cache(
             storage.open_root
             if isinstance(storage, NamedTable)
             else lambda root: open_table(root, storage_options, allowed)
         )
-        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, prefixes))
+        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, open_root, allowed, prefixes))
 
     @property
     def uri(self) -> str:

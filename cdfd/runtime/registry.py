@@ -55,9 +55,9 @@ class Registry:
                 raise ConfigError(what, hint="Repair or remove the package that registers it") from error
         return self._loaded[name]
 
-    def add(self, name: str, found: Any) -> None:
+    def add(self, name: str, value: Any) -> None:
         """Register something in this process alone."""
-        self._loaded[name] = found
+        self._loaded[name] = value
 
 
 SINKS = Registry(

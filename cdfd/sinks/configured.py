@@ -6,5 +6,5 @@ from cdfd.sinks.base import Connector
 
 def connector(config: Settings) -> Connector:
     """The configured sink of a pipeline."""
-    found: Connector = config.sink.connector(config)
-    return found
+    connector: Connector = config.sink.connector(config)
+    return connector

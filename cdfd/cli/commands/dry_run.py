@@ -59,7 +59,7 @@ async def dry_run(config: Settings, table: settings.Table, sink: Connector, ledg
 
 
 async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
-    opened = assembly.open_table(config, table)
+    source = assembly.open_table(config, table)
     policies = assembly.policies(config, table)
     report.position = await sink.position(table)
     if config.progress.ledger.kind != "none":
@@ -68,13 +68,13 @@ async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Co
         if error is not None:
             report.warnings.append(f"the ledger cannot be read: {error}")
     try:
-        report.newest = (await opened.log.header()).version
+        report.newest = (await source.log.header()).version
     except NotATableError:
         if report.position is None:
             raise
-    report.following = await _start(report, config, opened, policies, sink, ledger.uri)
+    report.following = await _start(report, config, source, policies, sink, ledger.uri)
     with explain_gap() if report.position is not None else nullcontext():
-        report.warnings += await plan_first(opened, policies, report.following)
+        report.warnings += await plan_first(source, policies, report.following)
 
 
 async def _start(

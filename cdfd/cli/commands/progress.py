@@ -101,8 +101,8 @@ def _document(name: str, report: DryRun) -> dict[str, Any]:
 
 
 async def _set(config: Settings, table: settings.Table, version: int, sink: Connector) -> str:
-    opened = assembly.open_table(config, table)
-    header = await opened.log.header()
+    source = assembly.open_table(config, table)
+    header = await source.log.header()
     if not 0 <= version <= header.version:
         raise ConfigError(
             f"version {version} cannot have been delivered: the newest is {header.version}",
@@ -111,7 +111,7 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Conn
         )
     # Never store a position from which a daemon cannot resume.
     with assembly.add_reset_hint(sink):
-        following = await position_after(opened, version, await sink.position(table))
+        following = await position_after(source, version, await sink.position(table))
     async with ledgers(config) as ledger_of:
         # The sink first, because its position is authoritative. The next start updates a ledger that lags behind.
         await sink.move(table, following)

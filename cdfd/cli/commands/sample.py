@@ -51,51 +51,51 @@ def run(
     """
     config = with_table(load(path).of_sink(sink), name)
     table = table_named(config, name)
-    opened = open_table(config, table)
-    batch, snapshot = _rows(config, opened, table, start, rows)
-    table_id = asyncio.run(opened.log.header()).metadata.id
+    source = open_table(config, table)
+    batch, snapshot = _rows(config, source, table, start, rows)
+    table_id = asyncio.run(source.log.header()).metadata.id
     sample = connector(config).sample(table, table_id, batch, snapshot=snapshot)
     return json_of(_document(sample), indent=2) + "\n" if as_json else "\n".join(_lines(sample)) + "\n"
 
 
 def _rows(
-    config: Settings, opened: Table, table: settings.Table, start: str | None, count: int
+    config: Settings, source: Table, table: settings.Table, start: str | None, count: int
 ) -> tuple[pa.RecordBatch, bool]:
     """Change rows, and whether they are live rows."""
     if start is not None:
-        batch = _first(opened, table.rows, start, count)
+        batch = _first(source, table.rows, start, count)
         if batch is None:
             raise ConfigError(f"no row changed from {start} on", hint="Leave --from out, or choose another version")
         return batch, False
-    newest = asyncio.run(opened.log.header()).version
+    newest = asyncio.run(source.log.header()).version
     for version in range(newest, max(-1, newest - _NEWEST), -1):
         try:
-            batch = _first(opened, table.rows, str(version), count)
+            batch = _first(source, table.rows, str(version), count)
         except CdfdError:
             # Older files may be gone, and live rows do.
             break
         if batch is not None:
             return batch, False
-    return _live(config, opened, table, count), True
+    return _live(config, source, table, count), True
 
 
-def _first(opened: Table, rows: RowOptions, version: str, count: int) -> pa.RecordBatch | None:
+def _first(source: Table, rows: RowOptions, version: str, count: int) -> pa.RecordBatch | None:
     """The first rows of a version, and one more if they end between the images of an update; None if it has none."""
-    _, batches = read_range(opened, rows, version, version, net=False)
+    _, batches = read_range(source, rows, version, version, net=False)
     for batch in batches:
         types = batch.column(batch.num_columns - 4).slice(0, count).to_pylist()
         return batch.slice(0, count + (types[-1] == "update_preimage"))
     return None
 
 
-def _live(config: Settings, opened: Table, table: settings.Table, count: int) -> pa.RecordBatch:
+def _live(config: Settings, source: Table, table: settings.Table, count: int) -> pa.RecordBatch:
     async def plan() -> Any:
-        with opened.tailer() as tailer:
-            stream = opened.stream(table.rows)
-            return await stream.snapshot(await opened.log.latest_version(), tailer)
+        with source.tailer() as tailer:
+            stream = source.stream(table.rows)
+            return await stream.snapshot(await source.log.latest_version(), tailer)
 
     version = asyncio.run(plan())
-    for changes in execution(config, opened, table).batches([version.plan]):
+    for changes in execution(config, source, table).batches([version.plan]):
         if changes.rows.num_rows:
             return changes.rows.slice(0, count)
     raise ConfigError("the table has no rows", hint="Repeat the command when it has some")

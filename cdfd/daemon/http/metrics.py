@@ -241,9 +241,9 @@ class _Scrape(Collector):
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=self._labels)
             for reading in self._readings:
-                found = value(reading)
-                if found is not None:
-                    gauge.add_metric(reading.labels, found)
+                number = value(reading)
+                if number is not None:
+                    gauge.add_metric(reading.labels, number)
             yield gauge
         yield from self._headrooms()
         yield self._states()

@@ -30,7 +30,7 @@ class Search:
     errors: int = 0
     error: str | None = None
 
-    def found(self, now_ms: int, tables: int) -> None:
+    def note_tables(self, now_ms: int, tables: int) -> None:
         """A search was complete."""
         self.tables, self.searched_ms, self.error = tables, now_ms, None
 

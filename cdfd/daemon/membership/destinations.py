@@ -38,13 +38,13 @@ class Destinations:
     Args:
         config: the settings.
         status: of the daemon.
-        opened: opens one of the sinks.
+        open_sink: opens one of the sinks.
     """
 
-    def __init__(self, config: Settings, status: Status, opened: OpenDestination) -> None:
+    def __init__(self, config: Settings, status: Status, open_sink: OpenDestination) -> None:
         self._config = config
         self._status = status
-        self._opened = opened
+        self._open_sink = open_sink
         self._open: dict[str, Destination] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -131,7 +131,7 @@ class Destinations:
         self._changed.set()
 
     async def _keep_open(self, name: str, config: Settings, opening: asyncio.Future[None]) -> None:
-        async with self._opened(config, self._status.of_sink(config)) as destination:
+        async with self._open_sink(config, self._status.of_sink(config)) as destination:
             self._open[name] = destination
             opening.set_result(None)
             try:

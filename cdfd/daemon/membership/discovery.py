@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
-from cdfd.config.discovery import Discovery, Found
+from cdfd.config.discovery import Discovery, TableEntry
 from cdfd.config.problems import quoted
 from cdfd.config.settings import Settings, Table, is_taken
 from cdfd.config.table_folders import canonical, inside_table, real
@@ -184,13 +184,13 @@ class Tables:
     """The tables of a configuration.
 
     Attributes:
-        found: their settings, by name.
+        entries: their settings, by name.
         refused: the errors of tables that were found and cannot be delivered.
         unread: the errors of folders that may be tables and cannot be looked into.
         duplicates: locations of tables that are delivered by another name, each with that location.
     """
 
-    found: Mapping[str, Found] = field(default_factory=dict)
+    entries: Mapping[str, TableEntry] = field(default_factory=dict)
     refused: Sequence[ConfigError] = ()
     unread: Sequence[CdfdError] = ()
     duplicates: Mapping[str, str] = field(default_factory=dict)
@@ -199,10 +199,12 @@ class Tables:
         """The tables of one shard; None: all. Everything else is that of all shards."""
         if shard is None:
             return self
-        return replace(self, found={name: found for name, found in self.found.items() if shard.owns(name)})
+        return replace(self, entries={name: entry for name, entry in self.entries.items() if shard.owns(name)})
 
 
-def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], running: Collection[str] = ()) -> Tables:
+def merge_tables(
+    config: Settings, searched: Sequence[tuple[Discovery, Folders]], running: Collection[str] = ()
+) -> Tables:
     """The tables that the configuration lists, and those that its patterns found. Blocks: it resolves symbolic links.
 
     A listed table wins over the same location in a pattern, and a folder over a link to it. Two tables with one name or one topic are an
@@ -210,12 +212,12 @@ def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], r
 
     Args:
         config: the settings.
-        found: the folders of each pattern, in the order of the file.
+        searched: the folders of each pattern, in the order of the file.
         running: locations of tables that are delivered already.
     """
     refused: list[ConfigError] = []
-    candidates: list[tuple[bool, bool, Found]] = []
-    for discovery, folders in found:
+    candidates: list[tuple[bool, bool, TableEntry]] = []
+    for discovery, folders in searched:
         root = real(discovery.pattern.root)
         for steps in folders.tables:
             try:
@@ -227,7 +229,7 @@ def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], r
             candidates.append((uri not in running, real(uri) != f"{root}/{'/'.join(steps)}", candidate))
     candidates.sort(key=itemgetter(0, 1))  # stable: the order of the file otherwise
     taken = _Taken(config)
-    tables = {table.name: Found(table) for table in config.listed}
+    tables = {table.name: TableEntry(table) for table in config.listed}
     duplicates: dict[str, str] = {}
     for table in config.listed:
         taken.add(table)
@@ -244,7 +246,7 @@ def merge_tables(config: Settings, found: Sequence[tuple[Discovery, Folders]], r
             tables[table.name] = candidate
         else:
             refused.append(ConfigError(what, table=table.uri, hint=_HINT))
-    unread = [error for _, folders in found for error in folders.errors]
+    unread = [error for _, folders in searched for error in folders.errors]
     return Tables(tables, tuple(refused), unread, duplicates)
 
 
@@ -305,29 +307,29 @@ async def discover_tables(
     errors: list[CdfdError] = [*tables.refused, *tables.unread]
     slots = asyncio.Semaphore(_AT_A_TIME)
 
-    async def keyed(found: Found) -> Table | None:
-        if only is not None and found.table.name != only:
-            return found.table
+    async def keyed(entry: TableEntry) -> Table | None:
+        if only is not None and entry.table.name != only:
+            return entry.table
         async with slots:
             try:
-                return await with_key(config, found)
+                return await with_key(config, entry)
             except NotATableError:
-                return found.table  # removed since: the error of opening it says so
+                return entry.table  # removed since: the error of opening it says so
             except CdfdError as error:
-                errors.append(error.within(table=found.table.uri))
+                errors.append(error.within(table=entry.table.uri))
         return None
 
-    keys = await asyncio.gather(*map(keyed, tables.found.values()))
+    keys = await asyncio.gather(*map(keyed, tables.entries.values()))
     return config.with_tables(table for table in keys if table is not None), errors
 
 
-async def with_key(config: Settings, found: Found) -> Table:
+async def with_key(config: Settings, entry: TableEntry) -> Table:
     """A table with the key that its properties name.
 
     Raises:
         CdfdError: the table cannot be read, or the property does not fit it.
     """
-    if found.key_property is None:
-        return found.table
-    header = await configured.open_table(config, found.table).log.header()
-    return found.with_key(header.metadata.configuration)
+    if entry.key_property is None:
+        return entry.table
+    header = await configured.open_table(config, entry.table).log.header()
+    return entry.with_key(header.metadata.configuration)

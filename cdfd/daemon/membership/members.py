@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from cdfd.config.discovery import Discovery, Found
+from cdfd.config.discovery import Discovery, TableEntry
 from cdfd.config.settings import Settings
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
@@ -73,8 +73,8 @@ class Members:
         self._controller = controller
         self._shard = shard
         self._monitor_of = monitor_of
-        self._found: dict[Discovery, Folders] = {}
-        self._running: dict[str, Found] = {}
+        self._folders: dict[Discovery, Folders] = {}
+        self._running: dict[str, TableEntry] = {}
         self._unopened: set[str] = set()
         self._reported: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
@@ -95,26 +95,28 @@ class Members:
         async with self._lock:
             return await self._apply()
 
-    async def found(self, found: Mapping[Discovery, Folders]) -> Changes:
+    async def note_folders(self, folders: Mapping[Discovery, Folders]) -> Changes:
         """Add the tables that searches found, and remove those that have vanished. Patterns of an old configuration count for nothing."""
         async with self._lock:
-            self._found |= {entry: tables for entry, tables in found.items() if entry in self._config.discoveries}
+            self._folders |= {entry: tables for entry, tables in folders.items() if entry in self._config.discoveries}
             changes = await self._apply()
         if changes != Changes():
-            logger.info("tables of %s: %s", ", ".join(entry.discover for entry in found), changes)
+            logger.info("tables of %s: %s", ", ".join(entry.discover for entry in folders), changes)
         return changes
 
-    async def configure(self, config: Settings, found: Mapping[Discovery, Folders]) -> Changes:
+    async def configure(self, config: Settings, folders: Mapping[Discovery, Folders]) -> Changes:
         """Apply the tables of a new configuration. Its other settings stay as they are.
 
         Args:
             config: the new settings.
-            found: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
+            folders: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
         """
         async with self._lock:
             self._config = self._config.model_copy(update={"tables": config.tables})
-            known = {discovery: self._found.get(discovery) for discovery in config.discoveries}
-            self._found = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(found)
+            known = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
+            self._folders = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(
+                folders
+            )
             self._status.configure(self._config)
             return await self._apply()
 
@@ -124,23 +126,23 @@ class Members:
             await asyncio.gather(*map(self._leave, tuple(self._running)))
 
     async def _apply(self) -> Changes:
-        searched = [(discovery, self._found.get(discovery, Folders())) for discovery in self._config.discoveries]
-        running = {found.table.uri for found in self._running.values()}
+        searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self._config.discoveries]
+        running = {entry.table.uri for entry in self._running.values()}
         tables = await asyncio.to_thread(merge_tables, self._config, searched, running)
         self._report(tables)
-        wanted = tables.of_shard(self._shard).found
-        leaving = [name for name, found in self._running.items() if wanted.get(name) != found]
+        wanted = tables.of_shard(self._shard).entries
+        leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
         self._unopened.update(joining)
         for name in joining:
-            found = wanted[name]
-            self._running[name] = found
-            added = self._status.add(found.table)
+            entry = wanted[name]
+            self._running[name] = entry
+            added = self._status.add(entry.table)
             monitor = added if self._monitor_of is None else self._monitor_of(added)
             address = self._config.address(name)
             wake = None if self._controller is None else self._controller.add(address).interrupt
-            self._supervisor.add(address, partial(self._open, found, monitor), monitor, wake)
+            self._supervisor.add(address, partial(self._open, entry, monitor), monitor, wake)
         return Changes(
             tuple(sorted({*joining} - {*leaving})),
             tuple(sorted({*leaving} - {*joining})),
@@ -157,18 +159,18 @@ class Members:
             self._controller.remove(address)
 
     @asynccontextmanager
-    async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
+    async def _open(self, entry: TableEntry, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
         logs.SINK.set(self._config.sink_name)
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
         async with AsyncExitStack() as stack:
             async with self._turns.turn():
                 try:
-                    table = await with_key(self._config, found)
+                    table = await with_key(self._config, entry)
                     loop = await stack.enter_async_context(self._opened(table, stop, monitor))
                 finally:
                     # A new table is open, or cannot be opened. With the last one, the process has nearly all that it will have.
-                    if found.table.name in self._unopened:
-                        self._unopened.remove(found.table.name)
+                    if entry.table.name in self._unopened:
+                        self._unopened.remove(entry.table.name)
                         if not self._unopened:
                             # The garbage collector leaves alone all objects that there are now: those of 500 tables take it 0.8 s, in which
                             # nothing else runs. A cycle of them that is dropped later stays in memory.

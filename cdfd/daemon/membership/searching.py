@@ -78,7 +78,7 @@ class Searching:
         for each in await asyncio.gather(*map(tried, discoveries)):
             folders |= each
         if folders:
-            await self._members.found(folders)
+            await self._members.note_folders(folders)
 
     def refresh(self) -> None:
         """Follow the patterns of a new configuration."""
@@ -118,7 +118,7 @@ class Searching:
         status = self._searches.by_pattern[discovery.discover]
         search, before = self._searched.pop(discovery, (self._shared.of(self._members.config, discovery), None))
         if before is not None:
-            status.found(self._clock.now_ms(), len(before))
+            status.note_tables(self._clock.now_ms(), len(before))
         watch, backoff = self._watch(discovery)
         outage = Outage()
         try:
@@ -138,10 +138,10 @@ class Searching:
                 outage.work()
                 tables = frozenset(folders.tables)
                 self._report(discovery, status, before or frozenset(), tables)
-                status.found(self._clock.now_ms(), len(tables))
+                status.note_tables(self._clock.now_ms(), len(tables))
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
-                await asyncio.shield(self._members.found({discovery: folders}))
+                await asyncio.shield(self._members.note_folders({discovery: folders}))
         finally:
             watch.close()
 

@@ -54,31 +54,31 @@ async def read_work(config: Settings, days: float, clock: Clock) -> tuple[list[T
 
 
 async def _table_work(config: Settings, table: settings.Table, days: float, clock: Clock) -> TableWork:
-    opened = assembly.open_table(config, table)
+    source = assembly.open_table(config, table)
     now_ms = clock.now_ms()
     since_ms = now_ms - round(days * DAY_MS)
-    with Within(opened.uri):
-        newest = await opened.stream(table.rows).snapshot()
+    with Within(source.uri):
+        newest = await source.stream(table.rows).snapshot()
         scans = newest.plan.scans
         assert isinstance(scans, LiveScans)
         size = scans.files.total_size()
         rows = scanned_rows(scans, RowCounts(0.0))
         first = max(
-            await start_version(opened.log, "earliest"),
-            await start_version(opened.log, After(datetime.fromtimestamp(since_ms / 1000, UTC)), now_ms),
+            await start_version(source.log, "earliest"),
+            await start_version(source.log, After(datetime.fromtimestamp(since_ms / 1000, UTC)), now_ms),
         )
-        work = await _versions(opened, table, first, newest.plan.version, RowCounts(rows / max(size, 1)), clock)
+        work = await _versions(source, table, first, newest.plan.version, RowCounts(rows / max(size, 1)), clock)
     began_ms = max(since_ms, work[0].at_ms) if work and first == 0 else since_ms
     # A table that is younger than an hour is measured by the hour.
     hours = max(1.0, (now_ms - began_ms) / HOUR_MS)
-    return TableWork(table.name, opened.log.storage.remote, hours, work, rows, size, len(scans))
+    return TableWork(table.name, source.log.storage.remote, hours, work, rows, size, len(scans))
 
 
 async def _versions(
-    opened: Table, table: settings.Table, first: int, last: int, counts: RowCounts, clock: Clock
+    source: Table, table: settings.Table, first: int, last: int, counts: RowCounts, clock: Clock
 ) -> list[VersionWork]:
-    work, stream = [], opened.stream(table.rows)
-    with opened.tailer(clock) as tailer:
+    work, stream = [], source.stream(table.rows)
+    with source.tailer(clock) as tailer:
         async with aclosing(stream.versions(tailer, first, last)) as planned:
             async for version in planned:
                 metrics = {} if stream.info is None else stream.info.operation_metrics

@@ -191,7 +191,7 @@ class _Process:
             notifications = await stack.enter_async_context(assembly.notified(config, clock))
             file_events = stack.enter_context(FileEvents())
             sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)
-            opened = partial(
+            open_loop = partial(
                 self._open_destination,
                 supervisor,
                 notifications,
@@ -200,7 +200,7 @@ class _Process:
                 SharedSearches(clock),
                 connectors,
             )
-            destinations = Destinations(config, status, opened)
+            destinations = Destinations(config, status, open_loop)
             await stack.enter_async_context(destinations.running())
             _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
             reloading = Reloading(self.path, destinations, status.searches, clock, file_events, self.hangup)
@@ -222,9 +222,9 @@ class _Process:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(publishing(config, controller, clock))
             await stack.enter_async_context(beating(config, status, clock))
-            opened: OpenLoop
+            open_loop: OpenLoop
             if (of_engine := engine_of(config).loops(self.path, clock)) is not None:
-                opened = await stack.enter_async_context(of_engine)
+                open_loop = await stack.enter_async_context(of_engine)
             else:
                 shared = await stack.enter_async_context(
                     assembly.shared(
@@ -238,11 +238,11 @@ class _Process:
                         connectors.pop(config.sink_name, None),
                     )
                 )
-                opened = partial(assembly.feed, shared)
+                open_loop = partial(assembly.feed, shared)
             monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
             # Tables of queries take no requests: queries have no such state.
             mailboxes = None if config.engine.kind == "spark" else controller
-            members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
+            members = Members(config, supervisor, status, open_loop, mailboxes, shard, monitor_of)
             await members.start()
             # Once the tables are known: signals may have come while the daemon was down.
             await stack.enter_async_context(reading_signals(config, controller, clock, shard))

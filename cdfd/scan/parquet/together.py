@@ -31,13 +31,13 @@ class FilesTogether:
     def __init__(self, files: Sequence[bytes], dictionaries: Collection[str] = ()) -> None:
         if not native.built:
             raise DataError("files are read together only with cdfd-native")
-        opened = [native_file(pa.BufferReader(data)) for data in files]
-        counts = [file.row_groups for file in opened]
-        self._files = [(file, range(len(groups))) for file, groups in zip(opened, counts, strict=True)]
+        parquet_files = [native_file(pa.BufferReader(data)) for data in files]
+        counts = [file.row_groups for file in parquet_files]
+        self._files = [(file, range(len(groups))) for file, groups in zip(parquet_files, counts, strict=True)]
         self._dictionaries = list(dictionaries)
         self.rows: Sequence[int] = [sum(rows for rows, _ in groups) for groups in counts]
         self.size: int = sum(size for groups in counts for _, size in groups)
-        self.schema_arrow: pa.Schema = opened[0].schema(self._dictionaries)
+        self.schema_arrow: pa.Schema = parquet_files[0].schema(self._dictionaries)
 
     def batches(self, columns: Sequence[str], *, rows: int) -> Iterator[pa.RecordBatch]:
         """Rows of all files in order. Arguments and errors are those of `ParquetReader.batches`."""

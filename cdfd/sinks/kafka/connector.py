@@ -123,11 +123,11 @@ class KafkaConnector(Connector):
         """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `open`."""
         sink, prepared = self._sink, self._prepared.pop(_key(place), None)
         with registry(sink) as registration:
-            opened = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
+            kafka_sink = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
             try:
-                yield opened
+                yield kafka_sink
             finally:
-                await opened.close()
+                await kafka_sink.close()
 
     async def prepare(self, table: Table) -> None:
         """Connect, and read what `open` reads. Creates no topic; see the port."""
@@ -177,7 +177,7 @@ class KafkaConnector(Connector):
             part = SnapshotPart.END if snapshot else SnapshotPart.MIDDLE
             batches = encoder.encode(rows, snapshot=snapshot, part=part)
         records = tuple(record for batch in batches for record in sample_records(batch))
-        return Sample(table.topic, records, () if known is None else tuple(known.found))
+        return Sample(table.topic, records, () if known is None else tuple(known.samples))
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The topic; see the port."""
@@ -289,7 +289,7 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
     if settings is None:
         yield None
         return
-    opened = SchemaRegistry(
+    registry = SchemaRegistry(
         settings.url,
         login=login_of(settings),
         tls=tls_of(settings),
@@ -298,9 +298,9 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
         attempts=5 if auto_register else 1,
     )
     try:
-        yield Registration(opened, settings.subject, settings.framing)
+        yield Registration(registry, settings.subject, settings.framing)
     finally:
-        opened.close()
+        registry.close()
 
 
 def client(sink: KafkaSettings) -> MakeProducer:

@@ -16,12 +16,12 @@ class KnownSchemas:
         schemas: the registry, which looks schemas up and registers none.
 
     Attributes:
-        found: the schemas that were asked for.
+        samples: the schemas that were asked for.
     """
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
-        self.found: list[SampleSchema] = []
+        self.samples: list[SampleSchema] = []
 
     def register(self, subject: str, schema: str, kind: Kind) -> int:
         """The id of a schema; 0 if the registry does not have it, or does not answer."""
@@ -33,7 +33,7 @@ class KnownSchemas:
             state = "not registered yet"
         except SinkError as error:
             state = f"id unknown: {error.what}"
-        self.found.append(SampleSchema(subject, kind, schema, state))
+        self.samples.append(SampleSchema(subject, kind, schema, state))
         return number
 
     def history(self, subject: str) -> Sequence[str]:

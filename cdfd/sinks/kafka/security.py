@@ -147,13 +147,13 @@ class Security(Section):
         sasl = self.protocol.startswith("SASL_")
         needed = {"mechanism", *_NEEDED[self.mechanism]} if sasl else set()
         for name in ("mechanism", "username", "password", "oauth", "aws"):
-            given = getattr(self, name) is not None
-            if name in needed and not given:
+            is_set = getattr(self, name) is not None
+            if name in needed and not is_set:
                 mechanism = f" and mechanism {self.mechanism}" if name == "oauth" else ""
                 yield (name,), f"required with protocol {self.protocol}{mechanism}"
-            elif given and not sasl:
+            elif is_set and not sasl:
                 yield (name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT"
-            elif given and name not in needed | {"mechanism", *_ALLOWED[self.mechanism]}:
+            elif is_set and name not in needed | {"mechanism", *_ALLOWED[self.mechanism]}:
                 yield (name,), f"has no use with mechanism {self.mechanism}"
         if self.mechanism == "AWS_MSK_IAM" and self.protocol == "SASL_PLAINTEXT":
             yield ("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"

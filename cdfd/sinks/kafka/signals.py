@@ -151,23 +151,23 @@ class KafkaSignals:
             self._consumer = None
 
 
-def _verify(found: ExistingTopic) -> None:
+def _verify(topic: ExistingTopic) -> None:
     """`SinkError` if the topic does not bound what the daemon reads."""
-    if found.partitions != 1:
+    if topic.partitions != 1:
         raise SinkError(
-            f"topic {found.name} has {found.partitions} partitions", hint="Give it one, which keeps their order"
+            f"topic {topic.name} has {topic.partitions} partitions", hint="Give it one, which keeps their order"
         )
-    size = found.max_message_bytes
+    size = topic.max_message_bytes
     if size is None:
-        raise SinkError(f"cannot read the settings of topic {found.name}", hint="Give the user DescribeConfigs on it")
-    if found.config.get("compression.type") != "uncompressed":
+        raise SinkError(f"cannot read the settings of topic {topic.name}", hint="Give the user DescribeConfigs on it")
+    if topic.config.get("compression.type") != "uncompressed":
         raise SinkError(
-            f"topic {found.name} accepts compressed records, which may be huge",
+            f"topic {topic.name} accepts compressed records, which may be huge",
             hint="Set its compression.type to uncompressed",
         )
     if size > MOST_BATCH_BYTES:
         raise SinkError(
-            f"topic {found.name} accepts batches of {size} bytes", hint="Set its max.message.bytes to 131072"
+            f"topic {topic.name} accepts batches of {size} bytes", hint="Set its max.message.bytes to 131072"
         )
 
 
@@ -182,6 +182,6 @@ async def signals(
 ) -> AsyncIterator[KafkaSignals]:
     """The signals of a pipeline, closed at the end of the block; see `Connector.signals`."""
     async with announcing(connection, progress_topic(pipeline, topics), make, "none") as announce:
-        with closing(KafkaSignals(connection, pipeline, topics, reader, announce, hidden_timeout)) as opened:
-            await opened.open()
-            yield opened
+        with closing(KafkaSignals(connection, pipeline, topics, reader, announce, hidden_timeout)) as source:
+            await source.open()
+            yield source

@@ -139,9 +139,9 @@ def avro_versions(registry: str | Mapping[str, str], topic: str, record: str) ->
         versions.close()
 
 
-def _settings(given: Mapping[str, str]) -> Settings:
+def _settings(options: Mapping[str, str]) -> Settings:
     try:
-        settings = Settings.model_validate(dict(given))
+        settings = Settings.model_validate(dict(options))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         name = ".".join(map(str, first["loc"]))

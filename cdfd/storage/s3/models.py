@@ -26,9 +26,9 @@ def _pause_collection() -> Iterator[None]:
 
 class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
     def load_file(self, file_path: str) -> Any:
-        for ending, opened in ((".json", open), (".json.gz", gzip.open)):
+        for ending, open_file in ((".json", open), (".json.gz", gzip.open)):
             try:
-                with opened(file_path + ending, "rb") as file, _pause_collection():
+                with open_file(file_path + ending, "rb") as file, _pause_collection():
                     return orjson.loads(file.read())
             except FileNotFoundError:
                 continue

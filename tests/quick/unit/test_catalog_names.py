@@ -99,7 +99,7 @@ class TestDiscovery:
         entry = "{discover: 'uc://main.sales.*', include: ['or*'], exclude: ['*_old'], name: '{parent}.{table}'}"
         settings = config(f"[{entry}]", f"catalogs: {{uc: {{endpoint: '{server.url}'}}}}")
         found = asyncio.run(search(settings))
-        assert {name: each.table.uri for name, each in found.found.items()} == {
+        assert {name: each.table.uri for name, each in found.entries.items()} == {
             "main.sales.orders": "uc://main.sales.orders"
         }
         assert not found.unread

@@ -246,7 +246,7 @@ TWO = "  - {discover: '/eu/*'}\n  - {discover: '/us/*', overrides: [{tables: [ex
 
 def test_two_tables_of_one_name_are_an_error_that_names_both() -> None:
     tables = combined(settings(TWO), ["orders", "items"], ["orders"])
-    assert {name: found.table.uri for name, found in tables.found.items()} == {
+    assert {name: found.table.uri for name, found in tables.entries.items()} == {
         "orders": "/eu/orders",
         "items": "/eu/items",
     }
@@ -257,26 +257,26 @@ def test_two_tables_of_one_name_are_an_error_that_names_both() -> None:
 
 def test_of_two_tables_of_one_name_the_running_one_stays() -> None:
     tables = combined(settings(TWO), ["orders"], ["orders"], running=["/us/orders"])
-    assert tables.found["orders"].table.uri == "/us/orders"
+    assert tables.entries["orders"].table.uri == "/us/orders"
     assert "/eu/orders and /us/orders" in str(tables.refused[0])
 
 
 def test_two_tables_of_one_topic_are_an_error_too() -> None:
     tables = combined(settings(TWO), ["orders"], ["extra"])
-    assert list(tables.found) == ["orders"]
+    assert list(tables.entries) == ["orders"]
     assert 'the topic "orders": /us/extra and /eu/orders' in str(tables.refused[0])
 
 
 def test_a_listed_table_wins_over_the_pattern_that_finds_it_too() -> None:
     config = settings("  - {uri: /lake/orders/, name: mine, topic: t}\n  - {discover: '/lake/*'}")
     tables = combined(config, ["orders", "items"])
-    assert sorted(tables.found) == ["items", "mine"]
+    assert sorted(tables.entries) == ["items", "mine"]
     assert not tables.refused
 
 
 def test_a_found_table_may_not_have_the_name_of_a_listed_one() -> None:
     tables = combined(settings("  - {uri: /lake/orders}\n  - {discover: '/other/*'}"), ["orders"])
-    assert tables.found["orders"].table.uri == "/lake/orders"
+    assert tables.entries["orders"].table.uri == "/lake/orders"
     assert "/other/orders and /lake/orders" in str(tables.refused[0])
 
 
@@ -288,7 +288,7 @@ def test_names_that_parts_of_another_table_have_are_refused(name: str) -> None:
 
 def test_a_name_that_is_not_valid_is_an_error_of_that_table_alone() -> None:
     tables = combined(settings("  - {discover: '/lake/*'}"), ["orders", "my table"])
-    assert list(tables.found) == ["orders"]
+    assert list(tables.entries) == ["orders"]
     [error] = tables.refused
     assert (error.table, 'the name would be "my table"' in error.what) == ("/lake/my table", True)
     assert "overrides" in str(error)
@@ -302,7 +302,7 @@ def test_a_sink_in_the_folder_of_a_table_is_refused() -> None:
 def test_each_shard_has_its_tables_and_together_they_have_all() -> None:
     names = [f"t{number}" for number in range(50)]
     tables = combined(settings("  - {discover: '/lake/*'}"), names)
-    parts = [set(tables.of_shard(Shard(index, 3)).found) for index in range(3)]
+    parts = [set(tables.of_shard(Shard(index, 3)).entries) for index in range(3)]
     assert sorted(name for part in parts for name in part) == sorted(names)
     assert all(parts)
 
@@ -315,7 +315,7 @@ def test_commands_see_listed_and_found_tables_with_their_keys(tmp_path: Path) ->
     config, errors = run(discover_tables(settings(entry, tmp_path)))
     assert {each.name: each.key for each in config.listed} == {"orders": ("id",), "items": ()}
     assert ["leaves out" in str(error) for error in errors] == [True]
-    assert run(search(settings(entry, tmp_path))).found.keys() == {"items", "orders", "wrong"}
+    assert run(search(settings(entry, tmp_path))).entries.keys() == {"items", "orders", "wrong"}
 
 
 def test_a_search_in_a_store_other_than_the_local_one(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ KAFKA = "{kind: kafka, bootstrap_servers: 'b:9092', oversized: dlq, topics: {pre
 def test_a_found_table_may_not_have_a_topic_of_the_daemon_itself() -> None:
     config = settings("  - {discover: '/lake/*'}", sink=KAFKA)
     tables = combined(config, ["orders", "orders.dlq", "schema"])
-    assert list(tables.found) == ["orders"]
+    assert list(tables.entries) == ["orders"]
     first, second = map(str, tables.refused)
     assert '"lake.orders.dlq" is the dead letter topic of the table with the topic "lake.orders"' in first
     assert '"lake.schema" is the daemon\'s own, by sink.topics.schemas' in second
@@ -339,6 +339,6 @@ def test_a_found_table_may_not_have_a_topic_of_the_daemon_itself() -> None:
 def test_a_table_whose_dead_letter_topic_is_a_running_tables_is_refused() -> None:
     config = settings("  - {discover: '/lake/*'}", sink=KAFKA)
     tables = combined(config, ["orders", "orders.dlq"], running=["/lake/orders.dlq"])
-    assert list(tables.found) == ["orders.dlq"]
+    assert list(tables.entries) == ["orders.dlq"]
     [error] = tables.refused
     assert '"lake.orders.dlq", which is that of another table' in str(error)

@@ -48,7 +48,7 @@ def looked(settings: Settings) -> Folders:
 
 def names(settings: Settings) -> dict[str, str]:
     """The tables that are delivered: their locations by name."""
-    return {name: table.table.uri for name, table in run(search(settings)).found.items()}
+    return {name: table.table.uri for name, table in run(search(settings)).entries.items()}
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_link_into_an_allowed_root_is_a_table(top: Path) -> None:
     folders = looked(settings)
     assert folders.tables == [("good",), ("there",)]
     assert [error.table for error in folders.errors] == [str(top / "lake/elsewhere")]
-    [there] = [table.table for table in run(search(settings)).found.values() if table.table.name == "there"]
+    [there] = [table.table for table in run(search(settings)).entries.values() if table.table.name == "there"]
     assert run(open_table(settings, there).log.header()).version == 0
 
 
@@ -159,14 +159,14 @@ class TestLinksInside:
         (top / "lake/current").symlink_to("_versions/7")
         settings = config(top / "lake/*")
         assert names(settings) == {"good": f"{top}/lake/good", "current": f"{top}/lake/current"}
-        [current] = [table.table for table in run(search(settings)).found.values() if table.table.name == "current"]
+        [current] = [table.table for table in run(search(settings)).entries.values() if table.table.name == "current"]
         assert run(open_table(settings, current).log.header()).version == 0
 
     @pytest.mark.parametrize("link", ["a", "z"])
     def test_of_a_folder_and_a_link_to_it_the_folder_is_delivered(self, top: Path, link: str) -> None:
         (top / "lake" / link).symlink_to("good")
         tables = run(search(config(top / "lake/*")))
-        assert list(tables.found) == ["good"]
+        assert list(tables.entries) == ["good"]
         assert tables.duplicates == {f"{top}/lake/{link}": f"{top}/lake/good"}
         assert [*tables.refused, *tables.unread] == []
 
@@ -233,7 +233,7 @@ def test_a_root_that_cannot_be_listed_is_an_error_of_the_pattern(top: Path) -> N
 @pytest.mark.parametrize("ledger", ["none", "source"])
 def test_a_table_that_becomes_a_link_out_is_neither_read_nor_written(top: Path, ledger: str) -> None:
     settings = config(top / "lake/*", more=f"progress: {{ledger: {ledger}}}\n")
-    [table] = [found.table for found in run(search(settings)).found.values()]
+    [table] = [found.table for found in run(search(settings)).entries.values()]
     shutil.rmtree(top / "lake/good")
     (top / "lake/good").symlink_to(top / "outside/secret")
     before = sorted((top / "outside/secret/_delta_log").iterdir())
@@ -269,7 +269,7 @@ def test_errors_are_logged_once_and_are_in_the_status(top: Path, caplog: pytest.
         members = Members(settings, Supervisor(asyncio.Event(), ManualClock()), status, None)  # type: ignore[arg-type]  # opens nothing
         looking = FolderSearch(settings, entry)
         for _ in range(3):
-            await members.found({entry: await looking.search()})
+            await members.note_folders({entry: await looking.search()})
         warning, info = sorted(said(), reverse=True)
         assert warning[0] == "WARNING"
         assert f"leads out of {top}/lake, to " in warning[1]
@@ -279,11 +279,11 @@ def test_errors_are_logged_once_and_are_in_the_status(top: Path, caplog: pytest.
         assert warning[1] == refused
         assert "cdfd_refused_tables 1.0" in status.metrics()().decode()
         (top / "lake/bad").unlink()
-        await members.found({entry: await looking.search()})
+        await members.note_folders({entry: await looking.search()})
         assert not said()
         assert status.document()["refused_tables"] == []
         (top / "lake/bad").symlink_to("../outside/secret")
-        await members.found({entry: await looking.search()})
+        await members.note_folders({entry: await looking.search()})
         assert [level for level, _ in said()] == ["WARNING"]
 
     with caplog.at_level(logging.INFO):

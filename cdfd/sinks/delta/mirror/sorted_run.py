@@ -138,8 +138,8 @@ class StoredRun(SortedRun):
 
     def release(self) -> None:
         """Unmap what was read. It stays in the system's cache while there is memory."""
-        for found in self._maps:
-            found.madvise(mmap.MADV_DONTNEED)
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Remove the files, and return the disk space."""

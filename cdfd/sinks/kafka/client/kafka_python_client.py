@@ -79,7 +79,7 @@ def connect(settings: ProducerSettings) -> KafkaProducer:
     with network(settings.connection) as connection:
         made = connection.pop("kafka_client")
         options = connection | _options(settings)
-        return _Client(**options, kafka_client=lambda **given: _retrying(made(**given)))
+        return _Client(**options, kafka_client=lambda **arguments: _retrying(made(**arguments)))
 
 
 def _retrying(client: Any) -> Any:

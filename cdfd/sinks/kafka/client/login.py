@@ -144,8 +144,8 @@ def oauth_tokens(oauth: OAuth) -> Tokens:
 
 def _key(settings: OAuth | Aws) -> tuple[Any, ...]:
     """The values of settings, as a key of a dictionary."""
-    given = (getattr(settings, name) for name in type(settings).model_fields)
-    return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in given)
+    values = (getattr(settings, name) for name in type(settings).model_fields)
+    return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
 
 
 def _msk_tokens(aws: Aws, servers: Sequence[str]) -> Tokens:

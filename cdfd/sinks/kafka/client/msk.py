@@ -34,14 +34,14 @@ def signer() -> ModuleType:
             "sink.security.mechanism is AWS_MSK_IAM, but aws-msk-iam-sasl-signer-python is not installed",
             hint="Run pip install 'cdfd[msk]'",
         ) from error
-    found: ModuleType = MSKAuthTokenProvider
-    return found
+    provider: ModuleType = MSKAuthTokenProvider
+    return provider
 
 
 def region_of(aws: Aws, servers: Sequence[str]) -> str:
     """The region of a cluster. `ConfigError` if neither settings nor names of brokers have it."""
-    found = (match["region"] for server in servers if (match := _BROKER.search(server)))
-    region = aws.region or next(found, None)
+    regions = (match["region"] for server in servers if (match := _BROKER.search(server)))
+    region = aws.region or next(regions, None)
     if region is None:
         raise ConfigError(
             "the region of the MSK cluster is not known", hint="Set sink.security.aws.region, such as eu-west-1"

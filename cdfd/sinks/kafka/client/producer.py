@@ -232,9 +232,9 @@ class Producer(ABC):
         """The text of a client's exception."""
 
 
-def known_id(found: UUID | str | None) -> str | None:
+def known_id(id: UUID | str | None) -> str | None:
     """The id of a topic in metadata, as text. Brokers before 2.8 have none, and a topic that is not there has 0."""
-    return None if not found or UUID(str(found)) == _NO_ID else str(found)
+    return None if not id or UUID(str(id)) == _NO_ID else str(id)
 
 
 def send_record(

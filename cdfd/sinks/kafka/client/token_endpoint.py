@@ -156,8 +156,8 @@ def _token(answer: Any, url: str, asked: float) -> Token:
 
 
 def _refusal(status: int, answer: Any, url: str, secret: str) -> SinkError:
-    found = answer if isinstance(answer, dict) else {}
-    code, text = (found.get(name) for name in ("error", "error_description"))
+    fields = answer if isinstance(answer, dict) else {}
+    code, text = (fields.get(name) for name in ("error", "error_description"))
     said = ": ".join(part for part in (code, text) if isinstance(part, str))
     for form in {secret, quote_plus(secret)}:
         said = said.replace(form, "***")  # a server may repeat what it was sent

@@ -144,12 +144,12 @@ _shared_lock = Lock()
 def shared_tokens(key: Hashable, make: Callable[[], Tokens]) -> Tokens:
     """The one source of tokens for these settings in this process."""
     with _shared_lock:
-        found = _shared.get(key)
-        if found is None:
+        tokens = _shared.get(key)
+        if tokens is None:
             while len(_shared) >= _MOST_SOURCES:
                 del _shared[next(iter(_shared))]
-            found = _shared[key] = make()
-        return found
+            tokens = _shared[key] = make()
+        return tokens
 
 
 def file_token(secret: Secret) -> Token:

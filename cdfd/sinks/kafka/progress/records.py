@@ -295,19 +295,19 @@ def _last(
     """The last record with the key between two offsets. `has_hidden` tells whether an uncommitted one lies between two offsets."""
     position, upper = bounds
     reader.seek(position)
-    found, logged, checked = None, False, False
+    newest, logged, checked = None, False, False
     started = advanced = connected = time.monotonic()
     while position < upper:
         records, reached = reader.poll()
         ours = (record for record in reversed(records) if record.key == key and position <= record.offset < upper)
-        found = next(ours, found)
+        newest = next(ours, newest)
         now = time.monotonic()
         if reached > position:
             position, advanced, connected, checked = reached, now, now, False
         elif now - advanced > _CHECK_HIDDEN_AFTER and not checked:
             checked = True
             if not has_hidden(position, upper):
-                return found
+                return newest
         elif now - advanced > hidden_timeout:
             raise SinkError(
                 f"the end of topic {partition.topic} cannot be read: no record after offset {position} for {now - advanced:.0f} seconds",
@@ -325,7 +325,7 @@ def _last(
             # A consumer may wait for an answer that never comes, or return to an earlier offset again and again.
             reader.reconnect(position)
             connected = time.monotonic()
-    return found
+    return newest
 
 
 def _parse(record: Any, parse: Callable[[bytes], T]) -> T | None:
@@ -342,10 +342,10 @@ def _parse(record: Any, parse: Callable[[bytes], T]) -> T | None:
 
 
 def _fields(document: Mapping[str, Any], name: str) -> Mapping[str, str | int]:
-    found = document.get(name, {})
-    if not isinstance(found, dict) or not all(type(value) in (str, int) for value in found.values()):
+    fields = document.get(name, {})
+    if not isinstance(fields, dict) or not all(type(value) in (str, int) for value in fields.values()):
         raise _InvalidRecord(f"{name} has the wrong type")
-    return found
+    return fields
 
 
 def _number(document: Mapping[str, Any], name: str) -> int:

@@ -246,13 +246,13 @@ class TopicAdmin:
         pauses = self._pauses()
         while True:
             try:
-                found = self.find(names)
+                topics = self.find(names)
             except SinkError as error:
                 if not error.retriable or not next(pauses):
                     raise
             else:
-                if len(found) == len(set(names)):
-                    return found
+                if len(topics) == len(set(names)):
+                    return topics
                 if not next(pauses):
                     raise SinkError("the new topics are not visible yet", retriable=True)
 

@@ -123,7 +123,7 @@ def announcement_topic(name: str, topics: Topics) -> Topic:
     return Topic(name, 1, topics.replication_factor, config)
 
 
-def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic) -> bool:
+def tombstones(setting: Literal["auto", "always", "never"], existing: ExistingTopic) -> bool:
     """Whether a record without value follows a delete; `auto`: on compacted topics.
 
     Raises:
@@ -131,30 +131,32 @@ def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic
     """
     if setting != "auto":
         return setting == "always"
-    if found.compacted is None:
+    if existing.compacted is None:
         raise SinkError(
-            f"cannot read whether topic {found.name} is compacted",
+            f"cannot read whether topic {existing.name} is compacted",
             hint="Give the user DescribeConfigs on it, or set sink.tombstones to always or never",
         )
-    return found.compacted
+    return existing.compacted
 
 
-def verify(topic: Topic, found: ExistingTopic) -> None:
+def verify(topic: Topic, existing: ExistingTopic) -> None:
     """`SinkError` if an existing topic is unsuitable. Settings that the user may not read count as suitable."""
     needed = {"WRITE", "READ"} if topic.retained else {"WRITE"}
-    lacking = sorted(needed - found.operations) if found.operations else []
+    lacking = sorted(needed - existing.operations) if existing.operations else []
     if lacking:
         allowed = " and ".join(name.title() for name in lacking)
-        raise SinkError(f"no right to {allowed} topic {found.name}", hint="Give the user of sink.security that right")
-    if topic.retained and found.retained is False:
         raise SinkError(
-            f"topic {found.name} would lose positions: its cleanup.policy is {found.config['cleanup.policy']}",
+            f"no right to {allowed} topic {existing.name}", hint="Give the user of sink.security that right"
+        )
+    if topic.retained and existing.retained is False:
+        raise SinkError(
+            f"topic {existing.name} would lose positions: its cleanup.policy is {existing.config['cleanup.policy']}",
             hint="Set its cleanup.policy to compact",
         )
-    if found.compacted and not topic.keyed:
+    if existing.compacted and not topic.keyed:
         raise SinkError(
-            f"topic {found.name} is compacted, and accepts only records with keys",
+            f"topic {existing.name} is compacted, and accepts only records with keys",
             hint="Give the table a key, or the topic another cleanup.policy",
         )
     if topic.verify is not None:
-        topic.verify(found)
+        topic.verify(existing)

@@ -48,7 +48,7 @@ def delivered(progress: Progress | None, job: str) -> Counts | None:
 
 async def deliver(
     place: Destination,
-    opened: Callable[[], AbstractAsyncContextManager[KafkaSink]],
+    open_sink: Callable[[], AbstractAsyncContextManager[KafkaSink]],
     job: str,
     position: Position,
     write: Write,
@@ -57,7 +57,7 @@ async def deliver(
 
     Args:
         place: the destination, in the role of the part.
-        opened: opens a sink at the destination.
+        open_sink: opens a sink at the destination.
         job: id of the job.
         position: of the version.
         write: writes the part's rows.
@@ -72,7 +72,7 @@ async def deliver(
     while True:
         began = time.monotonic()
         try:
-            async with opened() as sink:
+            async with open_sink() as sink:
                 return await _attempt(sink, job, position, write)
         except FencedError as error:
             took = time.monotonic() - began
@@ -82,9 +82,9 @@ async def deliver(
                     version=position.version,
                     hint=f"Raise sink.transaction_timeout, which is {place.transaction_timeout:g} s",
                 ) from error
-            found = await _wait_for_other_attempt(place, job)
-            if found is not None:
-                return found
+            counts = await _wait_for_other_attempt(place, job)
+            if counts is not None:
+                return counts
             takeovers += 1
             if takeovers == _MAX_TAKEOVERS:
                 raise SinkError(
@@ -97,9 +97,9 @@ async def deliver(
 
 
 async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
-    found = delivered(sink.progress, job)
-    if found is not None:
-        return found
+    counts = delivered(sink.progress, job)
+    if counts is not None:
+        return counts
     sink.move_to(position)
     async with aborting(await sink.begin(position)) as delivery:
         counts = await write(delivery)
@@ -113,8 +113,8 @@ async def _wait_for_other_attempt(place: Destination, job: str) -> Counts | None
     """Wait until another attempt has delivered the part; None after the longest time that it may take."""
     deadline = time.monotonic() + place.transaction_timeout + MARGIN
     while time.monotonic() < deadline:
-        found = delivered(await positions.read_progress(place), job)
-        if found is not None:
-            return found
+        counts = delivered(await positions.read_progress(place), job)
+        if counts is not None:
+            return counts
         await asyncio.sleep(_POLL_SECONDS)
     return None

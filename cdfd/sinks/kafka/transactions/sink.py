@@ -124,7 +124,7 @@ class KafkaSink(Sink):
         takeover = _Takeover()
         opening = sender.submit(partial(_open, destination, make_producer, takeover, prepared))
         try:
-            opened = await finished(opening)
+            setup = await finished(opening)
         except BaseException:
             closing = sender.submit(partial(_close_unused, opening))
             sender.close()
@@ -133,10 +133,10 @@ class KafkaSink(Sink):
                 with suppress(TimeoutError):
                     await finished(closing, destination.closing_timeout)
             raise
-        facts, progress = opened.facts, opened.progress
+        facts, progress = setup.facts, setup.progress
         context = DeliveryContext(
             destination,
-            RecordWriter(make_encoder, opened.producer, destination, facts, stage),
+            RecordWriter(make_encoder, setup.producer, destination, facts, stage),
             Worker(f"cdfd-encode-{destination.table}", yields=True),
             sender,
             Cursor(None if progress is None else progress.position),
@@ -145,7 +145,7 @@ class KafkaSink(Sink):
             2 * destination.closing_timeout,
         )
         sink = cls(context)
-        sink.lost_position = opened.lost_position
+        sink.lost_position = setup.lost_position
         return sink
 
     @property
