@@ -138,7 +138,7 @@ READERS: dict[str, Callable[[BenchTable], Work]] = {
 }
 
 
-def measured(work: Work) -> Measured:
+def measure(work: Work) -> Measured:
     start, cpu = time.perf_counter(), time.process_time()
     count = work()
     return {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu, "rows": count}
@@ -154,7 +154,7 @@ def rounds_of(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str,
     for round_ in range(rounds + 1):
         for name, work in list(works.items()):
             try:
-                cost = measured(work)
+                cost = measure(work)
             except (DeltaError, ValueError):
                 if not name.startswith("load_cdf"):
                     raise
@@ -165,7 +165,7 @@ def rounds_of(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str,
     return taken
 
 
-def compared(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str, list[Measured]]:
+def compare(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str, list[Measured]]:
     """The same in a process of its own."""
     table.path()
     command = [sys.executable, "-m", "bench.changes", "measure", table.name, str(rounds), *names]
@@ -199,7 +199,7 @@ def lines(tables: Sequence[BenchTable], rounds: int, pairs: Sequence[Pair]) -> I
     yield f"|---|---|---|{'---|' * len(pairs)}"
     readers = [name for name in READERS if any(name in pair for pair in pairs)]
     for table in tables:
-        taken = compared(table, rounds, readers)
+        taken = compare(table, rounds, readers)
         ours = taken["cdfd_batches"]
         cells = [table.name, f"{ours[0]['rows'] / 1e6:.2f} M"]
         cells.append(f"{median(each['wall'] for each in ours):.2f}, {median(each['cpu'] for each in ours):.2f}")
@@ -222,17 +222,17 @@ def main() -> None:
     settings = parser.parse_args()
     names = settings.only or (QUICK if settings.quick else TABLES)
     pairs = [pair for pair in PAIRS if pair[1] == "cdfd_batches"] if settings.quick else PAIRS
-    load, found = os.getloadavg()[0], []
+    load, results = os.getloadavg()[0], []
     for line in lines([TABLES[name] for name in names], 1 if settings.quick else settings.rounds, pairs):
         print(line, flush=True)
-        found.append(line)
+        results.append(line)
     if settings.write:
         from bench.results import write
         from bench.run import machine
 
         command = " ".join(sys.argv[1:])
         preface = f"`python -m bench.changes {command}`: medians of {settings.rounds} rounds, and the worst in parentheses, on {machine()}."
-        write("every table", f"{preface} The load was {load:.1f} before and {os.getloadavg()[0]:.1f} after.", found)
+        write("every table", f"{preface} The load was {load:.1f} before and {os.getloadavg()[0]:.1f} after.", results)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main() -> None:
             write_deltalake(source, tables.orders(number * each, each), mode="append")
         engine = SparkEngine(cast(Sessions, Borrowed(spark)))
         for mode in ("changelog", "mirror"):
-            load = partial(loaded, source, Path(folder), mode, each * FILES)
+            load = partial(load_rows, source, Path(folder), mode, each * FILES)
             pairs = [(load(None), load(engine)) for _ in range(options.runs + 1)][1:]
             for daemon, executors in pairs:
                 print(f"{mode}: daemon {daemon:,.0f} rows/s, executors {executors:,.0f} rows/s")
@@ -60,7 +60,7 @@ def main() -> None:
             )
 
 
-def loaded(source: Path, folder: Path, mode: str, rows: int, engine: Engine | None) -> float:
+def load_rows(source: Path, folder: Path, mode: str, rows: int, engine: Engine | None) -> float:
     """Load a new target; rows a second.
 
     Raises:

@@ -71,7 +71,7 @@ def delta_rs(folder: Path, rows: Sequence[pa.RecordBatch]) -> None:
     write_deltalake(folder, reader, mode="append", writer_properties=properties, target_file_size=FILE_BYTES)
 
 
-def measured(
+def cost_of(
     write: Callable[[Path, Sequence[pa.RecordBatch]], None], rows: Sequence[pa.RecordBatch]
 ) -> tuple[float, float]:
     """Wall and processor seconds."""
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     rows = batches(options.rows)
-    pairs = [(measured(ours, rows), measured(delta_rs, rows)) for _ in range(options.runs)]
+    pairs = [(cost_of(ours, rows), cost_of(delta_rs, rows)) for _ in range(options.runs)]
     for name, number in (("sink", 0), ("delta-rs", 1)):
         wall, processor = median(pair[number][0] for pair in pairs), median(pair[number][1] for pair in pairs)
         print(f"{name:10} {options.rows / wall:12,.0f} rows/s {options.rows / processor:12,.0f} rows per CPU second")

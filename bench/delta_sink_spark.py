@@ -58,8 +58,8 @@ def changelogs(spark: SparkSession, folder: Path, runs: int) -> None:
     wanted = sum(batch.num_rows for batch in cdfd.changes(table, 0))
     pairs, started = [], []
     for run in range(runs + 1):
-        own, after_start = delivered(table, folder / f"copies-{run}", wanted)
-        theirs = taken(partial(streamed, spark, table, folder / f"feed-{run}"))
+        own, after_start = deliver(table, folder / f"copies-{run}", wanted)
+        theirs = taken(partial(stream, spark, table, folder / f"feed-{run}"))
         pairs.append((own, theirs))
         started.append((after_start, theirs))
         count = spark.read.format("delta").load(str(folder / f"feed-{run}")).count()
@@ -71,7 +71,7 @@ def changelogs(spark: SparkSession, folder: Path, runs: int) -> None:
     report("changelog, after the start", started[1:])
 
 
-def delivered(table: str, copies: Path, wanted: int) -> tuple[Cost, Cost]:
+def deliver(table: str, copies: Path, wanted: int) -> tuple[Cost, Cost]:
     """The cost of a daemon until the target has all rows: from the start of the process, and from the creation of the target."""
     copies.mkdir()
     config = {
@@ -107,7 +107,7 @@ def records(log: Path) -> int:
     return sum(json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action)
 
 
-def streamed(spark: SparkSession, table: str, target: Path) -> None:
+def stream(spark: SparkSession, table: str, target: Path) -> None:
     feed = spark.readStream.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
     writer = feed.writeStream.format("delta").option("checkpointLocation", f"{target}.checkpoint")
     writer.trigger(availableNow=True).start(str(target)).awaitTermination()
@@ -129,12 +129,12 @@ async def mirrors(spark: SparkSession, folder: Path, count: int, runs: int) -> N
         began, processor = time.perf_counter(), time.process_time()
         await update(sink, version, ids)
         own = Cost(time.perf_counter() - began, time.process_time() - processor)
-        pairs.append((own, await asyncio.to_thread(merged, spark, theirs, version, ids)))
+        pairs.append((own, await asyncio.to_thread(merge, spark, theirs, version, ids)))
         print(f"mirror, {len(ids)} of {count} keys: cdfd {own}, delta-spark {pairs[-1][1]}", flush=True)
     report("mirror", pairs[1:])
 
 
-def merged(spark: SparkSession, table: Path, version: int, ids: Numbers) -> Cost:
+def merge(spark: SparkSession, table: Path, version: int, ids: Numbers) -> Cost:
     source = f"{table}-{version}.parquet"
     with pq.ParquetWriter(source, rows(ids, version).schema) as writer:
         writer.write_batch(rows(ids, version))

@@ -78,7 +78,7 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table({"id": list(ids), "v": [f"value {each}" for each in ids]}, schema=SCHEMA)
 
 
-async def created(lake: Path, count: int) -> list[TableWriter]:
+async def create(lake: Path, count: int) -> list[TableWriter]:
     writers = [TableWriter(LocalStorage(lake / f"t{number:04}", sync=False), SCHEMA) for number in range(count)]
     for writer in writers:
         await writer.create()
@@ -176,7 +176,7 @@ def measure(tables: int, busy: int, seconds: float) -> list[str]:
     port = 19_464
     with tempfile.TemporaryDirectory(prefix="cdfd-many-") as name, Broker() as broker:
         folder = Path(name)
-        writers = asyncio.run(created(folder / "lake", tables))
+        writers = asyncio.run(create(folder / "lake", tables))
         with daemon(folder, broker.bootstrap_servers, port) as process:
             start = wait_until(port, tables)
             started = Usage.of(process.pid)

@@ -104,7 +104,7 @@ def merge(folder: Path, version: int, ids: Numbers) -> None:
     merger.when_matched_update_all().execute()
 
 
-def measured(began: tuple[float, float]) -> tuple[float, float]:
+def cost_since(began: tuple[float, float]) -> tuple[float, float]:
     """Wall and processor seconds since then."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
@@ -122,20 +122,20 @@ async def speed(count: int, commits: int) -> None:
         sink = await open_mirror(mine)
         now = begun()
         await load(sink, count)
-        print("first load: {:.1f} s, {:.1f} s of processor".format(*measured(now)))
+        print("first load: {:.1f} s, {:.1f} s of processor".format(*cost_since(now)))
         write_deltalake(theirs, pa.RecordBatchReader.from_batches(rows(np.arange(1), 0).schema, loaded(count)))
         now = begun()
         await update(sink, 1, np.arange(1))
-        print("first update, which reads the keys: {:.1f} s, {:.1f} s of processor".format(*measured(now)))
+        print("first update, which reads the keys: {:.1f} s, {:.1f} s of processor".format(*cost_since(now)))
         pairs = []
         for version in range(2, commits + 2):
             ids = np.sort(random.choice(count, count // 100, replace=False))
             now = begun()
             await update(sink, version, ids)
-            own = measured(now)
+            own = cost_since(now)
             now = begun()
             await asyncio.to_thread(merge, theirs, version, ids)
-            pairs.append((own, measured(now)))
+            pairs.append((own, cost_since(now)))
             print(
                 "commit: mirror {:.2f} s ({:.2f}), delta-rs {:.2f} s ({:.2f})".format(*own, *pairs[-1][1]), flush=True
             )
@@ -160,12 +160,14 @@ async def memory(count: int) -> None:
         now = begun()
         await update(sink, 1, np.arange(1))
         print(
-            "index of {:,} keys: {:.1f} s, {:.1f} s of processor, peak {:.0f} MB".format(count, *measured(now), peak())
+            "index of {:,} keys: {:.1f} s, {:.1f} s of processor, peak {:.0f} MB".format(
+                count, *cost_since(now), peak()
+            )
         )
         for version in range(2, 5):
             now = begun()
             await update(sink, version, np.sort(random.choice(count, count // 100, replace=False)))
-            print("1 % of the keys: {:.2f} s, {:.2f} s of processor, peak {:.0f} MB".format(*measured(now), peak()))
+            print("1 % of the keys: {:.2f} s, {:.2f} s of processor, peak {:.0f} MB".format(*cost_since(now), peak()))
     finally:
         shutil.rmtree(folder)
 

@@ -30,7 +30,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def timed(work: Callable[[], int]) -> Measured:
+def measure(work: Callable[[], int]) -> Measured:
     before = high_water_mb()
     read = bytes_read()
     start, cpu = time.perf_counter(), time.process_time()
@@ -51,21 +51,21 @@ def changes_cdfd(uri: str) -> Measured:
     import cdfd
 
     read = cdfd.changes
-    return timed(lambda: len(read(uri, 0).read_all()))
+    return measure(lambda: len(read(uri, 0).read_all()))
 
 
 def changes_delta_rs(uri: str) -> Measured:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    return timed(lambda: len(pa.table(DeltaTable(uri).load_cdf(0))))
+    return measure(lambda: len(pa.table(DeltaTable(uri).load_cdf(0))))
 
 
 def changes_streamed(uri: str) -> Measured:
     import cdfd
 
     read = cdfd.changes
-    return timed(lambda: sum(len(batch) for batch in read(uri, 0)))
+    return measure(lambda: sum(len(batch) for batch in read(uri, 0)))
 
 
 def first_changes(uri: str, rows: str) -> Measured:
@@ -77,26 +77,26 @@ def first_changes(uri: str, rows: str) -> Measured:
             count += len(next(batches))
         return count
 
-    return timed(read)
+    return measure(read)
 
 
 def list_cdfd(uri: str) -> Measured:
     from bench.list_files import live_paths
 
-    return timed(lambda: live_paths(uri))
+    return measure(lambda: live_paths(uri))
 
 
 def list_delta_rs_uris(uri: str) -> Measured:
     from deltalake import DeltaTable
 
-    return timed(lambda: len(DeltaTable(uri).file_uris()))
+    return measure(lambda: len(DeltaTable(uri).file_uris()))
 
 
 def list_delta_rs_actions(uri: str) -> Measured:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    return timed(lambda: len(pa.table(DeltaTable(uri).get_add_actions())))
+    return measure(lambda: len(pa.table(DeltaTable(uri).get_add_actions())))
 
 
 def spark_plan(uri: str, how: str = "auto") -> Measured:
@@ -107,7 +107,7 @@ def spark_plan(uri: str, how: str = "auto") -> Measured:
         source = CdfdSource({"path": uri, "startingVersion": "snapshot", "snapshotPlanning": how})
         return len(source.reader(source.schema()).partitions())
 
-    return timed(planned)
+    return measure(planned)
 
 
 def resume(uri: str, version: str) -> Measured:
@@ -121,7 +121,7 @@ def resume(uri: str, version: str) -> Measured:
             return len(batch)
         return 0
 
-    return timed(lambda: asyncio.run(first_batch()))
+    return measure(lambda: asyncio.run(first_batch()))
 
 
 def apply(uri: str) -> Measured:

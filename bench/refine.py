@@ -50,9 +50,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
         table, appended = Path(folder, "updated"), Path(folder, "appended")
-        updated(table, options.rows)
+        update(table, options.rows)
         for refine in ("off", "rows", "key"):
-            runs = [measured(table, refine) for _ in range(options.runs)]
+            runs = [measure(table, refine) for _ in range(options.runs)]
             best = min(runs, key=lambda run: run["seconds"])
             processor = min(run["processor"] for run in runs)
             memory = max(run["memory"] for run in runs) >> 20
@@ -63,11 +63,11 @@ def main() -> None:
             )
         appends(appended, 400)
         # Processor time: other work on the machine disturbs it less.
-        ratios = [measured(appended, "auto")["processor"] / measured(appended, "off")["processor"] for _ in range(9)]
+        ratios = [measure(appended, "auto")["processor"] / measure(appended, "off")["processor"] for _ in range(9)]
         print(f"append only, auto / off: {median(ratios):.3f}")
 
 
-def measured(table: Path, refine: str) -> dict[str, Any]:
+def measure(table: Path, refine: str) -> dict[str, Any]:
     """Seconds, rows and peak memory of reading a table's last versions in a process."""
     command = [sys.executable, "-m", "bench.refine", "--read", str(table), refine]
     figures: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -86,7 +86,7 @@ def read(table: str, refine: str) -> None:
     print(json.dumps({"seconds": seconds, "processor": processor, "rows": rows, "memory": peak}))
 
 
-def updated(folder: Path, rows: int) -> None:
+def update(folder: Path, rows: int) -> None:
     """A table of `rows` rows in ten files, and an update of one row in a hundred that rewrites them all."""
     begin(folder)
     count, chance = rows // FILES, np.random.default_rng(1)

@@ -28,7 +28,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from bench.processes import cpu_seconds
-from bench.refine import FILES, measured
+from bench.refine import FILES, measure
 from tests.support.spark.session import session
 
 JAVA = "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m"
@@ -65,14 +65,14 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
         session(2, {"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "4g"}) as spark,
     ):
-        updated(spark, Path(folder, "warm"), 100_000, feed=True)
+        update_rows(spark, Path(folder, "warm"), 100_000, feed=True)
         feed(spark, Path(folder, "warm"))
         updates: dict[bool, list[Cost]] = {True: [], False: []}
         reads: dict[bool, list[Cost]] = {True: [], False: []}
         for run in range(options.runs):
             for with_feed in (True, False):
                 table = Path(folder, f"{run}-{with_feed}")
-                updates[with_feed].append(updated(spark, table, options.rows, feed=with_feed))
+                updates[with_feed].append(update_rows(spark, table, options.rows, feed=with_feed))
                 reads[with_feed].append(feed(spark, table) if with_feed else ours(table))
         update = {each: least(costs) for each, costs in updates.items()}
         read = {each: least(costs) for each, costs in reads.items()}
@@ -89,7 +89,7 @@ def least(costs: list[Cost]) -> Cost:
     return Cost(min(cost.seconds for cost in costs), min(cost.processor for cost in costs))
 
 
-def updated(spark: SparkSession, table: Path, rows: int, *, feed: bool) -> Cost:
+def update_rows(spark: SparkSession, table: Path, rows: int, *, feed: bool) -> Cost:
     """Make a table; what its update takes."""
     spark.sql(
         f"CREATE TABLE delta.`{table}` (id BIGINT, account BIGINT, amount DOUBLE, status STRING, at TIMESTAMP) USING delta TBLPROPERTIES "
@@ -112,7 +112,7 @@ def feed(spark: SparkSession, table: Path) -> Cost:
 
 
 def ours(table: Path) -> Cost:
-    figures = measured(table, "rows")
+    figures = measure(table, "rows")
     return Cost(figures["seconds"], figures["processor"])
 
 

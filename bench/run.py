@@ -121,9 +121,9 @@ def latency(runs: int) -> Iterator[Figure]:
 
 def s3(runs: int) -> Iterator[Figure]:
     # Imported here: it needs what only the development extras have.
-    from bench.s3_rows import compared
+    from bench.s3_rows import compare
 
-    for figures in compared(min(runs, 3)):
+    for figures in compare(min(runs, 3)):
         (ours, peer), (cpu, peer_cpu) = figures.rows, figures.cpu
         name = f"change rows from S3 into Arrow: {figures.what} (worst round {figures.worst:.2f}×)"
         yield Figure(

@@ -21,7 +21,7 @@ from statistics import median
 import boto3
 
 from bench import tables
-from bench.probe import timed
+from bench.probe import measure
 from bench.table_set import TABLES
 from tests.support.s3.proxy import Proxy, proxied
 from tests.support.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
@@ -36,7 +36,7 @@ Measured = dict[str, float]
 
 
 @contextmanager
-def served(*folders: str) -> Iterator[Server]:
+def serve(*folders: str) -> Iterator[Server]:
     """A server with these tables in it, each under its folder's name."""
     place = Path(tempfile.mkdtemp(prefix="cdfd-s3-"))
     try:
@@ -64,10 +64,10 @@ def changes_cdfd(uri: str) -> Measured:
     from cdfd.storage.s3 import storage as s3  # noqa: F401 - imports do not count, as for the peer
 
     read = cdfd.changes
-    return timed(lambda: len(read(uri, 0).read_all()))
+    return measure(lambda: len(read(uri, 0).read_all()))
 
 
-def probed(name: str, url: str, uri: str) -> Measured:
+def probe(name: str, url: str, uri: str) -> Measured:
     """A reader as a process that finds the server in its environment."""
     # The allocator of cdfd's commands. Arrow's own asks for huge pages, whose cost varies with the machine's memory.
     environment = Server(url).environment() | {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
@@ -104,7 +104,7 @@ def read_in_turn(what: str, url: str, uri: str, runs: int, target: float) -> Com
     taken: dict[str, list[Measured]] = {"changes_cdfd": [], "changes_delta_rs": []}
     for round_ in range(runs + 1):
         for name, measured in taken.items():
-            figures = probed(name, url, uri)
+            figures = probe(name, url, uri)
             if round_:
                 measured.append(figures)
     ours, peers = taken.values()
@@ -117,14 +117,14 @@ def read_in_turn(what: str, url: str, uri: str, runs: int, target: float) -> Com
     return Compared(what, (rows / seconds[0], rows / seconds[1]), (cpu[0], cpu[1]), worst, target)
 
 
-def compared(runs: int) -> Iterator[Compared]:
+def compare(runs: int) -> Iterator[Compared]:
     """Tables of several layouts, near and far."""
     places = {
         "eight versions": tables.changes_table(),
         "200 small versions": many_commits(),
         **{TABLES[name].about: TABLES[name].path() for name in OF_THE_SET},
     }
-    with served(*places.values()) as server, proxied(server.url, FAR_SECONDS) as far:
+    with serve(*places.values()) as server, proxied(server.url, FAR_SECONDS) as far:
         for what, path in places.items():
             for url, where, target in ((server.url, "near", 1.0), (far.url, "20 ms away", 1.3)):
                 uri = f"s3://{BUCKET}/{Path(path).name}"
@@ -146,7 +146,7 @@ def many_commits() -> str:
 def requests(work: Callable[[Proxy], object]) -> int:
     """How many requests `work` makes on a table of 200 small versions."""
     many = many_commits()
-    with served(many) as server, proxied(server.url) as proxy:
+    with serve(many) as server, proxied(server.url) as proxy:
         work(proxy)
         return len(proxy.asked)
 
@@ -157,7 +157,7 @@ def main() -> None:
         return
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     start = time.perf_counter()
-    for figures in compared(runs):
+    for figures in compare(runs):
         (ours, peer), (cpu, peer_cpu) = figures.rows, figures.cpu
         print(
             f"{figures.what:90} {ours / 1e6:7.3f} M/s {peer / 1e6:7.3f} M/s {ours / peer:5.2f}, worst {figures.worst:5.2f} "

@@ -107,6 +107,6 @@ SPARK_CLUSTER: Mapping[str, Callable[[int], Iterable[Figure]]] = {
     "cluster-snapshot": partial(figures.snapshot, place=CLUSTER),
     "cluster-stream": partial(figures.stream, place=CLUSTER),
     "cluster-tip": partial(figures.tip, place=CLUSTER),
-    "cluster-apply": partial(figures.applied, place=CLUSTER),
+    "cluster-apply": partial(figures.apply, place=CLUSTER),
     "cluster-scaling": scaling,
 }

@@ -63,7 +63,7 @@ def rounds(running: Session, readers: Sequence[str], runs: int, **asked: Any) ->
     return figures
 
 
-def compared(name: str, figures: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
+def compare(name: str, figures: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
     """Figures of the clock and of processors, each with the worst round."""
     for what, of in (("", "seconds"), (", processor time", "processor")):
         ours, theirs = (median(one[of] for one in figures[who]) for who in (reader, THEIRS))
@@ -83,9 +83,9 @@ def read(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
             raise SystemExit(f"not the same rows: {counts}")
         figures = rounds(running, readers, runs, do="read", table=uri)
     name = f"batch read of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compared(f"{name}, `cdfd.spark.changes`", figures, 1.7, 2.5, SCANS)
+    yield from compare(f"{name}, `cdfd.spark.changes`", figures, 1.7, 2.5, SCANS)
     for reader, what in ((OURS, ""), (SAME_COLUMNS, ", without `_change_ordinal`")):
-        yield from compared(name + what, figures, 1.15, 1.5, reader)
+        yield from compare(name + what, figures, 1.15, 1.5, reader)
 
 
 def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
@@ -97,7 +97,7 @@ def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         for query, what in named.items():
             figures = rounds(running, (SCANS, OURS, THEIRS), runs, do="read", table=uri, query=query)
             for reader, way in ((SCANS, "`cdfd.spark.changes`"), (OURS, '`format("cdfd")`')):
-                yield from compared(f"{what} of the change table, warm, {place.name}, {way}", figures, 0.8, 1.0, reader)
+                yield from compare(f"{what} of the change table, warm, {place.name}, {way}", figures, 0.8, 1.0, reader)
 
 
 def scaling(runs: int) -> Iterator[Figure]:
@@ -140,7 +140,7 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
                     taken.append(one)
     name = f"stream to Kafka, availableNow, warm, {place.name}: exactly once against at least once"
     for reader, what in ((PACKED, ", `packed`"), (OURS, "")):
-        yield from compared(f"{name} ({number / 1e6:.2f} M rows){what}", figures, 1.3, 2.0, reader)
+        yield from compare(f"{name} ({number / 1e6:.2f} M rows){what}", figures, 1.3, 2.0, reader)
 
 
 def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
@@ -158,12 +158,12 @@ def snapshot(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
     name = f"snapshot of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compared(f"{name}, the table's columns, `cdfd.spark.snapshot`", figures, 1.1, 1.5, SCANS)
+    yield from compare(f"{name}, the table's columns, `cdfd.spark.snapshot`", figures, 1.1, 1.5, SCANS)
     for reader, what in ((SAME_COLUMNS, ", the table's columns"), (OURS, ", with the change columns")):
-        yield from compared(name + what, figures, 0.9, 1.2, reader)
+        yield from compare(name + what, figures, 0.9, 1.2, reader)
 
 
-def applied(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
+def apply(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     with place.session() as running:
@@ -172,7 +172,7 @@ def applied(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if len(wrong) != 1 or wrong.pop()[0]:
         raise SystemExit("the copies differ")
     name = f"changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm, {place.name}"
-    yield from compared(name, figures, 1.0, 1.5)
+    yield from compare(name, figures, 1.0, 1.5)
 
 
 def tip(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
@@ -208,7 +208,7 @@ SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {
     "spark-scaling": scaling,
     "spark-stream": stream,
     "spark-snapshot": snapshot,
-    "spark-apply": applied,
+    "spark-apply": apply,
     "spark-tip": tip,
     "spark-plan": planning,
 }

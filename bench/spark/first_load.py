@@ -49,7 +49,7 @@ class Planning:
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.packed(part) for part in some]
+        items = [parts.pack(part) for part in some]
         for wave in tasks.waves(items):
             work = partial(parts.deliver, assignment)
             job = type("Job", (tasks._Job,), {"called": "first-load", "items": list(wave), "work": (work,)})
@@ -79,7 +79,7 @@ class Sink:
         """See the port."""
 
 
-async def planned(spark: SparkSession, config: Settings) -> int:
+async def plan(spark: SparkSession, config: Settings) -> int:
     """Plan a first load; the number of its tasks."""
     (table_settings,) = config.listed
     settings, engine = config.engine.spark, Planning(spark)
@@ -117,7 +117,7 @@ def main(files: int, how: str) -> None:
         builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC")
         spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         before, start = time.process_time(), time.perf_counter()
-        tasks = asyncio.run(planned(spark, Settings.model_validate(document)))
+        tasks = asyncio.run(plan(spark, Settings.model_validate(document)))
         seconds, processor = time.perf_counter() - start, time.process_time() - before
         jvm: Any = spark._jvm
         pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()

@@ -61,7 +61,7 @@ def high_water(folder: Path) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def planned(spark: SparkSession, uri: str, how: str) -> dict[str, Any]:
+def plan(spark: SparkSession, uri: str, how: str) -> dict[str, Any]:
     """Plan the read and keep its partitions, as a running query does."""
     start = time.perf_counter()
     reader = spark.read.format("cdfd").option("startingVersion", "snapshot").option("snapshotPlanning", how)
@@ -90,7 +90,7 @@ def main(files: int, how: str) -> None:
         spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         cdfd.spark.register(spark)
         watch.start()
-        cost = planned(spark, uri, how)
+        cost = plan(spark, uri, how)
         watch.done.set()
         watch.join()
         spark.stop()

@@ -136,7 +136,7 @@ async def shared(
 
 
 @asynccontextmanager
-async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
+async def receive_notifications(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
     """The receiver of events of stores; None if not configured."""
     if config.poll.notifications is None:
         yield None

@@ -14,7 +14,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.supervision.supervisor import Loop
 from cdfd.deliver.admission import Admission
-from cdfd.deliver.assignment import Assignment, Engine, measured_here
+from cdfd.deliver.assignment import Assignment, Engine, measure_here
 from cdfd.deliver.configured import open_table
 from cdfd.deliver.deliverer import PART_BYTES
 from cdfd.deliver.large_versions import LargeVersions
@@ -153,7 +153,7 @@ class EmbeddedEngine:
 
     async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
-        return await measured_here(assignment, splits)
+        return await measure_here(assignment, splits)
 
     async def deliver(self, assignment: Assignment, parts: Sequence[Part]) -> list[Delivered]:
         """See the port."""

@@ -178,7 +178,7 @@ class Engine(Protocol):
         """
 
 
-async def measured_here(assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
+async def measure_here(assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
     """The contents of splits, measured in this process, several at a time.
 
     Raises:

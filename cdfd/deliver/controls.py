@@ -193,7 +193,7 @@ class Controls:
         return position
 
 
-def aborted(id: str, table: str, why: str, rows: int) -> Notification:
+def abort_notice(id: str, table: str, why: str, rows: int) -> Notification:
     """The news that an incremental snapshot ended early."""
     message = f"the incremental snapshot {id} is aborted after {rows} rows: {why}"
     return Notification(id, "Incremental Snapshot", "ABORTED", message, table, {"rows": rows})

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdfd.deliver.admission import Admission
-from cdfd.deliver.controls import Controls, aborted
+from cdfd.deliver.controls import Controls, abort_notice
 from cdfd.deliver.monitor import ResnapshotProgress
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.requests import Notification
@@ -278,7 +278,7 @@ class Resnapshotter:
         self._controls.monitor.error(error)
         await self._sink.set_control(replace(self._sink.control, snapshot=None))
         self._controls.monitor.resnapshot(None)
-        self._controls.mailbox.news(aborted(state.id, self._controls.name, str(error), state.rows))
+        self._controls.mailbox.news(abort_notice(state.id, self._controls.name, str(error), state.rows))
 
     async def _store(self, state: Resnapshot) -> None:
         if state != self._state:
@@ -301,4 +301,4 @@ async def cancel_impossible(controls: Controls, position: Position) -> None:
         return
     await controls.sink.set_control(replace(controls.sink.control, snapshot=None))
     why = "the table was moved back" if position.phase == "stream" else "a snapshot of the table has all rows"
-    controls.mailbox.news(aborted(state.id, controls.name, why, state.rows))
+    controls.mailbox.news(abort_notice(state.id, controls.name, why, state.rows))

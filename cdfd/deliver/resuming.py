@@ -190,7 +190,7 @@ def _check_rows(rows: RowOptions, header: Header) -> list[str]:
 
 
 def check_schema_change(change: SchemaChange, policies: Policies) -> str:
-    """What a version changes in the schema, if the delivery may go on.
+    """The change of the schema by a version, in words, if the delivery may go on.
 
     Raises:
         SchemaChangedError: a column of the key has another name, or the change is not additive and `on_schema_change` is `stop`.

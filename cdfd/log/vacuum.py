@@ -73,7 +73,7 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     # Tombstones do not suffice: change data files have none, those without a time count as old, and a checkpoint may have forgotten files
     # that were removed within this retention, because the table's was shorter then.
     named = vacuum.NamedFiles.union([kept, *[each async for each in _named_since(log, cutoff)]])
-    unnamed = vacuum.unnamed([stat.path for stat in listed], named.inside)
+    unnamed = vacuum.are_unnamed([stat.path for stat in listed], named.inside)
     files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
         files = await _other_files(log.storage, files, named)
@@ -103,7 +103,7 @@ async def _other_files(storage: Storage, files: list[Stat], named: vacuum.NamedF
     outside = await storage.file_ids(list(named.outside))
     for (path, version), file in zip(named.outside.items(), outside, strict=True):
         if file is None:
-            raise vacuum.unlocated(storage.uri, path, version)
+            raise vacuum.unlocated_error(storage.uri, path, version)
     inside = await storage.file_ids(named.inside.to_pylist()) if files else ()
     kept = {*outside, *inside}
     ids = await storage.file_ids([stat.path for stat in files])

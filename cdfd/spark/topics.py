@@ -23,7 +23,7 @@ from cdfd.errors import ConfigError
 from cdfd.spark.records.arrow import ArrowStreams
 from cdfd.spark.records.avro import AvroFrames
 from cdfd.spark.records.formats import format_choice
-from cdfd.spark.records.json import EnvelopeRows, JsonRows, unframed
+from cdfd.spark.records.json import EnvelopeRows, JsonRows, unframe
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
 from cdfd.spark.records.schemas import SchemaSource
 from cdfd.spark.upsert import Upsert, apply_changes
@@ -128,7 +128,7 @@ def read_changes(
         reading |= _place("ending", ending, topic)
     records = _records(spark, reading, streaming)
     if choice.encoding == "json_schema":
-        records = unframed(records, table_rows)
+        records = unframe(records, table_rows)
     rows = _decoder(choice, table_rows, versions, strict).rows(records)
     row = sql.col(ROW)
     names = (*table_rows.names, *CHANGE_NAMES)

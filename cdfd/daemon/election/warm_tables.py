@@ -77,7 +77,7 @@ class WarmTables:
             began = self._clock.monotonic()
             slots = asyncio.Semaphore(_AT_A_TIME)
             tables = [
-                (config, table) for config in self._config.by_sink.values() for table in await self._listed(config)
+                (config, table) for config in self._config.by_sink.values() for table in await self._list_tables(config)
             ]
             tables = tables[:MOST_TABLES]
             async with asyncio.TaskGroup() as group:
@@ -87,7 +87,7 @@ class WarmTables:
             await self._clock.sleep(max(0.0, began + SOON_SECONDS - self._clock.monotonic()))
             await self._clock.wait(self._expected, began + PASS_SECONDS - self._clock.monotonic())
 
-    async def _listed(self, config: Settings) -> Sequence[Table]:
+    async def _list_tables(self, config: Settings) -> Sequence[Table]:
         """The tables of a sink, with those of patterns as the last search saw them."""
         if not config.discoveries:
             return config.listed

@@ -81,7 +81,7 @@ class ControlRoutes:
             self._check_access(request)
             if action == "?":
                 raise web.HTTPNotFound
-            notification = await self._carried_out(request, action)
+            notification = await self._carry_out(request, action)
         except Refused as error:
             notification = self._refusal(error, action, request.match_info.get("table"))
         code = 202 if notification.type == "ACCEPTED" else 200
@@ -103,7 +103,7 @@ class ControlRoutes:
                 "unauthorised", "the token is missing or wrong: send `Authorization: Bearer <controls.token>`"
             )
 
-    async def _carried_out(self, request: web.Request, action: str) -> Notification:
+    async def _carry_out(self, request: web.Request, action: str) -> Notification:
         table, id = request.match_info.get("table"), ""
         try:
             document = document_of(await _body(request))

@@ -307,7 +307,7 @@ async def discover_tables(
     errors: list[CdfdError] = [*tables.refused, *tables.unread]
     slots = asyncio.Semaphore(_AT_A_TIME)
 
-    async def keyed(entry: TableEntry) -> Table | None:
+    async def read_key(entry: TableEntry) -> Table | None:
         if only is not None and entry.table.name != only:
             return entry.table
         async with slots:
@@ -319,7 +319,7 @@ async def discover_tables(
                 errors.append(error.within(table=entry.table.uri))
         return None
 
-    keys = await asyncio.gather(*map(keyed, tables.entries.values()))
+    keys = await asyncio.gather(*map(read_key, tables.entries.values()))
     return config.with_tables(table for table in keys if table is not None), errors
 
 

@@ -68,14 +68,14 @@ class Searching:
         discoveries = self._members.discoveries
         self._note(discoveries)
 
-        async def tried(discovery: Discovery) -> dict[Discovery, Folders]:
+        async def search_one(discovery: Discovery) -> dict[Discovery, Folders]:
             try:
                 return await self.search((discovery,))
             except CdfdError:
                 return {}  # the pattern's own searches report it
 
         folders: dict[Discovery, Folders] = {}
-        for each in await asyncio.gather(*map(tried, discoveries)):
+        for each in await asyncio.gather(*map(search_one, discoveries)):
             folders |= each
         if folders:
             await self._members.note_folders(folders)

@@ -188,7 +188,7 @@ class _Process:
             shares_tables = self.shard is not None or (bool(config.sinks) and warm is None)
             policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
             supervisor = Supervisor(stop, clock, policy=policy)
-            notifications = await stack.enter_async_context(assembly.notified(config, clock))
+            notifications = await stack.enter_async_context(assembly.receive_notifications(config, clock))
             file_events = stack.enter_context(FileEvents())
             sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)
             open_loop = partial(

@@ -116,7 +116,7 @@ def files_named(commit: Commit, root: str) -> NamedFiles:
         return _locate(array_of(files, TEXT), root, commit.version)
 
 
-def unnamed(listed: Sequence[str], inside: pa.Array) -> list[bool]:
+def are_unnamed(listed: Sequence[str], inside: pa.Array) -> list[bool]:
     """Of each path in a listing, whether no file of `NamedFiles.inside` may be it, as far as names tell."""
     files_named: list[bool] = pc.is_in(
         _one_spelling(array_of(listed, TEXT)), value_set=_one_spelling(inside)
@@ -163,7 +163,7 @@ def _vector_paths(actions: Iterable[Add | Remove | Cdc]) -> Iterator[str]:
             yield path
 
 
-def unlocated(root: str, path: str, version: int) -> PathError:
+def unlocated_error(root: str, path: str, version: int) -> PathError:
     """The error about a file of `NamedFiles.outside` that does not exist."""
     what = "the log names a file outside of the table that is not there: it may be a file of the table by another name"
     return PathError(what, table=root, version=version, path=path, hint=_HINT)

@@ -24,7 +24,7 @@ from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
 from cdfd.sinks.kafka.lease import KafkaLease, open_lease
 from cdfd.sinks.kafka.progress import positions
@@ -139,7 +139,7 @@ class KafkaConnector(Connector):
         preparing = worker.submit(partial(_prepare, place, client(self._sink), before))
         worker.close()
         self._prepared[_key(place)] = preparing
-        await finished(preparing)
+        await wait_for_result(preparing)
 
     async def discard(self) -> None:
         """Disconnect, without waiting for it; see the port."""

@@ -10,7 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from cdfd.deliver.assignment import Assignment, measured_here
+from cdfd.deliver.assignment import Assignment, measure_here
 from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.jobs import Delivered
 from cdfd.spark.engine import parts, tasks
@@ -41,14 +41,14 @@ class SparkEngine:
     async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
         if sum(part.count for part in splits) <= _FEW_FILES:
-            return await measured_here(assignment, splits)
-        items = [parts.packed(part) for part in enumerate(splits)]
+            return await measure_here(assignment, splits)
+        items = [parts.pack(part) for part in enumerate(splits)]
         results = await self._run(assignment, items, partial(parts.measure, assignment))
         return [parts.measured_of(result) for result in results]
 
     async def deliver(self, assignment: Assignment, stage: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.packed(part) for part in stage]
+        items = [parts.pack(part) for part in stage]
         results = await self._run(assignment, items, partial(parts.deliver, assignment))
         return [delivery for result in results for delivery in parts.delivered_of(result)]
 

@@ -54,7 +54,7 @@ async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Ope
     from cdfd.spark.engine.sessions import Sessions
 
     sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
-    with copied_document(config, path) as document:
+    with copy_document(config, path) as document:
         try:
             yield lambda table, stop, monitor: nullcontext(
                 SparkFeed(config, table, document, sessions, stop, monitor, clock)
@@ -89,7 +89,7 @@ def check(config: Settings) -> None:
 
 
 @contextmanager
-def copied_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
+def copy_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
     """Copy the configuration file, so that it does not change while Spark reads it for each micro-batch. A remote driver uses its own file.
 
     The copy may hold secrets. So it is in memory, readable by processes of the same user, and disappears with this process.

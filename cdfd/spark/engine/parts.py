@@ -15,13 +15,13 @@ _WORKERS = 1
 """Threads that read: Spark gives each task one core."""
 
 
-def packed(part: Part) -> bytes:
+def pack(part: Part) -> bytes:
     """Serialize a part."""
     return zlib.compress(pickle.dumps(part), 1)
 
 
 def deliver(assignment: Assignment, item: bytes) -> bytes:
-    """Deliver a part that was `packed`; the result is for `delivered_of`. Runs in an executor.
+    """Deliver a part that was `pack`; the result is for `delivered_of`. Runs in an executor.
 
     Raises:
         CdfdError: as in `Assignment.deliver`.
@@ -37,7 +37,7 @@ def delivered_of(result: bytes) -> list[Delivered]:
 
 
 def measure(assignment: Assignment, item: bytes) -> bytes:
-    """Measure a `packed` part; the result is for `measured_of`. Runs in an executor.
+    """Measure a `pack` part; the result is for `measured_of`. Runs in an executor.
 
     Raises:
         CdfdError: as in `measure`.

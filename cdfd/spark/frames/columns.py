@@ -48,7 +48,7 @@ def _type(kind: DataType, mode: ColumnMappingMode, numbers: count[int]) -> spark
     return spark_schema(TableSchema(StructType((StructField("_", kind),))), ["_"])[0].dataType
 
 
-def selected(
+def select_columns(
     frame: DataFrame,
     schema: TableSchema,
     wanted: Sequence[tuple[str, spark.StructField]],

@@ -84,6 +84,6 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
     return paths
 
 
-def escaped(path: str) -> str:
+def escape(path: str) -> str:
     """A path that Spark does not take for a pattern."""
     return _GLOB.sub(r"\\\g<0>", path)

@@ -21,9 +21,9 @@ from cdfd.errors import CdfdError, MissingFileError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
-from cdfd.spark.frames.columns import quoted, read_schema, selected
+from cdfd.spark.frames.columns import quoted, read_schema, select_columns
 from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
-from cdfd.spark.frames.paths import escaped
+from cdfd.spark.frames.paths import escape
 from cdfd.spark.frames.row_words import row_words
 from cdfd.spark.source.columns import spark_schema
 
@@ -129,7 +129,7 @@ class ScanFrames:
         }
         if ordered:
             columns[CHANGE_ORDINAL] = _ordinal(frame, selects=group.selects)
-        return frame.select(selected(frame, group.schema, self.wanted, columns))
+        return frame.select(select_columns(frame, group.schema, self.wanted, columns))
 
     def _scan(self, group: Group) -> DataFrame:
         names = {name for name, _ in self.wanted}
@@ -142,7 +142,7 @@ class ScanFrames:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
         paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group.files))
         try:
-            frame = self.spark.read.schema(read).options(**_OPTIONS).parquet(*map(escaped, paths))
+            frame = self.spark.read.schema(read).options(**_OPTIONS).parquet(*map(escape, paths))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise

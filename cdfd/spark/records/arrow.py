@@ -116,7 +116,7 @@ class StreamReader:
             if position < 0:
                 columns.append(pa.nulls(batch.num_rows, field.type))
             else:
-                columns.append(conformed(batch.column(position), field.type, self.strict))
+                columns.append(conform(batch.column(position), field.type, self.strict))
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         for name in CHANGE_NAMES:
             if rows.column(name).null_count:
@@ -127,7 +127,7 @@ class StreamReader:
         return rows
 
 
-def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
+def conform(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
     """Convert an array to a type: fields by name, null for missing fields, narrower numbers widened.
 
     Raises:
@@ -137,7 +137,7 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
     if array.type.equals(kind):
         return array
     if isinstance(array.type, pa.BaseExtensionType):
-        return conformed(array.storage, kind, strict)
+        return conform(array.storage, kind, strict)
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
         if strict:
             _check_known(array.type, [field.name for field in kind])
@@ -148,15 +148,15 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
             if position < 0:
                 children.append(pa.nulls(len(array), field.type))
             else:
-                children.append(conformed(array.field(position), field.type, strict))
+                children.append(conform(array.field(position), field.type, strict))
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(array.type) and pa.types.is_map(kind):
-        keys, items = conformed(array.keys, kind.key_type, strict), conformed(array.items, kind.item_type, strict)
+        keys, items = conform(array.keys, kind.key_type, strict), conform(array.items, kind.item_type, strict)
         # Offsets are relative to the start of the children, even for a slice.
         return pa.MapArray.from_arrays(_offsets(array), keys, items, type=kind)
     if pa.types.is_list(array.type) and pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(_offsets(array), conformed(array.values, kind.value_type, strict), type=kind)
+        return pa.ListArray.from_arrays(_offsets(array), conform(array.values, kind.value_type, strict), type=kind)
     return array.cast(kind)
 
 

@@ -36,13 +36,13 @@ from pyspark.sql.types import (
 from cdfd.delta.types.datatypes import MAX_PRECISION
 from cdfd.delta.types.schema_string import MAX_DEPTH
 from cdfd.errors import DataError, SchemaChangedError
-from cdfd.spark.records.envelope import IMAGE, change_cells, exploded, image_type, images_of
+from cdfd.spark.records.envelope import IMAGE, change_cells, explode, image_type, images_of
 from cdfd.spark.records.records import (
     CHANGE_NAMES,
     KAFKA_NAMES,
     ROW,
     VALUE,
-    checked,
+    check_row,
     known_only,
     refusal,
     row_type,
@@ -106,7 +106,7 @@ class AvroFrames:
             return sql.struct(*_fields(kind, node, _record(number)))
 
         made = read.select(*KAFKA_NAMES, "_schema", self._by_schema(kind, kind, row).alias("_decoded_row"))
-        return made.select(*KAFKA_NAMES, checked(sql.col("_decoded_row"), kind, _WRONG).alias(ROW))
+        return made.select(*KAFKA_NAMES, check_row(sql.col("_decoded_row"), kind, _WRONG).alias(ROW))
 
     def _event_rows(self, read: DataFrame) -> DataFrame:
         def images(number: int, _node: dict[str, Any]) -> Column:
@@ -117,7 +117,7 @@ class AvroFrames:
 
         kind = image_type(BooleanType())
         names = (f"_record_{number}" for number in self.versions)
-        rows = exploded(read, self._by_schema(kind, self.schema, images), "_schema", *names)
+        rows = explode(read, self._by_schema(kind, self.schema, images), "_schema", *names)
         is_newer = sql.col(IMAGE).getField("row")
 
         def row(number: int, node: dict[str, Any]) -> Column:

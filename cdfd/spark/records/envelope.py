@@ -63,7 +63,7 @@ def images_of(event: Column, before: Column, after: Column, image: DataType, wha
     return when_all([*further, images.isNotNull(), *conditions], images, refusal(what).cast(image_type(image)))
 
 
-def exploded(records: DataFrame, images: Column, *kept: str) -> DataFrame:
+def explode(records: DataFrame, images: Column, *kept: str) -> DataFrame:
     """A row for each image, with the columns `IMAGE`, `KAFKA_NAMES`, and those that are kept.
 
     Decode values after this: Spark repeats expressions before it that are used several times.
@@ -73,5 +73,5 @@ def exploded(records: DataFrame, images: Column, *kept: str) -> DataFrame:
 
 
 def change_cells() -> list[Column]:
-    """The change columns of images behind `exploded`."""
+    """The change columns of images behind `explode`."""
     return [sql.col(IMAGE).getField(name).alias(name) for name in CHANGE_NAMES]

@@ -37,12 +37,12 @@ from pyspark.sql.types import (
 )
 
 from cdfd.errors import UnsupportedError
-from cdfd.spark.records.envelope import IMAGE, change_cells, event_fields, exploded, image_type, images_of
+from cdfd.spark.records.envelope import IMAGE, change_cells, event_fields, explode, image_type, images_of
 from cdfd.spark.records.records import (
     KAFKA_NAMES,
     ROW,
     VALUE,
-    checked,
+    check_row,
     known_only,
     row_type,
     strict_cast,
@@ -76,7 +76,7 @@ class JsonRows:
         parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(_fields(kind)))
         made = parsed.select(*KAFKA_NAMES, _UNKNOWN, document, _struct(kind, document).alias(ROW))
         good = document.getField(_CORRUPT).isNull()
-        row = checked(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
+        row = check_row(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
         row = known_only(row, kind, sql.col(_UNKNOWN)) if self.strict else row
         return made.select(*KAFKA_NAMES, row.alias(ROW))
 
@@ -107,11 +107,11 @@ class EnvelopeRows:
         if self.strict:
             images = known_only(images, image_type(image), sql.col(_UNKNOWN))
         row = sql.col(IMAGE).getField("row")
-        cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
-        return exploded(read, images).select(*KAFKA_NAMES, sql.struct(*cells, *change_cells()).alias(ROW))
+        cells = [decode(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
+        return explode(read, images).select(*KAFKA_NAMES, sql.struct(*cells, *change_cells()).alias(ROW))
 
 
-def unframed(records: DataFrame, schema: StructType) -> DataFrame:
+def unframe(records: DataFrame, schema: StructType) -> DataFrame:
     """Records without a registry's frame: a zero byte, and the schema's id in four bytes.
 
     Raises:
@@ -176,7 +176,7 @@ def wire_type(kind: DataType) -> Any:
     return _TEXT if isinstance(kind, _AS_TEXT) else kind
 
 
-def decoded(kind: DataType, cell: Column) -> Column:
+def decode(kind: DataType, cell: Column) -> Column:
     """Convert a value from its `wire_type`."""
     if _is_exact(kind):
         return cell
@@ -187,7 +187,7 @@ def decoded(kind: DataType, cell: Column) -> Column:
         case StructType():
             return _struct(kind, cell)
         case ArrayType():
-            return sql.transform(cell, lambda element: decoded(kind.elementType, element))
+            return sql.transform(cell, lambda element: decode(kind.elementType, element))
         case MapType() if _is_named(kind.keyType):
             return _map(kind, cell)
         case MapType():
@@ -207,7 +207,7 @@ def _parse(fields: list[StructField]) -> Column:
 
 
 def _struct(kind: StructType, cell: Column) -> Column:
-    cells = [decoded(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
+    cells = [decode(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
     return sql.when(cell.isNotNull(), sql.struct(*cells))
 
 
@@ -215,7 +215,7 @@ def _map(kind: MapType, cell: Column) -> Column:
     if not isinstance(kind.keyType, StringType):
         cell = sql.transform_keys(cell, lambda key, _value: strict_cast(key, kind.keyType))
     if not _is_exact(kind.valueType):
-        cell = sql.transform_values(cell, lambda _key, value: decoded(kind.valueType, value))
+        cell = sql.transform_values(cell, lambda _key, value: decode(kind.valueType, value))
     return cell
 
 
@@ -233,7 +233,7 @@ def _from_text(kind: DataType, text: Column) -> Column:
         case BinaryType():
             return sql.unbase64(text)
         case StructType() | ArrayType() | MapType():
-            return decoded(kind, sql.from_json(text, wire_type(kind), {"mode": "FAILFAST"}))
+            return decode(kind, sql.from_json(text, wire_type(kind), {"mode": "FAILFAST"}))
     return strict_cast(text, kind)
 
 

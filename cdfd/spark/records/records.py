@@ -126,7 +126,7 @@ def refusal(*what: str | Column) -> Column:
     return sql.when(topic.isNotNull(), error)
 
 
-def checked(row: Column, kind: StructType, what: str, *further: Column) -> Column:
+def check_row(row: Column, kind: StructType, what: str, *further: Column) -> Column:
     """The row, if it has all change columns and all further conditions are true; otherwise an error about the record."""
     there = [row.getField(name).isNotNull() for name in CHANGE_NAMES]
     return when_all([*there, row.getField(CHANGE_TYPE).isin(*TYPE_NAMES), *further], row, refusal(what).cast(kind))

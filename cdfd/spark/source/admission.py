@@ -84,14 +84,14 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     if isinstance(scans, LiveScans) and (noted := scans.counts()) is not None:
         return np.asarray(noted.to_numpy(), dtype=np.int64)
     if plan.refinement is not None:
-        total = sum(counted(plan.version, plan.refinement.sources, execution))
+        total = sum(count_each(plan.version, plan.refinement.sources, execution))
         return np.full(len(scans), -(-total // len(plan.scans)), dtype=np.int64)
     if plan.origin == "cdc":
         files = {scan.path: scan for scan in scans}
-        return np.array([sum(counted(plan.version, list(files.values()), execution))], dtype=np.int64)
+        return np.array([sum(count_each(plan.version, list(files.values()), execution))], dtype=np.int64)
     counts, rows = list[int](), 0
     for first in range(0, len(scans), _AT_ONCE):
-        for count in counted(plan.version, scans[first : first + _AT_ONCE], execution):
+        for count in count_each(plan.version, scans[first : first + _AT_ONCE], execution):
             counts.append(count)
             rows += count
         if rows > most:
@@ -99,7 +99,7 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     return np.array(counts, dtype=np.int64)
 
 
-def counted(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:
+def count_each(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:
     """The rows of data files, by their footers, several at a time. Raises what `row_counts` does."""
     workers = _AT_ONCE // 4 if execution.files.storage.remote else execution.threads
     count = partial(_count, version=version, execution=execution)

@@ -106,7 +106,9 @@ def partition_splits(
     limit = max(limit, FILE_BYTES)
     cuts = [plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered) for each in plan_ranges]
     if ordered:
-        contents = iter(measured([each for splits in cuts if not _is_placed(splits) for each in splits], execution))
+        contents = iter(
+            measure_splits([each for splits in cuts if not _is_placed(splits) for each in splits], execution)
+        )
         cuts = [
             splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
             for plan_range, splits in zip(plan_ranges, cuts, strict=True)
@@ -123,7 +125,7 @@ def _is_placed(splits: Sequence[Split]) -> bool:
     return all(split.is_placed for split in splits)
 
 
-def measured(splits: Sequence[Split], execution: Execution) -> Iterator[Measured]:
+def measure_splits(splits: Sequence[Split], execution: Execution) -> Iterator[Measured]:
     """Measure splits, several at a time."""
     workers = _REMOTE_READS if execution.files.storage.remote else execution.threads
     return map_in_order(partial(measure, execution=execution), splits, workers=min(workers, len(splits)))

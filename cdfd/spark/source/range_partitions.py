@@ -18,7 +18,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.version import Version
 from cdfd.scan.execute import Execution
 from cdfd.spark.engine.target import Target
-from cdfd.spark.source.admission import counted
+from cdfd.spark.source.admission import count_each
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import Schemas, partition_bytes
 from cdfd.spark.source.reading import ChangePartition, execution_of
@@ -64,5 +64,5 @@ def counted_paths(
 ) -> PathRanges:
     """Ranges of the paths of a snapshot; with the numbers of their rows, if `ordered`. Raises what `range_partitions` does."""
     storage = table.log.storage
-    rows = partial(counted, version, execution=execution) if ordered else None
+    rows = partial(count_each, version, execution=execution) if ordered else None
     return counted_ranges(live, sampled_bounds(live, storage), storage, rows)

@@ -23,7 +23,7 @@ from cdfd.spark.engine.target import Target
 from cdfd.spark.source.admission import Budget, row_counts
 from cdfd.spark.source.backlog import Backlog, PendingBytes
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.source.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
+from cdfd.spark.source.partitioning import LEAST_BYTES, PlanRange, Schemas, measure_splits
 from cdfd.spark.source.range_partitions import counted_paths, listed_snapshot
 from cdfd.spark.source.reading import execution_of
 from cdfd.spark.source.snapshot_windows import SnapshotWindows, Window
@@ -239,7 +239,7 @@ class StreamPlanner:
             return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest)
         execution = execution_of(self.table, self.options)
         splits: list[Split] = plan_splits(version.plan, LEAST_BYTES, start=start, end=end)
-        following = place_splits(version.plan, splits, list(measured(splits, execution)))[-1].following
+        following = place_splits(version.plan, splits, list(measure_splits(splits, execution)))[-1].following
         assert following is not None
         return start.at_part(end, following, version.digest)
 

@@ -181,5 +181,5 @@ def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
             version = Version(part.plan, "T")
             for role in (None, "backfill"):
                 assignment = Assignment.of(config, "orders", version, Position("T", part.plan.version), role)
-                assert has_none(repr(assignment), parts.packed((number, part)), pickle.dumps((number, part)))
+                assert has_none(repr(assignment), parts.pack((number, part)), pickle.dumps((number, part)))
                 assert not has_none(pickle.dumps(assignment))

@@ -426,7 +426,7 @@ class TestProgress:
     def test_part_is_delivered_if_its_job_is_in_the_record(
         self, progress: Progress | None, counts: dict[str, int] | None
     ) -> None:
-        assert parts.delivered(progress, "a") == counts
+        assert parts.counts_of(progress, "a") == counts
 
 
 class TestPartitions:

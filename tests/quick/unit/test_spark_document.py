@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdfd.config import load
-from cdfd.spark.engine.feed import copied_document
+from cdfd.spark.engine.feed import copy_document
 
 CONFIG = """
 pipeline: p
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_another_process_reads_what_the_file_said_at_the_start(path: Path) -> None:
-    with copied_document(load(path), path) as document:
+    with copy_document(load(path), path) as document:
         path.write_text("pipeline: other")
         command = [sys.executable, "-c", READER, document["config"], document["folder"]]
         read = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -77,5 +77,5 @@ def test_a_kill_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
 
 def test_a_driver_elsewhere_has_its_own_file(path: Path) -> None:
     path.write_text(CONFIG.replace("checkpoint: /", "remote: 'sc://driver', checkpoint: /"))
-    with copied_document(load(path), path) as document:
+    with copy_document(load(path), path) as document:
         assert document == {"config": str(path)}

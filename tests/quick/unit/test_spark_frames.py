@@ -20,7 +20,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement
 from cdfd.spark.frames import groups
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd
-from cdfd.spark.frames.paths import check_store, escaped
+from cdfd.spark.frames.paths import check_store, escape
 from cdfd.spark.frames.row_words import RowWords
 
 SCHEMA = TableSchema(StructType((StructField("id", Primitive("long")), StructField("p", Primitive("string")))), ("p",))
@@ -111,4 +111,4 @@ class TestChecks:
 
 
 def test_no_path_is_a_pattern() -> None:
-    assert escaped("file:///a/[b]{c}*?\\d e%20") == "file:///a/\\[b\\]\\{c\\}\\*\\?\\\\d e%20"
+    assert escape("file:///a/[b]{c}*?\\d e%20") == "file:///a/\\[b\\]\\{c\\}\\*\\?\\\\d e%20"

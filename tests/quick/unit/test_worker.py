@@ -8,7 +8,7 @@ import pytest
 
 from cdfd.daemon.membership.members import Turns
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 
 WITHIN = 20.0
 
@@ -65,7 +65,7 @@ def test_closing_completes_the_calls_before_it() -> None:
         waiting = [worker.submit(lambda: time.sleep(0.002)) for _ in range(5)]
         worker.close()
         for each in waiting:
-            await finished(each, WITHIN)
+            await wait_for_result(each, WITHIN)
 
     asyncio.run(scenario())
     wait_for_end("closing worker")

@@ -381,4 +381,4 @@ class TestBuckets:
 
 
 def test_names_that_differ_in_a_letter_are_different() -> None:
-    assert vacuum.unnamed(["a", "b", "ä"], pa.array(["b"], pa.large_string())) == [True, False, True]
+    assert vacuum.are_unnamed(["a", "b", "ä"], pa.array(["b"], pa.large_string())) == [True, False, True]

@@ -55,7 +55,7 @@ class FaultyEngine(SparkEngine):
         self._notes = notes
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
-        items = [parts.packed(part) for part in some]
+        items = [parts.pack(part) for part in some]
         results = await self._run(assignment, items, partial(faulty, self._notes, assignment))
         return [delivery for result in results for delivery in parts.delivered_of(result)]
 

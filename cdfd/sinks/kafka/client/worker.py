@@ -104,12 +104,12 @@ def in_worker(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
     @wraps(work)
     async def run(self: S, /, *args: P.args, **options: P.kwargs) -> T:
-        return await finished(self._worker.submit(partial(work, self, *args, **options)))
+        return await wait_for_result(self._worker.submit(partial(work, self, *args, **options)))
 
     return run
 
 
-async def finished(work: Future[T], timeout: float | None = None) -> T:
+async def wait_for_result(work: Future[T], timeout: float | None = None) -> T:
     """Wait for the result of a call. A cancelled wait does not cancel the call.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
 from cdfd.sinks.kafka.client.producer import Producer, send_record
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress.records import NewestRecord, Progress, key_of, progress_of, value_of
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
@@ -30,7 +30,7 @@ def _in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     async def run(*args: P.args, **options: P.kwargs) -> T:
         worker = Worker("cdfd-kafka-positions")
         try:
-            return await finished(worker.submit(partial(work, *args, **options)))
+            return await wait_for_result(worker.submit(partial(work, *args, **options)))
         finally:
             worker.close()
 

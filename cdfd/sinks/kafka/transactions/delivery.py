@@ -18,7 +18,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.sinks.base import Delivery
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions.chunk import Chunk
@@ -61,7 +61,7 @@ class DeliveryContext:
         end once their calls return.
         """
         try:
-            await finished(work, self.closing_timeout)
+            await wait_for_result(work, self.closing_timeout)
         except TimeoutError:
             self.cursor.mark_uncertain()
             if self.closing_timeout:  # log it once
@@ -232,9 +232,9 @@ class KafkaDelivery(Delivery):
         if self._submitted:
             self._encode()
             while self._in_flight:
-                await finished(self._in_flight.popleft())
+                await wait_for_result(self._in_flight.popleft())
         self._submitted = True
-        await finished(self._context.sender.submit(partial(self._finish, self._chunk, progress)))
+        await wait_for_result(self._context.sender.submit(partial(self._finish, self._chunk, progress)))
         self._state = "ended"
 
     async def abort(self) -> None:
@@ -254,7 +254,7 @@ class KafkaDelivery(Delivery):
     async def _submit(self) -> None:
         """Pass the current chunk to the threads, once few enough chunks are in flight. Raises the error of one that was sent."""
         while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or self._in_flight[0].done()):
-            await finished(self._in_flight.popleft())
+            await wait_for_result(self._in_flight.popleft())
         self._encode()
 
     def _encode(self) -> None:

@@ -41,7 +41,7 @@ def role(number: int, within: str | None = None) -> str:
     return f"part.{number}" if within is None else f"{within}.part.{number}"
 
 
-def delivered(progress: Progress | None, job: str) -> Counts | None:
+def counts_of(progress: Progress | None, job: str) -> Counts | None:
     """The rows of a part, from its progress record; None if the job has not delivered it."""
     return progress.counts if progress is not None and progress.job.get("id") == job else None
 
@@ -97,7 +97,7 @@ async def deliver(
 
 
 async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
-    counts = delivered(sink.progress, job)
+    counts = counts_of(sink.progress, job)
     if counts is not None:
         return counts
     sink.move_to(position)
@@ -113,7 +113,7 @@ async def _wait_for_other_attempt(place: Destination, job: str) -> Counts | None
     """Wait until another attempt has delivered the part; None after the longest time that it may take."""
     deadline = time.monotonic() + place.transaction_timeout + MARGIN
     while time.monotonic() < deadline:
-        counts = delivered(await positions.read_progress(place), job)
+        counts = counts_of(await positions.read_progress(place), job)
         if counts is not None:
             return counts
         await asyncio.sleep(_POLL_SECONDS)

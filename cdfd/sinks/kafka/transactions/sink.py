@@ -19,7 +19,7 @@ from cdfd.sinks.base import Backfill, Sink, StageTimer, aborting, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.jobs import Delivered, Job, counts_of
 from cdfd.sinks.kafka.client.producer import Producer
-from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
 from cdfd.sinks.kafka.progress.positions import last_progress, newest_progress, progress_end, start_transactions
 from cdfd.sinks.kafka.progress.records import NewestRecord, Progress
@@ -124,14 +124,14 @@ class KafkaSink(Sink):
         takeover = _Takeover()
         opening = sender.submit(partial(_open, destination, make_producer, takeover, prepared))
         try:
-            setup = await finished(opening)
+            setup = await wait_for_result(opening)
         except BaseException:
             closing = sender.submit(partial(_close_unused, opening))
             sender.close()
             if takeover.give_up():
                 # It would fence the next sink if that were opened at once.
                 with suppress(TimeoutError):
-                    await finished(closing, destination.closing_timeout)
+                    await wait_for_result(closing, destination.closing_timeout)
             raise
         facts, progress = setup.facts, setup.progress
         context = DeliveryContext(
