@@ -6,6 +6,7 @@ The daemon's own loops hand large versions to an `Engine`; with `engine.kind: sp
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,15 +142,15 @@ def large_versions(
     return LargeVersions(uri, sink, assign, engine, kind.threshold, kind.part_bytes, stop, planning)
 
 
+@dataclass(eq=False)
 class EmbeddedEngine:
     """The `Engine` port in this process, one part after the other: for what was begun on a cluster that is no longer configured.
 
-    Args:
+    Attributes:
         admission: of large deliveries.
     """
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    admission: Admission
 
     async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
@@ -159,6 +160,6 @@ class EmbeddedEngine:
         """See the port."""
         delivered = list[Delivered]()
         for number, part in parts:
-            async with self._admission.admit(part.size):
+            async with self.admission.admit(part.size):
                 delivered += await assignment.deliver(number, part)
         return delivered

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from cdfd import __version__
 from cdfd.config.settings import Settings
@@ -36,29 +37,29 @@ def heartbeat(status: Status, table: TableMonitor, now_ms: int) -> tuple[bytes, 
     return table.table.name.encode(), json.dumps(document, separators=(",", ":")).encode()
 
 
+@dataclass(eq=False)
 class Heartbeats:
     """Writes heartbeats. A failure is logged once, and never affects deliveries.
 
-    Args:
+    Attributes:
         status: of the daemon.
         announce: writes the records.
         clock: the source of time.
     """
 
-    def __init__(self, status: Status, announce: Announce, clock: Clock) -> None:
-        self._status = status
-        self._announce = announce
-        self._clock = clock
-        self._failing = False
+    status: Status
+    announce: Announce
+    clock: Clock
+    _failing: bool = field(default=False, init=False)
 
     async def beat(self) -> None:
         """Write a record about each table."""
-        now_ms = self._clock.now_ms()
-        records = [heartbeat(self._status, table, now_ms) for table in self._status.tables()]
+        now_ms = self.clock.now_ms()
+        records = [heartbeat(self.status, table, now_ms) for table in self.status.tables()]
         if not records:
             return
         try:
-            await self._announce(records)
+            await self.announce(records)
         except CdfdError as error:
             level = logging.DEBUG if self._failing else logging.WARNING
             self._failing = True
@@ -72,7 +73,7 @@ class Heartbeats:
         """Write heartbeats forever, the first one at once."""
         while True:
             await self.beat()
-            await self._clock.sleep(seconds)
+            await self.clock.sleep(seconds)
 
 
 @asynccontextmanager

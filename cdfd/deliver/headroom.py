@@ -4,7 +4,7 @@ Clean-up goes by time: it removes the log entry of a commit, and the files that 
 retention. So the oldest undelivered commit decides. Every time here is a lower bound: clean-up removes nothing earlier.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from cdfd.delta.retention import Retention
@@ -39,19 +39,19 @@ class Headroom:
         return self.lost or self.seconds < AT_RISK * self.retention
 
 
+@dataclass(eq=False)
 class HeadroomTracker:
     """Computes the headroom of one table from the events of its loop.
 
-    Args:
+    Attributes:
         clock: the source of time.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._retention: Retention | None = None
-        self._since_ms: int | None = None
-        self._at_tip = False
-        self._lost: Kind | None = None
+    clock: Clock
+    _retention: Retention | None = field(default=None, init=False)
+    _since_ms: int | None = field(default=None, init=False)
+    _at_tip: bool = field(default=False, init=False)
+    _lost: Kind | None = field(default=None, init=False)
 
     def retained(self, retention: Retention) -> None:
         """The retention of the table."""
@@ -69,12 +69,12 @@ class HeadroomTracker:
     def nothing_undelivered(self) -> None:
         """The newest version is delivered, of a table that is paused, perhaps."""
         if not self._at_tip:
-            self.undelivered_since(self._clock.now_ms())
+            self.undelivered_since(self.clock.now_ms())
 
     def left_tip(self) -> None:
         """Something may be undelivered from now on."""
         if self._at_tip:
-            self.undelivered_since(self._clock.now_ms())
+            self.undelivered_since(self.clock.now_ms())
 
     def delivered(self, ms: int) -> None:
         """A commit of this time is delivered, and those after it are not older."""
@@ -92,10 +92,10 @@ class HeadroomTracker:
 
     def headrooms(self) -> tuple[Headroom, ...]:
         """The headroom at this moment against each kind of clean-up that the table has; empty if unknown."""
-        since_ms = self._clock.now_ms() if self._at_tip else self._since_ms
+        since_ms = self.clock.now_ms() if self._at_tip else self._since_ms
         if self._retention is None or since_ms is None:
             return ()
-        age = max(0, self._clock.now_ms() - since_ms) / 1000
+        age = max(0, self.clock.now_ms() - since_ms) / 1000
         headrooms = []
         for kind, ms in zip(KINDS, (self._retention.log_ms, self._retention.files_ms), strict=True):
             if ms is not None:

@@ -6,7 +6,7 @@ fit the rate.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cdfd.runtime.clock import Clock
@@ -100,25 +100,25 @@ class RateLimit:
         return max(self._rows.delay(now), self._bytes.delay(now))
 
 
+@dataclass(eq=False)
 class Rates:
     """All limits that hold for the deliveries of one table.
 
-    Args:
+    Attributes:
         limits: those of the table, and of the pipeline.
     """
 
-    def __init__(self, limits: Sequence[RateLimit] = ()) -> None:
-        self._limits = limits
-        self._reserved: list[tuple[RateLimit, Amount]] = []
-        self._last_rows = 0.0
+    limits: Sequence[RateLimit] = ()
+    _reserved: list[tuple[RateLimit, Amount]] = field(default_factory=list, init=False)
+    _last_rows: float = field(default=0.0, init=False)
 
     def __bool__(self) -> bool:
-        return bool(self._limits)
+        return bool(self.limits)
 
     async def admit(self, size: int, stop: Stop) -> bool:
         """Wait until every limit admits a delivery of `size` bytes; False if a stop came first."""
         self.settle(0, 0)  # an earlier delivery was aborted
-        for limit in self._limits:
+        for limit in self.limits:
             reserved = await limit.admit(Amount(self._last_rows, size), stop)
             if reserved is None:
                 self.settle(0, 0)

@@ -7,6 +7,7 @@ objects; packed in columns they are what their paths weigh. Both are sequences o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast, overload
 
 import pyarrow as pa
@@ -128,20 +129,20 @@ def _unpickle(kind: type[T], data: bytes) -> PackedFiles[T]:
     return PackedFiles(kind, pa.ipc.open_stream(data).read_all())
 
 
+@dataclass(eq=False)
 class FileList(Generic[T]):
     """Gathers the file actions of one kind, packing them as they become many. `freeze` gives the sequence."""
 
-    def __init__(self, kind: type[T], schema: pa.Schema = COMMITTED) -> None:
-        self._kind = kind
-        self._schema = schema
-        self._pending: list[T] = []
-        self._packed: list[pa.RecordBatch] = []
+    kind: type[T]
+    schema: pa.Schema = COMMITTED
+    _pending: list[T] = field(default_factory=list, init=False)
+    _packed: list[pa.RecordBatch] = field(default_factory=list, init=False)
 
     def append(self, value: T) -> None:
         """Add one action at the end."""
         self._pending.append(value)
         if len(self._pending) >= PACK:
-            self._packed.append(pack(self._pending, self._schema))
+            self._packed.append(pack(self._pending, self.schema))
             self._pending.clear()
 
     def freeze(self) -> Sequence[T]:
@@ -153,17 +154,17 @@ class FileList(Generic[T]):
         """
         if not self._packed:
             return tuple(_distinct(self._pending))
-        pending = [pack(self._pending, self._schema)] if self._pending else []
-        table = pa.Table.from_batches([*self._packed, *pending], schema=self._schema)
+        pending = [pack(self._pending, self.schema)] if self._pending else []
+        table = pa.Table.from_batches([*self._packed, *pending], schema=self.schema)
         # Counting takes a fraction of what grouping does, and repetitions are rare.
-        if (files := PackedFiles(self._kind, table)).distinct():
+        if (files := PackedFiles(self.kind, table)).distinct():
             return files
         counts = table.group_by("path").aggregate([([], "count_all")])
         repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
-        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))), self._schema)
+        distinct = pack(_distinct(PackedFiles[T](self.kind, table.filter(several))), self.schema)
         return PackedFiles(
-            self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])])
+            self.kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])])
         )
 
 

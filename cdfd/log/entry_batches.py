@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cdfd.delta import paths
 from cdfd.storage.base import Stat, Storage
@@ -63,30 +64,30 @@ class EntryBatches:
         self._buffered = dict(zip(wanted, followed, strict=False))
 
 
+@dataclass(eq=False)
 class ListedEntries:
     """The contents of listed files, for a reader that reads them in order. Batches double in size.
 
-    Args:
+    Attributes:
         storage: of the files; not remote.
         files: from a listing.
     """
 
-    def __init__(self, storage: Storage, files: Sequence[Stat]) -> None:
-        self._storage = storage
-        self._files = files
-        self._buffered: dict[int, bytes] = {}
-        self._count = 1
+    storage: Storage
+    files: Sequence[Stat]
+    _buffered: dict[int, bytes] = field(default_factory=dict, init=False)
+    _count: int = field(default=1, init=False)
 
     async def pop(self, number: int) -> bytes | None:
         """The bytes of file number `number`; None if it has to be read by itself, as the first one has."""
         if number not in self._buffered:
             paths, size = [], 0
-            for file in self._files[number : number + self._count]:
+            for file in self.files[number : number + self._count]:
                 size += file.size
                 if size > MAX_BYTES:
                     break
                 paths.append(file.path)
             self._count = min(2 * self._count, MAX_ENTRIES)
-            objects = await self._storage.fetch_many(paths, MAX_BYTES) if len(paths) > 1 else ()
+            objects = await self.storage.fetch_many(paths, MAX_BYTES) if len(paths) > 1 else ()
             self._buffered = {at: data for at, (data, _) in enumerate(objects, number)}
         return self._buffered.pop(number, None)

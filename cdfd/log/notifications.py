@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 
 from cdfd.errors import StorageError
 from cdfd.log.watch import Backoff, is_log_entry
@@ -29,28 +30,27 @@ STORES = frozenset({"s3", "gs", "gcs", "az", "abfs", "abfss"})
 Open = Callable[[], AbstractAsyncContextManager[Queue]]
 
 
+@dataclass(eq=False)
 class Notifications:
     """Dispatches the messages of a queue to the watches of the tables.
 
-    Args:
+    Attributes:
         open: opens the queue.
         clock: time.
     """
 
-    def __init__(self, open: Open, clock: Clock) -> None:
-        self._open = open
-        self._clock = clock
-        self._watches: dict[ObjectCreated, list[NotifiedWatch]] = {}
-        self._foreign_reported = False
-        self.receiving = False
-        """Whether the queue can be read."""
+    open: Open
+    clock: Clock
+    _watches: dict[ObjectCreated, list[NotifiedWatch]] = field(default_factory=dict, init=False)
+    _foreign_reported: bool = field(default=False, init=False)
+    receiving: bool = field(default=False, init=False)
 
     def watch(self, uri: str, max_interval: float) -> NotifiedWatch:
         """A watch for the table at `scheme://bucket/prefix`. While notifications come, it waits up to `max_interval` seconds."""
         bucket, _, prefix = uri.partition("://")[2].partition("/")
         # abfss://container@account.dfs.core.windows.net/prefix
         log = ObjectCreated(bucket.partition("@")[0], f"{prefix}/_delta_log".lstrip("/"))
-        watch = NotifiedWatch(self, uri, max_interval, self._clock, lambda: self._watches[log].remove(watch))
+        watch = NotifiedWatch(self, uri, max_interval, self.clock, lambda: self._watches[log].remove(watch))
         self._watches.setdefault(log, []).append(watch)
         return watch
 
@@ -70,7 +70,7 @@ class Notifications:
         failing = False
         while True:
             try:
-                async with self._open() as queue:
+                async with self.open() as queue:
                     while True:
                         messages = await queue.receive()
                         if failing:
@@ -81,7 +81,7 @@ class Notifications:
                 if not failing:
                     logger.warning("no notifications of new commits, polling instead: %s", error)
                 self.receiving, failing = False, True
-            await self._clock.sleep(backoff.delay)
+            await self.clock.sleep(backoff.delay)
             backoff = backoff.longer()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
@@ -105,33 +105,31 @@ class Notifications:
         return [message.receipt for message in events]
 
 
+@dataclass(eq=False)
 class NotifiedWatch:
     """Wakes when a notification announces a new entry of a table's log. Created by `Notifications.watch`."""
 
-    def __init__(
-        self, source: Notifications, uri: str, max_interval: float, clock: Clock, leave: Callable[[], None]
-    ) -> None:
-        self._source = source
-        self._uri = uri
-        self._max_interval = max_interval
-        self._clock = clock
-        self._leave = leave
-        self._wakeup = asyncio.Event()
-        self._trusted = False
-        self._reported = False
-        self._woken = True
-        self._unannounced_since: float | None = None
+    source: Notifications
+    uri: str
+    max_interval: float
+    clock: Clock
+    leave: Callable[[], None]
+    _wakeup: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _trusted: bool = field(default=False, init=False)
+    _reported: bool = field(default=False, init=False)
+    _woken: bool = field(default=True, init=False)
+    _unannounced_since: float | None = field(default=None, init=False)
 
     @property
     def trusted(self) -> bool:
         """Whether notifications of this table come."""
-        return self._trusted and self._source.receiving
+        return self._trusted and self.source.receiving
 
     def wake(self) -> None:
         """A notification announced a new entry."""
         self._unannounced_since = None
         if self._reported:
-            logger.info("notifications of new commits have resumed", extra={"table": self._uri})
+            logger.info("notifications of new commits have resumed", extra={"table": self.uri})
         self._trusted, self._reported = True, False
         self._wakeup.set()
 
@@ -140,19 +138,19 @@ class NotifiedWatch:
         if (
             self._trusted
             and self._unannounced_since is not None
-            and self._clock.monotonic() - self._unannounced_since > MAX_DELAY_SECONDS
+            and self.clock.monotonic() - self._unannounced_since > MAX_DELAY_SECONDS
         ):
             self._trusted, self._reported, self._unannounced_since = False, True, None
-            logger.warning("a commit came without a notification, polling instead", extra={"table": self._uri})
-        self._woken = await self._clock.wait(self._wakeup, self._max_interval if self.trusted else timeout)
+            logger.warning("a commit came without a notification, polling instead", extra={"table": self.uri})
+        self._woken = await self.clock.wait(self._wakeup, self.max_interval if self.trusted else timeout)
         self._wakeup.clear()
 
     def arrived(self) -> None:
         """An entry came. Its notification may not have come yet."""
         if not self._woken and self._unannounced_since is None:
-            self._unannounced_since = self._clock.monotonic()
+            self._unannounced_since = self.clock.monotonic()
 
     def close(self) -> None:
         """Stop watching."""
         with suppress(ValueError):
-            self._leave()
+            self.leave()

@@ -9,6 +9,7 @@ here, and one price for all tables gives each its best share of a budget. Crawle
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -40,17 +41,17 @@ class _Gap(NamedTuple):
     error: float
 
 
+@dataclass(eq=False)
 class Rhythm:
     """Learns the gaps between the commits of one table.
 
-    Args:
+    Attributes:
         scale: a typical gap in seconds, until one is known.
     """
 
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
-        self._gaps: deque[_Gap] = deque(maxlen=GAPS)
-        self._effort: tuple[Floats, Floats] | None = None
+    scale: float
+    _gaps: deque[_Gap] = field(default_factory=lambda: deque(maxlen=GAPS), init=False)
+    _effort: tuple[Floats, Floats] | None = field(default=None, init=False)
 
     @property
     def gaps(self) -> tuple[float, ...]:
@@ -78,7 +79,7 @@ class Rhythm:
             # Weight of the gaps that have not ended in the middle of each step.
             mass = density * steps
             survival = np.maximum(weights.sum() - np.cumsum(mass) + mass / 2, 0.0)
-            scale = float(np.median([gap.seconds for gap in self._gaps])) if self._gaps else self._scale
+            scale = float(np.median([gap.seconds for gap in self._gaps])) if self._gaps else self.scale
             unknown = UNKNOWN / (1 + middles / max(scale, MIN_ERROR))
             hazard = (density + unknown / (max(scale, MIN_ERROR) + middles)) / (survival + unknown)
             self._effort = times, np.concatenate([[0.0], np.cumsum(np.sqrt(hazard) * steps)])

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from cdfd.runtime.clock import Clock
@@ -56,15 +56,15 @@ class Backoff:
         return type(self)(self.interval, self.max_interval)
 
 
+@dataclass(eq=False)
 class PollWatch:
     """Without events: every wait lasts its timeout. For object stores."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    clock: Clock
 
     async def wait(self, timeout: float) -> None:
         """Sleep."""
-        await self._clock.sleep(timeout)
+        await self.clock.sleep(timeout)
 
     def arrived(self) -> None:
         """Nothing to learn."""
@@ -77,22 +77,19 @@ LONGEST_POLL = 1.0
 """Seconds in which a reader that polls comes back to wait. After that, it has failed, or has found what it delivers now."""
 
 
+@dataclass(eq=False)
 class SharedTip:
     """The newest entry of a log that several readers wait for: one of them polls, and wakes the others when it has come.
 
-    Args:
+    Attributes:
         clock: measures timeouts.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.leader: SharedWatch | None = None
-        """The reader that waits for events, or polls after its wait."""
-        self.polls_since: float | None = None
-        """When the wait of that reader ended, in seconds of the monotonic clock; None while it waits."""
-        self.watches: set[SharedWatch] = set()
-        self.newest = -1
-        """The newest version that a reader has read, since the last one of them began."""
+    clock: Clock
+    leader: SharedWatch | None = field(default=None, init=False)
+    polls_since: float | None = field(default=None, init=False)
+    watches: set[SharedWatch] = field(default_factory=set, init=False)
+    newest: int = field(default=-1, init=False)
 
     @property
     def is_led(self) -> bool:

@@ -5,6 +5,7 @@ through only for a name that is none of cdfd's: it takes 10 ms of processor time
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -12,29 +13,29 @@ from typing import Any
 from cdfd.errors import ConfigError
 
 
+@dataclass(eq=False)
 class Registry:
     """The kinds of one port.
 
-    Args:
+    Attributes:
         group: of entry points of other packages.
         own: names, and where each kind is: `module:attribute`.
     """
 
-    def __init__(self, group: str, own: Mapping[str, str]) -> None:
-        self._group = group
-        self._own = own
-        self._loaded: dict[str, Any] = {}
+    group: str
+    own: Mapping[str, str]
+    _loaded: dict[str, Any] = field(default_factory=dict, init=False)
 
     @cached_property
     def _others(self) -> dict[str, EntryPoint]:
-        return {each.name: each for each in entry_points(group=self._group)}
+        return {each.name: each for each in entry_points(group=self.group)}
 
     def names(self) -> list[str]:
         """All names, those of other packages last."""
-        return list(dict.fromkeys([*self._own, *sorted(self._others), *self._loaded]))
+        return list(dict.fromkeys([*self.own, *sorted(self._others), *self._loaded]))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self._own or name in self._loaded or name in self._others)
+        return isinstance(name, str) and (name in self.own or name in self._loaded or name in self._others)
 
     def load(self, name: str) -> Any:
         """The implementation with a name, imported now.
@@ -44,14 +45,14 @@ class Registry:
             ConfigError: another package's cannot be imported.
         """
         if name not in self._loaded:
-            own = self._own.get(name)
-            entry = self._others[name] if own is None else EntryPoint(name, own, self._group)
+            own = self.own.get(name)
+            entry = self._others[name] if own is None else EntryPoint(name, own, self.group)
             try:
                 self._loaded[name] = entry.load()
             except (ImportError, AttributeError) as error:
                 if own is not None:
                     raise
-                what = f"{name} of {self._group}, which is {entry.value}, cannot be imported: {error}"
+                what = f"{name} of {self.group}, which is {entry.value}, cannot be imported: {error}"
                 raise ConfigError(what, hint="Repair or remove the package that registers it") from error
         return self._loaded[name]
 

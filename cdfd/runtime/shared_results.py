@@ -77,23 +77,22 @@ class _Run(Generic[B]):
         return _END if self.ended else _NEXT
 
 
+@dataclass(eq=False)
 class SharedResults(Generic[B]):
     """The results that wait for other readers. Thread-safe.
 
-    Args:
+    Attributes:
         weigh: the bytes of a result.
         limit: bytes of all results.
     """
 
-    def __init__(self, weigh: Callable[[B], int], limit: int = LIMIT_BYTES) -> None:
-        self._weigh = weigh
-        self._limit = limit
-        self.size = 0
-        """Bytes that wait."""
-        self._lock = Lock()
-        self._runs: OrderedDict[Hashable, _Run[B]] = OrderedDict()
-        self._readers: dict[Hashable, set[Reader[B]]] = {}
-        self._closing: list[_Run[B]] = []
+    weigh: Callable[[B], int]
+    limit: int = LIMIT_BYTES
+    size: int = field(default=0, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _runs: OrderedDict[Hashable, _Run[B]] = field(default_factory=OrderedDict, init=False)
+    _readers: dict[Hashable, set[Reader[B]]] = field(default_factory=dict, init=False)
+    _closing: list[_Run[B]] = field(default_factory=list, init=False)
 
     @contextmanager
     def reader(self, domain: Hashable) -> Iterator[Reader[B]]:
@@ -177,7 +176,7 @@ class SharedResults(Generic[B]):
         _close(idle)
 
     def _keep(self, run: _Run[B], result: B) -> None:
-        size = self._weigh(result)
+        size = self.weigh(result)
         if not run.kept:
             run.first += 1
             return
@@ -185,7 +184,7 @@ class SharedResults(Generic[B]):
         run.size += size
         self.size += size
         self._trim(run)
-        while self.size > self._limit:
+        while self.size > self.limit:
             # The oldest one. Its readers go on, without what they left for others.
             self._forget(*next(iter(self._runs.items())))
 
@@ -223,18 +222,18 @@ class SharedResults(Generic[B]):
         return closing
 
 
+@dataclass(eq=False)
 class Reader(Generic[B]):
     """One of the readers of the same tasks.
 
-    Args:
+    Attributes:
         shared: of all readers.
         domain: what the keys of tasks belong to.
     """
 
-    def __init__(self, shared: SharedResults[B], domain: Hashable) -> None:
-        self.domain = domain
-        self._shared = shared
-        self._begun: OrderedDict[int, None] = OrderedDict()
+    shared: SharedResults[B]
+    domain: Hashable
+    _begun: OrderedDict[int, None] = field(default_factory=OrderedDict, init=False)
 
     def note(self, place: Hashable) -> None:
         """This reader begins a task."""
@@ -248,7 +247,7 @@ class Reader(Generic[B]):
 
     def has(self, key: Hashable) -> bool:
         """Whether another reader has begun a task whose results wait for this one."""
-        return self._shared.has(self, key)
+        return self.shared.has(self, key)
 
     def results(self, key: Hashable, task: Callable[[], Iterator[B]]) -> Iterator[B]:
         """The results of a task.
@@ -260,17 +259,17 @@ class Reader(Generic[B]):
         Raises:
             CutOffError: the reader is too far behind, or another one has met an error. It has to read on by itself.
         """
-        run = self._shared.begin(self, key, task)
+        run = self.shared.begin(self, key, task)
         if run is None:
             yield from task()
             return
         try:
             number = 0
-            while not isinstance(result := self._shared.result(run, self, number), _Mark):
+            while not isinstance(result := self.shared.result(run, self, number), _Mark):
                 yield result
                 number += 1
         finally:
-            self._shared.leave(run, self)
+            self.shared.leave(run, self)
 
 
 def _close(runs: list[_Run[Any]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, groupby, repeat
 from typing import NoReturn
@@ -90,6 +90,7 @@ def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, Joine
     return ImageOrders(of_files, list(dict.fromkeys(joined.values())) if cross_partition else ())
 
 
+@dataclass(eq=False)
 class JoinedImages:
     """Small change data files that are read together, by several tasks: for their order, the early rows, and the late rows.
 
@@ -101,31 +102,28 @@ class JoinedImages:
         buffers: by path, the late rows of files that were read one by one.
     """
 
-    def __init__(
-        self, scans: Sequence[FileScan], files: TableFiles, key: TableSchema | None, kept: MemoryBudget
-    ) -> None:
-        self.scans = scans
-        self.paired = Future[bool]()
-        self.moves = False
-        self.early_read = Future[bool]()
-        self.buffers: dict[str, Future[ReorderBuffer]] = {}
-        self._files = files
-        self._key = key
-        self._kept = kept
-        self._codes: Sequence[Codes] | None = None
-        self._late: list[tuple[SkippedRows, int]] = []
-        self._reread_from: int | None = 0
-        self._pairs = True
+    scans: Sequence[FileScan]
+    files: TableFiles
+    key: TableSchema | None
+    kept: MemoryBudget
+    paired: Future[bool] = field(default_factory=Future[bool], init=False)
+    moves: bool = field(default=False, init=False)
+    early_read: Future[bool] = field(default_factory=Future[bool], init=False)
+    buffers: dict[str, Future[ReorderBuffer]] = field(default_factory=dict, init=False)
+    _codes: Sequence[Codes] | None = field(default=None, init=False)
+    _late: list[tuple[SkippedRows, int]] = field(default_factory=list, init=False)
+    _reread_from: int | None = field(default=0, init=False)
+    _pairs: bool = field(default=True, init=False)
 
     def find_pairs(self) -> Iterator[NoReturn]:
         """Set `paired`. A file that cannot be read counts as paired: the scan that reads its rows raises the error. Yields no rows."""
         paired = True
         try:
             try:
-                codes = self._codes_of(JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE]))
+                codes = self._codes_of(JoinedFiles.of(self.scans, self.files, [CHANGE_TYPE]))
                 paired = all(map(are_paired, codes))
                 self.moves = any(bool((each == MOVED).any()) for each in codes)
-                if self._kept.reserve(sum(map(len, codes))):
+                if self.kept.reserve(sum(map(len, codes))):
                     self._codes = codes
             except READ_ERRORS:
                 paired = all(map(self._is_paired, self.scans))
@@ -135,7 +133,7 @@ class JoinedImages:
 
     def _is_paired(self, scan: FileScan) -> bool:
         try:
-            order = read_image_order(scan, self._files, self._key)
+            order = read_image_order(scan, self.files, self.key)
         except CdfdError:
             return True
         self.moves = self.moves or order.moves
@@ -173,7 +171,7 @@ class JoinedImages:
                 pass
             raise
         finally:
-            self._kept.release(kept)
+            self.kept.release(kept)
 
     def late(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget) -> Iterator[SkippedRows]:
         """The late rows of all files, after `early`. Arguments and errors are those of `early`."""
@@ -198,7 +196,7 @@ class JoinedImages:
         self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
     ) -> Iterator[tuple[int, list[pa.RecordBatch], list[SkippedRows]]]:
         """For each batch the number of its first row, its early rows and its late rows."""
-        files = JoinedFiles.of(self.scans, self._files, [CHANGE_TYPE])
+        files = JoinedFiles.of(self.scans, self.files, [CHANGE_TYPE])
         codes_by_file = self._codes_of(files) if codes is None else codes
         starts = [0, *accumulate(map(len, codes_by_file))]
         late_of_files = [late_rows(each, pairs=self._pairs and are_paired(each)) for each in codes_by_file]
@@ -209,7 +207,7 @@ class JoinedImages:
         written[written == MOVED] = POST_IMAGE
         types = pa.DictionaryArray.from_arrays(array_of(written), CHANGE_TYPES)
         row = 0
-        for batch in files.batches(schema, self._files, batch_rows, types.slice):
+        for batch in files.batches(schema, self.files, batch_rows, types.slice):
             count = batch.num_rows
             mask = is_late[row : row + count]
             late_count = int(mask.sum())
@@ -238,13 +236,13 @@ class JoinedImages:
         return np.split(codes, starts[1:-1])
 
     def _read_types(self, files: JoinedFiles, starts: Sequence[int]) -> Iterator[Codes]:
-        key, together = self._key, files.together
+        key, together = self.key, files.together
         check_change_type(together)
         if key is None:
             for batch in together.batches([CHANGE_TYPE], rows=BATCH_ROWS):
                 yield to_numpy(_types(batch).indices)
             return
-        layout = self._files.layouts.of(key, together.schema_arrow)
+        layout = self.files.layouts.of(key, together.schema_arrow)
         constants = Constants(files.scans, together.rows, key)
 
         def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -268,22 +269,22 @@ class RenewedFile(io.RawIOBase):
         super().close()
 
 
+@dataclass(eq=False)
 class RenewedSystem:
     """The file system of a location, opened again whenever its source has another credential.
 
-    Args:
+    Attributes:
         uri: of the location.
         options: of the file system.
         source: of credentials.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, object], source: KeySource) -> None:
-        self._uri = uri
-        self._options = options
-        self._source = source
-        self._lock = threading.Lock()
-        self._config: Mapping[str, str] | None = None
-        self._system: Any = None
+    uri: str
+    options: Mapping[str, object]
+    source: KeySource
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _config: Mapping[str, str] | None = field(default=None, init=False)
+    _system: Any = field(default=None, init=False)
 
     def current(self) -> Any:
         """The file system with a credential that has not ended. Blocks.
@@ -291,11 +292,11 @@ class RenewedSystem:
         Raises:
             StorageError: the source has none.
         """
-        config = request_loop().submit(self._source.config()).result()
+        config = request_loop().submit(self.source.config()).result()
         with self._lock:
             if config != self._config:
-                arguments = {**self._options, **_credential(config), "skip_instance_cache": True}
-                self._system = fsspec.core.url_to_fs(self._uri, use_listings_cache=False, **arguments)[0]
+                arguments = {**self.options, **_credential(config), "skip_instance_cache": True}
+                self._system = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **arguments)[0]
                 self._config = config
             return self._system
 

@@ -11,6 +11,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -75,17 +76,17 @@ def parse(text: bytes | str, most: int) -> tuple[list[ColumnMetadata], Shape]:
     return columnator.columns, shape
 
 
+@dataclass(eq=False)
 class _Columnator:
-    def __init__(self, most: int) -> None:
-        self.columns: list[ColumnMetadata] = []
-        self._most = most
-        self._named: dict[str, tuple[Any, str]] = {}
-        self._open: list[str] = []
-        self._depth = 0
+    most: int
+    columns: list[ColumnMetadata] = field(default_factory=list, init=False)
+    _named: dict[str, tuple[Any, str]] = field(default_factory=dict, init=False)
+    _open: list[str] = field(default_factory=list, init=False)
+    _depth: int = field(default=0, init=False)
 
     def _add(self, path: str, kind: ValueType, parent: str | None, *, array: bool) -> int:
-        if len(self.columns) >= self._most:
-            raise TrevniError(f"the Avro schema has more than {self._most} columns")
+        if len(self.columns) >= self.most:
+            raise TrevniError(f"the Avro schema has more than {self.most} columns")
         self.columns.append(ColumnMetadata(path, kind, array, parent))
         return len(self.columns) - 1
 
@@ -124,12 +125,12 @@ class _Columnator:
         if not isinstance(fields, list):
             raise TrevniError("a record of the Avro schema has no fields")
         own_fields = []
-        for field in fields:
-            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+        for child in fields:
+            if not isinstance(child, dict) or not isinstance(child.get("name"), str) or "type" not in child:
                 raise TrevniError("a field of the Avro schema has no name or no type")
-            name = field["name"]
-            shape = self.shape(name if path is None else f"{path}#{name}", field["type"], parent, namespace)
-            shown, id = field.get(NAME, name), field.get(FIELD_ID)
+            name = child["name"]
+            shape = self.shape(name if path is None else f"{path}#{name}", child["type"], parent, namespace)
+            shown, id = child.get(NAME, name), child.get(FIELD_ID)
             own_fields.append(
                 Field(shown if isinstance(shown, str) else name, shape, id if isinstance(id, int) else None)
             )

@@ -1,7 +1,7 @@
 """Writes a file: a header, which says where the columns begin, then the columns. So the blocks are kept until all of them are known."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -41,11 +41,11 @@ class BlockStore(Protocol):
         """The bytes of a column, in order."""
 
 
+@dataclass(eq=False)
 class MemoryStore:
     """Keeps blocks in memory."""
 
-    def __init__(self) -> None:
-        self._parts: dict[int, list[bytes | memoryview]] = {}
+    _parts: dict[int, list[bytes | memoryview]] = field(default_factory=dict, init=False)
 
     def add(self, column: int, data: bytes | memoryview) -> None:
         """Append bytes to a column."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from cdfd.errors import TrevniError
@@ -19,6 +20,7 @@ STEP_BYTES = 8 << 20
 """Bytes of blocks to read at once, about, where each read may be a request."""
 
 
+@dataclass(eq=False)
 class Source:
     """A file as a function that reads it.
 
@@ -27,10 +29,9 @@ class Source:
         step: bytes to read at once, about.
     """
 
-    def __init__(self, read: Read, size: int, step: int = STEP_BYTES) -> None:
-        self._read = read
-        self.size = size
-        self.step = step
+    read: Read
+    size: int
+    step: int = STEP_BYTES
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Source:
@@ -46,7 +47,7 @@ class Source:
         """
         if start < 0 or length < 0 or start + length > self.size:
             raise TrevniError(f"{length} bytes are expected, and the file has {self.size}").at(offset=start)
-        data = memoryview(self._read(start, length)).cast("B") if length else memoryview(b"")
+        data = memoryview(self.read(start, length)).cast("B") if length else memoryview(b"")
         if len(data) != length:
             raise TrevniError(f"{length} bytes are expected, and {len(data)} were read").at(offset=start)
         return data

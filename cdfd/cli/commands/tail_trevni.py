@@ -1,6 +1,7 @@
 """`cdfd tail --format trevni`: change rows as one Trevni file."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -10,21 +11,21 @@ from cdfd.trevni.files.writing import SpillStore
 from cdfd.trevni.table_writer import TableWriter
 
 
+@dataclass(eq=False)
 class TrevniOutput:
     """Collects rows, and writes the file when it is closed: its header says where the columns begin.
 
-    Args:
+    Attributes:
         out: open and empty.
 
     Attributes:
         schema: of the file, if there are no rows.
     """
 
-    def __init__(self, out: BinaryIO) -> None:
-        self.schema: pa.Schema | None = None
-        self._out = out
-        self._stack = ExitStack()
-        self._writer: TableWriter | None = None
+    out: BinaryIO
+    schema: pa.Schema | None = field(default=None, init=False)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _writer: TableWriter | None = field(default=None, init=False)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows.
@@ -49,4 +50,4 @@ class TrevniOutput:
                 self._writer = TableWriter(self.schema)
             if self._writer is not None:
                 for part in self._writer.finish():
-                    self._out.write(part)
+                    self.out.write(part)

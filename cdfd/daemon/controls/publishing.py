@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdfd.config.settings import Settings
@@ -25,19 +26,19 @@ _AT_ONCE = 100
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
 
+@dataclass(eq=False)
 class Publisher:
     """Writes notifications, at least once each while the process runs. Failures are logged, and never affect deliveries.
 
-    Args:
+    Attributes:
         announce: writes records.
         clock: the source of time.
     """
 
-    def __init__(self, announce: Announce, clock: Clock) -> None:
-        self._announce = announce
-        self._clock = clock
-        self._waiting: deque[tuple[bytes, bytes]] = deque(maxlen=MOST_WAITING)
-        self._more = asyncio.Event()
+    announce: Announce
+    clock: Clock
+    _waiting: deque[tuple[bytes, bytes]] = field(default_factory=lambda: deque(maxlen=MOST_WAITING), init=False)
+    _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Write a notification soon."""
@@ -55,7 +56,7 @@ class Publisher:
                     await self.write()
                 except CdfdError as error:
                     logger.warning("cannot write notifications: %s; retrying in %g s", error, backoff.delay)
-                    await self._clock.sleep(backoff.delay)
+                    await self.clock.sleep(backoff.delay)
                     backoff = backoff.longer()
                 else:
                     backoff = backoff.reset()
@@ -64,7 +65,7 @@ class Publisher:
         """Write those that wait. Raises the errors of `Announce`."""
         records = [self._waiting[number] for number in range(min(_AT_ONCE, len(self._waiting)))]
         if records:
-            await self._announce(records)
+            await self.announce(records)
             for record in records:
                 if self._waiting and self._waiting[0] is record:
                     self._waiting.popleft()

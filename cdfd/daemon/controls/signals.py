@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdfd.config.settings import Settings
@@ -105,10 +105,11 @@ def _conditions(entries: object, tables: Collection[str]) -> Mapping[str, dict[s
     return conditions
 
 
+@dataclass(eq=False)
 class SignalReader:
     """Takes the records of a topic, and carries out their requests.
 
-    Args:
+    Attributes:
         controller: carries out the requests.
         allowed: the actions that records may ask for.
         clock: the source of time.
@@ -116,20 +117,11 @@ class SignalReader:
         address: the name of the loop of a table; see `Settings.address`.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        allowed: Collection[str],
-        clock: Clock,
-        *,
-        shares_tables: bool = False,
-        address: Callable[[str], str] = str,
-    ) -> None:
-        self._address = address
-        self._shares_tables = shares_tables
-        self._controller = controller
-        self._allowed = allowed
-        self._clock = clock
+    controller: Controller
+    allowed: Collection[str]
+    clock: Clock
+    shares_tables: bool = field(default=False, kw_only=True)
+    address: Callable[[str], str] = field(default=str, kw_only=True)
 
     async def read(self, signals: Signals) -> None:
         """Take records forever. A record counts as done once all of its requests, and all earlier records, are answered.
@@ -149,7 +141,7 @@ class SignalReader:
                     task.result()
                 if last is not None:
                     await signals.done(last)
-                await self._clock.sleep(POLL_SECONDS)
+                await self.clock.sleep(POLL_SECONDS)
         finally:
             for _, task in outstanding:
                 task.cancel()
@@ -159,18 +151,18 @@ class SignalReader:
         if signal.value is None:
             return  # a tombstone
         try:
-            requests = parse_signal(signal, self._allowed)
+            requests = parse_signal(signal, self.allowed)
         except Refused as error:
-            self._controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
+            self.controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
             return
         # A request for a table by its name alone is one for the sink that has the topic.
         requests = [
-            each if each.table is None or "@" in each.table else replace(each, table=self._address(each.table))
+            each if each.table is None or "@" in each.table else replace(each, table=self.address(each.table))
             for each in requests
         ]
-        known = (None, *self._controller.tables)
-        ours = [each for each in requests if not self._shares_tables or each.table in known]
-        await asyncio.gather(*map(self._controller.submit, ours))
+        known = (None, *self.controller.tables)
+        ours = [each for each in requests if not self.shares_tables or each.table in known]
+        await asyncio.gather(*map(self.controller.submit, ours))
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import logging
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
 from cdfd.runtime.clock import Clock
@@ -96,22 +96,22 @@ def largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
+@dataclass(eq=False)
 class History:
     """The last hour of a daemon.
 
-    Args:
+    Attributes:
         status: of the daemon.
     """
 
-    def __init__(self, status: Status) -> None:
-        self._status = status
-        self._all = Ring()
-        self._tables: dict[str, Ring] = {}
-        self._rows: dict[str, int] = {}
+    status: Status
+    _all: Ring = field(default_factory=Ring, init=False)
+    _tables: dict[str, Ring] = field(default_factory=dict, init=False)
+    _rows: dict[str, int] = field(default_factory=dict, init=False)
 
     def sample(self) -> None:
         """Take a sample of every table. Takes about 30 microseconds for each."""
-        monitors = self._status.tables()
+        monitors = self.status.tables()
         samples = []
         for monitor in monitors:
             reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.name, 0)

@@ -215,52 +215,46 @@ class _Families:
             single.remove(*table)
 
 
+@dataclass(eq=False)
 class _Scrape(Collector):
     """All metrics at one moment: the counters, and the gauges of every table.
 
     The library's `_created` series are omitted: they would add one series to every two.
     """
 
-    def __init__(
-        self,
-        counted: CollectorRegistry,
-        labels: tuple[str, ...],
-        readings: Sequence[Reading],
-        further: Sequence[Metric],
-    ) -> None:
-        self._counted = counted
-        self._labels = labels
-        self._further = further
-        self._readings = readings
+    counted: CollectorRegistry
+    labels: tuple[str, ...]
+    readings: Sequence[Reading]
+    further: Sequence[Metric]
 
     def collect(self) -> Iterator[Metric]:
-        for family in self._counted.collect():
+        for family in self.counted.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a table's task ends unexpectedly.", value=1)
         for name, text, value in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=self._labels)
-            for reading in self._readings:
+            gauge = GaugeMetricFamily(name, text, labels=self.labels)
+            for reading in self.readings:
                 number = value(reading)
                 if number is not None:
                     gauge.add_metric(reading.labels, number)
             yield gauge
         yield from self._headrooms()
         yield self._states()
-        yield from self._further
+        yield from self.further
 
     def _headrooms(self) -> Iterator[Metric]:
         left = GaugeMetricFamily(
             "cdfd_retention_headroom_seconds",
             "Time until clean-up of the table may remove what is not delivered; all of the retention at the tip; negative: overdue.",
-            labels=(*self._labels, "retention"),
+            labels=(*self.labels, "retention"),
         )
         whole = GaugeMetricFamily(
             "cdfd_retention_seconds",
             "How long the table keeps log entries, and files that a commit deleted.",
-            labels=(*self._labels, "retention"),
+            labels=(*self.labels, "retention"),
         )
-        for reading in self._readings:
+        for reading in self.readings:
             for each in reading.headrooms:
                 left.add_metric((*reading.labels, each.kind), each.seconds)
                 whole.add_metric((*reading.labels, each.kind), each.retention)
@@ -268,9 +262,9 @@ class _Scrape(Collector):
 
     def _states(self) -> Metric:
         states = GaugeMetricFamily(
-            "cdfd_table_state", "1 for the current state of the table.", labels=(*self._labels, "state")
+            "cdfd_table_state", "1 for the current state of the table.", labels=(*self.labels, "state")
         )
-        for reading in self._readings:
+        for reading in self.readings:
             for state in STATES:
                 states.add_metric((*reading.labels, state), float(reading.state == state))
         return states

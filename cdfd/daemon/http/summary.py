@@ -89,20 +89,21 @@ class Line:
         return text
 
 
+@dataclass(eq=False)
 class Summary:
     """Computes summary lines from the totals at the previous line.
 
-    Args:
+    Attributes:
         status: of the daemon.
     """
 
-    def __init__(self, status: Status) -> None:
-        self._status = status
-        self._versions = self._rows = 0
+    status: Status
+    _versions: int = field(default=0, init=False)
+    _rows: int = field(default=0, init=False)
 
     def line(self) -> Line | None:
         """The next line; None if nothing was delivered and there is no lag."""
-        tables = self._status.tables()
+        tables = self.status.tables()
         versions, rows = sum(each.commits for each in tables), sum(each.rows for each in tables)
         readings = [each.reading() for each in tables]
         line = Line(
@@ -110,14 +111,14 @@ class Summary:
             rows=rows - self._rows,
             lag_versions=sum(each.lag_versions or 0 for each in readings),
             lag_seconds=max((each.lag_seconds or 0.0 for each in readings), default=0.0),
-            not_ready=len(self._status.not_ready()),
+            not_ready=len(self.status.not_ready()),
         )
         self._versions, self._rows = versions, rows
         return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
 
     async def run(self, clock: Clock) -> None:
         """Log a line each minute, forever."""
-        warnings = RetentionWarnings(self._status, clock)
+        warnings = RetentionWarnings(self.status, clock)
         while True:
             await clock.sleep(SECONDS)
             warnings.check()

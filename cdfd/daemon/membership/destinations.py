@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
@@ -32,27 +32,22 @@ OpenDestination = Callable[[Settings, Status], AbstractAsyncContextManager[Desti
 """Opens a sink with all of its tables, and closes it at the end of the block."""
 
 
+@dataclass(eq=False)
 class Destinations:
     """Keeps the sinks of the configuration open.
 
-    Args:
+    Attributes:
         config: the settings.
         status: of the daemon.
         open_sink: opens one of the sinks.
     """
 
-    def __init__(self, config: Settings, status: Status, open_sink: OpenDestination) -> None:
-        self._config = config
-        self._status = status
-        self._open_sink = open_sink
-        self._open: dict[str, Destination] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
-
-    @property
-    def config(self) -> Settings:
-        """The settings, with the tables and sinks of the last `configure`."""
-        return self._config
+    config: Settings
+    status: Status
+    open_sink: OpenDestination
+    _open: dict[str, Destination] = field(default_factory=dict, init=False)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -62,7 +57,7 @@ class Destinations:
             CdfdError: one of them cannot be opened.
         """
         try:
-            for name, config in self._config.by_sink.items():
+            for name, config in self.config.by_sink.items():
                 await self._join(name, config)
             yield
         finally:
@@ -91,7 +86,7 @@ class Destinations:
         Raises:
             CdfdError: a folder cannot be listed, and nothing changed.
         """
-        old, new = self._config, config.by_sink
+        old, new = self.config, config.by_sink
         stay = {
             name: self._open[name]
             for name in new
@@ -102,8 +97,8 @@ class Destinations:
         for name in [name for name in self._open if name not in stay]:
             changes[name] = "removed"
             await self._leave(name)
-        self._config = old.with_tables_of(config)
-        self._status.configure(self._config)
+        self.config = old.with_tables_of(config)
+        self.status.configure(self.config)
         for name, each in stay.items():
             changes[name] = str(await each.members.configure(new[name], folders[name]))
             each.searching.refresh()
@@ -126,12 +121,12 @@ class Destinations:
         if task.done():
             del self._tasks[name]
             if name:
-                self._status.remove_sink(name)
+                self.status.remove_sink(name)
             task.result()
         self._changed.set()
 
     async def _keep_open(self, name: str, config: Settings, opening: asyncio.Future[None]) -> None:
-        async with self._open_sink(config, self._status.of_sink(config)) as destination:
+        async with self.open_sink(config, self.status.of_sink(config)) as destination:
             self._open[name] = destination
             opening.set_result(None)
             try:
@@ -145,4 +140,4 @@ class Destinations:
         self._changed.set()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        self._status.remove_sink(name)
+        self.status.remove_sink(name)

@@ -156,21 +156,21 @@ class FolderSearch:
         errors[steps] = error.within(table=self.discovery.pattern.uri(steps))
 
 
+@dataclass(eq=False)
 class SharedSearches:
     """The searches of all sinks of a daemon: sinks that have a pattern in common share its search.
 
-    Args:
+    Attributes:
         clock: the source of time.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._searches: WeakValueDictionary[Hashable, FolderSearch] = WeakValueDictionary()
+    clock: Clock
+    _searches: WeakValueDictionary[Hashable, FolderSearch] = field(default_factory=WeakValueDictionary, init=False)
 
     def of(self, config: Settings, discovery: Discovery) -> FolderSearch:
         """The search for the tables of a pattern. It lives as long as a sink has it."""
         key = discovery.discover, discovery.include, discovery.exclude, discovery.allowed_roots
-        search = self._searches.get(key) or FolderSearch(config, discovery, self._clock)
+        search = self._searches.get(key) or FolderSearch(config, discovery, self.clock)
         return self._searches.setdefault(key, search)
 
 
@@ -250,14 +250,14 @@ def merge_tables(
     return Tables(tables, tuple(refused), unread, duplicates)
 
 
+@dataclass(eq=False)
 class _Taken:
     """The places, names and topics of tables."""
 
-    def __init__(self, config: Settings) -> None:
-        self._config = config
-        self.by_place: dict[str, Table] = {}
-        self._by_name: dict[str, Table] = {}
-        self._by_topic: dict[str, Table] = {}
+    config: Settings
+    by_place: dict[str, Table] = field(default_factory=dict, init=False)
+    _by_name: dict[str, Table] = field(default_factory=dict, init=False)
+    _by_topic: dict[str, Table] = field(default_factory=dict, init=False)
 
     def add(self, table: Table) -> None:
         self.by_place.setdefault(real(table.uri), table)
@@ -271,10 +271,10 @@ class _Taken:
         for other in self._by_name.values():
             if is_taken(table.name, other.name) or is_taken(other.name, table.name):
                 return f"the names {quoted(table.name)} and {quoted(other.name)} of {other.uri} exclude each other"
-        for key, place in self._config.sink.places(table.topic).items():
+        for key, place in self.config.sink.places(table.topic).items():
             if inside_table(place, [table.uri]) is not None:
                 return f"sink.{key} is in the folder of this table: {quoted(place)}"
-        return self._config.own_topics.refusal(table.topic, self._by_topic)
+        return self.config.own_topics.refusal(table.topic, self._by_topic)
 
 
 _HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"

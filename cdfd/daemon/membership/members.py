@@ -7,7 +7,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from cdfd.config.discovery import Discovery, TableEntry
@@ -40,161 +40,6 @@ class Changes:
         return "; ".join(f"{what}: {_show(names)}" for what, names in parts if names) or "no table changes"
 
 
-class Members:
-    """The tables that this process delivers.
-
-    A table is the same as long as its settings are. If they change, its loop ends and a new one continues at its position. Other tables
-    notice nothing.
-
-    Args:
-        config: the settings.
-        supervisor: runs the loops.
-        status: has a monitor for each table.
-        opened: opens the loop of a table.
-        controller: has a mailbox for each table; None: tables take no requests.
-        shard: of this process; None: it delivers all tables.
-        monitor_of: completes the monitor of a table with those of telemetry; None: it is complete.
-    """
-
-    def __init__(
-        self,
-        config: Settings,
-        supervisor: Supervisor,
-        status: Status,
-        opened: OpenLoop,
-        controller: Controller | None = None,
-        shard: Shard | None = None,
-        monitor_of: Callable[[TableMonitor], Monitor] | None = None,
-    ) -> None:
-        self._config = config
-        self._supervisor = supervisor
-        self._status = status
-        self._opened = opened
-        self._controller = controller
-        self._shard = shard
-        self._monitor_of = monitor_of
-        self._folders: dict[Discovery, Folders] = {}
-        self._running: dict[str, TableEntry] = {}
-        self._unopened: set[str] = set()
-        self._reported: frozenset[str] = frozenset()
-        self._lock = asyncio.Lock()
-        self._turns = Turns()
-
-    @property
-    def config(self) -> Settings:
-        """The settings, with the tables of the last `configure`."""
-        return self._config
-
-    @property
-    def discoveries(self) -> Sequence[Discovery]:
-        """The patterns to search for."""
-        return self._config.discoveries
-
-    async def start(self) -> Changes:
-        """Add the tables that the configuration lists."""
-        async with self._lock:
-            return await self._apply()
-
-    async def note_folders(self, folders: Mapping[Discovery, Folders]) -> Changes:
-        """Add the tables that searches found, and remove those that have vanished. Patterns of an old configuration count for nothing."""
-        async with self._lock:
-            self._folders |= {entry: tables for entry, tables in folders.items() if entry in self._config.discoveries}
-            changes = await self._apply()
-        if changes != Changes():
-            logger.info("tables of %s: %s", ", ".join(entry.discover for entry in folders), changes)
-        return changes
-
-    async def configure(self, config: Settings, folders: Mapping[Discovery, Folders]) -> Changes:
-        """Apply the tables of a new configuration. Its other settings stay as they are.
-
-        Args:
-            config: the new settings.
-            folders: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
-        """
-        async with self._lock:
-            self._config = self._config.model_copy(update={"tables": config.tables})
-            known = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
-            self._folders = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(
-                folders
-            )
-            self._status.configure(self._config)
-            return await self._apply()
-
-    async def close(self) -> None:
-        """End all loops, because the daemon does not deliver to this sink any more."""
-        async with self._lock:
-            await asyncio.gather(*map(self._leave, tuple(self._running)))
-
-    async def _apply(self) -> Changes:
-        searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self._config.discoveries]
-        running = {entry.table.uri for entry in self._running.values()}
-        tables = await asyncio.to_thread(merge_tables, self._config, searched, running)
-        self._report(tables)
-        wanted = tables.of_shard(self._shard).entries
-        leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
-        joining = [name for name in wanted if self._running.get(name) != wanted[name]]
-        await asyncio.gather(*map(self._leave, leaving))
-        self._unopened.update(joining)
-        for name in joining:
-            entry = wanted[name]
-            self._running[name] = entry
-            added = self._status.add(entry.table)
-            monitor = added if self._monitor_of is None else self._monitor_of(added)
-            address = self._config.address(name)
-            wake = None if self._controller is None else self._controller.add(address).interrupt
-            self._supervisor.add(address, partial(self._open, entry, monitor), monitor, wake)
-        return Changes(
-            tuple(sorted({*joining} - {*leaving})),
-            tuple(sorted({*leaving} - {*joining})),
-            tuple(sorted({*joining} & {*leaving})),
-        )
-
-    async def _leave(self, name: str) -> None:
-        del self._running[name]
-        self._unopened.discard(name)
-        address = self._config.address(name)
-        await self._supervisor.remove(address)
-        self._status.remove(name)
-        if self._controller is not None:
-            self._controller.remove(address)
-
-    @asynccontextmanager
-    async def _open(self, entry: TableEntry, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
-        logs.SINK.set(self._config.sink_name)
-        # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
-        async with AsyncExitStack() as stack:
-            async with self._turns.turn():
-                try:
-                    table = await with_key(self._config, entry)
-                    loop = await stack.enter_async_context(self._opened(table, stop, monitor))
-                finally:
-                    # A new table is open, or cannot be opened. With the last one, the process has nearly all that it will have.
-                    if entry.table.name in self._unopened:
-                        self._unopened.remove(entry.table.name)
-                        if not self._unopened:
-                            # The garbage collector leaves alone all objects that there are now: those of 500 tables take it 0.8 s, in which
-                            # nothing else runs. A cycle of them that is dropped later stays in memory.
-                            gc.collect()
-                            gc.freeze()
-            yield loop
-
-    def _report(self, tables: Tables) -> None:
-        """Log what is not delivered, and why: each line once, for as long as it lasts."""
-        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
-        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
-        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
-            for line in lines:
-                if line not in self._reported:
-                    logger.log(level, "%s", line)
-        self._reported = frozenset((*refused, *unread, *same))
-        self._status.searches.refused = (*refused, *unread)
-
-
-def _show(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
-
-
 AT_A_TIME = 16
 """Tables that are opened at once. Opening a table takes threads and connections that it does not keep."""
 LONGEST_TURN = 10.0
@@ -224,3 +69,144 @@ class Turns:
                 yield
             finally:
                 over.cancel()
+
+
+@dataclass(eq=False)
+class Members:
+    """The tables that this process delivers.
+
+    A table is the same as long as its settings are. If they change, its loop ends and a new one continues at its position. Other tables
+    notice nothing.
+
+    Attributes:
+        config: the settings.
+        supervisor: runs the loops.
+        status: has a monitor for each table.
+        open_loop: opens the loop of a table.
+        controller: has a mailbox for each table; None: tables take no requests.
+        shard: of this process; None: it delivers all tables.
+        monitor_of: completes the monitor of a table with those of telemetry; None: it is complete.
+    """
+
+    config: Settings
+    supervisor: Supervisor
+    status: Status
+    open_loop: OpenLoop
+    controller: Controller | None = None
+    shard: Shard | None = None
+    monitor_of: Callable[[TableMonitor], Monitor] | None = None
+    _folders: dict[Discovery, Folders] = field(default_factory=dict, init=False)
+    _running: dict[str, TableEntry] = field(default_factory=dict, init=False)
+    _unopened: set[str] = field(default_factory=set, init=False)
+    _reported: frozenset[str] = field(default_factory=frozenset, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _turns: Turns = field(default_factory=Turns, init=False)
+
+    @property
+    def discoveries(self) -> Sequence[Discovery]:
+        """The patterns to search for."""
+        return self.config.discoveries
+
+    async def start(self) -> Changes:
+        """Add the tables that the configuration lists."""
+        async with self._lock:
+            return await self._apply()
+
+    async def note_folders(self, folders: Mapping[Discovery, Folders]) -> Changes:
+        """Add the tables that searches found, and remove those that have vanished. Patterns of an old configuration count for nothing."""
+        async with self._lock:
+            self._folders |= {entry: tables for entry, tables in folders.items() if entry in self.config.discoveries}
+            changes = await self._apply()
+        if changes != Changes():
+            logger.info("tables of %s: %s", ", ".join(entry.discover for entry in folders), changes)
+        return changes
+
+    async def configure(self, config: Settings, folders: Mapping[Discovery, Folders]) -> Changes:
+        """Apply the tables of a new configuration. Its other settings stay as they are.
+
+        Args:
+            config: the new settings.
+            folders: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
+        """
+        async with self._lock:
+            self.config = self.config.model_copy(update={"tables": config.tables})
+            known = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
+            self._folders = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(
+                folders
+            )
+            self.status.configure(self.config)
+            return await self._apply()
+
+    async def close(self) -> None:
+        """End all loops, because the daemon does not deliver to this sink any more."""
+        async with self._lock:
+            await asyncio.gather(*map(self._leave, tuple(self._running)))
+
+    async def _apply(self) -> Changes:
+        searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
+        running = {entry.table.uri for entry in self._running.values()}
+        tables = await asyncio.to_thread(merge_tables, self.config, searched, running)
+        self._report(tables)
+        wanted = tables.of_shard(self.shard).entries
+        leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
+        joining = [name for name in wanted if self._running.get(name) != wanted[name]]
+        await asyncio.gather(*map(self._leave, leaving))
+        self._unopened.update(joining)
+        for name in joining:
+            entry = wanted[name]
+            self._running[name] = entry
+            added = self.status.add(entry.table)
+            monitor = added if self.monitor_of is None else self.monitor_of(added)
+            address = self.config.address(name)
+            wake = None if self.controller is None else self.controller.add(address).interrupt
+            self.supervisor.add(address, partial(self._open, entry, monitor), monitor, wake)
+        return Changes(
+            tuple(sorted({*joining} - {*leaving})),
+            tuple(sorted({*leaving} - {*joining})),
+            tuple(sorted({*joining} & {*leaving})),
+        )
+
+    async def _leave(self, name: str) -> None:
+        del self._running[name]
+        self._unopened.discard(name)
+        address = self.config.address(name)
+        await self.supervisor.remove(address)
+        self.status.remove(name)
+        if self.controller is not None:
+            self.controller.remove(address)
+
+    @asynccontextmanager
+    async def _open(self, entry: TableEntry, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
+        logs.SINK.set(self.config.sink_name)
+        # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
+        async with AsyncExitStack() as stack:
+            async with self._turns.turn():
+                try:
+                    table = await with_key(self.config, entry)
+                    loop = await stack.enter_async_context(self.open_loop(table, stop, monitor))
+                finally:
+                    # A new table is open, or cannot be opened. With the last one, the process has nearly all that it will have.
+                    if entry.table.name in self._unopened:
+                        self._unopened.remove(entry.table.name)
+                        if not self._unopened:
+                            # The garbage collector leaves alone all objects that there are now: those of 500 tables take it 0.8 s, in which
+                            # nothing else runs. A cycle of them that is dropped later stays in memory.
+                            gc.collect()
+                            gc.freeze()
+            yield loop
+
+    def _report(self, tables: Tables) -> None:
+        """Log what is not delivered, and why: each line once, for as long as it lasts."""
+        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
+        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
+        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
+            for line in lines:
+                if line not in self._reported:
+                    logger.log(level, "%s", line)
+        self._reported = frozenset((*refused, *unread, *same))
+        self.status.searches.refused = (*refused, *unread)
+
+
+def _show(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

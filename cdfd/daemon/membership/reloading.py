@@ -6,6 +6,7 @@ Only `tables` changes in place. The daemon names every other setting that differ
 import asyncio
 import logging
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdfd.config import load
@@ -46,10 +47,11 @@ _NAMING = frozenset({"pipeline", "sink.topics.prefix"})
 """Settings from which names of tables and topics follow. Tables of a file with other values are not applied."""
 
 
+@dataclass(eq=False)
 class Reloading:
     """Applies changes of the configuration file.
 
-    Args:
+    Attributes:
         path: the file.
         destinations: the sinks and tables of the daemon.
         searches: the status of reloads.
@@ -58,45 +60,36 @@ class Reloading:
         hangup: set it to read the file again even if it has not changed.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        destinations: Destinations,
-        searches: Searches,
-        clock: Clock,
-        file_events: FileEvents,
-        hangup: asyncio.Event,
-    ) -> None:
-        self._hangup = hangup
-        self._outage = Outage()
-        self._path = path
-        self._destinations = destinations
-        self._searches = searches
-        self._clock = clock
-        self._file_events = file_events
+    path: Path
+    destinations: Destinations
+    searches: Searches
+    clock: Clock
+    file_events: FileEvents
+    hangup: asyncio.Event
+    _outage: Outage = field(default_factory=Outage, init=False)
 
     async def run(self) -> None:
         """Watch the file until cancelled. Raises only what is a bug."""
-        if not os.path.isfile(self._path):
-            while await self._hangup.wait():
-                self._hangup.clear()
+        if not os.path.isfile(self.path):
+            while await self.hangup.wait():
+                self.hangup.clear()
                 logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
-        folder = os.path.dirname(os.path.abspath(self._path))
-        watch = DirectoryWatch(folder, self._file_events, self._clock, accepts=lambda _: True)
-        known = await asyncio.to_thread(file_content, self._path)
+        folder = os.path.dirname(os.path.abspath(self.path))
+        watch = DirectoryWatch(folder, self.file_events, self.clock, accepts=lambda _: True)
+        known = await asyncio.to_thread(file_content, self.path)
         try:
             while True:
-                async with first_done(self._hangup.wait(), watch.wait(CHECK_SECONDS)):
+                async with first_done(self.hangup.wait(), watch.wait(CHECK_SECONDS)):
                     pass
                 # The content of the file, once it stops changing; None if it cannot be read.
-                content = await asyncio.to_thread(file_content, self._path)
+                content = await asyncio.to_thread(file_content, self.path)
                 for _ in range(MAX_SETTLE_STEPS):
-                    await self._clock.sleep(SETTLE_SECONDS)
-                    before, content = content, await asyncio.to_thread(file_content, self._path)
+                    await self.clock.sleep(SETTLE_SECONDS)
+                    before, content = content, await asyncio.to_thread(file_content, self.path)
                     if before == content:
                         break
-                if content != known or self._hangup.is_set():
-                    self._hangup.clear()
+                if content != known or self.hangup.is_set():
+                    self.hangup.clear()
                     known = content if await self.reload() else None
         finally:
             watch.close()
@@ -107,18 +100,18 @@ class Reloading:
         A new sink that cannot be opened is an error, too. The other changes are applied then, and logged.
         """
         try:
-            config = await asyncio.to_thread(load, self._path)
+            config = await asyncio.to_thread(load, self.path)
             await self._apply(config)
         except CdfdError as error:
-            self._searches.reload_error = str(error)
-            counts = self._outage.fail(error, self._clock.monotonic())
+            self.searches.reload_error = str(error)
+            counts = self._outage.fail(error, self.clock.monotonic())
             logger.log(logging.ERROR if counts else logging.WARNING, "cannot apply the new configuration: %s", error)
             return not error.retriable  # such as that of a store that a pattern searches
         self._outage.work()
         return True
 
     async def _apply(self, config: Settings) -> None:
-        running = self._destinations.config
+        running = self.destinations.config
         if running.engine.kind == "spark":
             raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
         preflight(config)
@@ -130,15 +123,15 @@ class Reloading:
                 f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
                 hint="Restart the daemon",
             )
-        changes, failure = await self._destinations.configure(config)
-        self._searches.unapplied = others
+        changes, failure = await self.destinations.configure(config)
+        self.searches.unapplied = others
         for sink, what in changes.items():
             logger.info("the configuration is read again: %s", f"sink {sink}: {what}" if sink else what)
         if others:
             logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
         if failure is not None:
             raise failure
-        self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
+        self.searches.reload_error, self.searches.reloaded_ms = None, self.clock.now_ms()
 
 
 def file_content(path: Path) -> bytes | None:

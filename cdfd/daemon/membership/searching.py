@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cdfd.config.discovery import Discovery
 from cdfd.daemon.http.searches import Search, Searches
@@ -22,10 +23,11 @@ FIRST_SECONDS = 1.0
 """Time to the second search after a folder appeared: its log may come a moment later."""
 
 
+@dataclass(eq=False)
 class Searching:
     """Keeps the tables of all patterns up to date.
 
-    Args:
+    Attributes:
         members: the tables of the daemon.
         searches: the status of the searches.
         clock: the source of time.
@@ -33,17 +35,14 @@ class Searching:
         shared: the searches that sinks share.
     """
 
-    def __init__(
-        self, members: Members, searches: Searches, clock: Clock, file_events: FileEvents, shared: SharedSearches
-    ) -> None:
-        self._members = members
-        self._shared = shared
-        self._searches = searches
-        self._clock = clock
-        self._file_events = file_events
-        self._running: dict[Discovery, asyncio.Task[None]] = {}
-        self._searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = {}
-        self._changed = asyncio.Event()
+    members: Members
+    searches: Searches
+    clock: Clock
+    file_events: FileEvents
+    shared: SharedSearches
+    _running: dict[Discovery, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = field(default_factory=dict, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Search until cancelled. Raises only what is a bug."""
@@ -51,7 +50,7 @@ class Searching:
         try:
             while True:
                 self._changed.clear()
-                await self._follow(self._members.discoveries)
+                await self._follow(self.members.discoveries)
                 changed = asyncio.create_task(self._changed.wait())
                 try:
                     await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -65,7 +64,7 @@ class Searching:
 
     async def _start(self) -> None:
         """Search for the tables of all patterns, then add them together: so the order of the file decides between two of one name."""
-        discoveries = self._members.discoveries
+        discoveries = self.members.discoveries
         self._note(discoveries)
 
         async def search_one(discovery: Discovery) -> dict[Discovery, Folders]:
@@ -78,7 +77,7 @@ class Searching:
         for each in await asyncio.gather(*map(search_one, discoveries)):
             folders |= each
         if folders:
-            await self._members.note_folders(folders)
+            await self.members.note_folders(folders)
 
     def refresh(self) -> None:
         """Follow the patterns of a new configuration."""
@@ -93,14 +92,14 @@ class Searching:
         folders: dict[Discovery, Folders] = {}
         for discovery in discoveries:
             if discovery not in self._running:
-                search = self._shared.of(self._members.config, discovery)
-                folders[discovery] = await search.search(self._members.config, _age(discovery))
+                search = self.shared.of(self.members.config, discovery)
+                folders[discovery] = await search.search(self.members.config, _age(discovery))
                 self._searched[discovery] = search, frozenset(folders[discovery].tables)
         return folders
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
-        known = self._searches.by_pattern
-        self._searches.by_pattern = {entry.discover: known.get(entry.discover, Search()) for entry in discoveries}
+        known = self.searches.by_pattern
+        self.searches.by_pattern = {entry.discover: known.get(entry.discover, Search()) for entry in discoveries}
 
     async def _follow(self, discoveries: Sequence[Discovery]) -> None:
         gone = [task for discovery, task in self._running.items() if discovery not in discoveries]
@@ -115,22 +114,22 @@ class Searching:
 
     async def _keep(self, discovery: Discovery) -> None:
         """Search for one pattern's tables, forever."""
-        status = self._searches.by_pattern[discovery.discover]
-        search, before = self._searched.pop(discovery, (self._shared.of(self._members.config, discovery), None))
+        status = self.searches.by_pattern[discovery.discover]
+        search, before = self._searched.pop(discovery, (self.shared.of(self.members.config, discovery), None))
         if before is not None:
-            status.note_tables(self._clock.now_ms(), len(before))
+            status.note_tables(self.clock.now_ms(), len(before))
         watch, backoff = self._watch(discovery)
         outage = Outage()
         try:
             while True:
-                began = self._clock.monotonic()
+                began = self.clock.monotonic()
                 await watch.wait(backoff.delay if before is not None or status.error is not None else 0)
-                early = self._clock.monotonic() - began < 0.9 * backoff.delay
+                early = self.clock.monotonic() - began < 0.9 * backoff.delay
                 backoff = backoff.reset() if early else backoff.longer()
                 try:
-                    folders = await search.search(self._members.config, _age(discovery))
+                    folders = await search.search(self.members.config, _age(discovery))
                 except CdfdError as error:
-                    counts = outage.fail(error, self._clock.monotonic())
+                    counts = outage.fail(error, self.clock.monotonic())
                     status.failed(str(error), counts=counts)
                     level = logging.ERROR if counts else logging.WARNING
                     logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
@@ -138,21 +137,21 @@ class Searching:
                 outage.work()
                 tables = frozenset(folders.tables)
                 self._report(discovery, status, before or frozenset(), tables)
-                status.note_tables(self._clock.now_ms(), len(tables))
+                status.note_tables(self.clock.now_ms(), len(tables))
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
-                await asyncio.shield(self._members.note_folders({discovery: folders}))
+                await asyncio.shield(self.members.note_folders({discovery: folders}))
         finally:
             watch.close()
 
     def _watch(self, discovery: Discovery) -> tuple[Watch, Backoff]:
         """Wakes the search, and its intervals."""
         root, interval = discovery.pattern.root, discovery.interval
-        storage = open_storage(root, self._members.config.options(root))
+        storage = open_storage(root, self.members.config.options(root))
         if isinstance(storage, LocalStorage):
-            watch = DirectoryWatch(storage.root, self._file_events, self._clock, accepts=lambda _: True)
+            watch = DirectoryWatch(storage.root, self.file_events, self.clock, accepts=lambda _: True)
             return watch, Backoff(min(FIRST_SECONDS, interval), interval)
-        return PollWatch(self._clock), Backoff(interval, interval)
+        return PollWatch(self.clock), Backoff(interval, interval)
 
     def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
         for steps in sorted(before - now):

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -70,10 +71,11 @@ def source_dataset(uri: str) -> Dataset:
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
 
 
+@dataclass(eq=False)
 class LineageMonitor(Monitor):
     """The `Monitor` that makes the run events of one table.
 
-    Args:
+    Attributes:
         job: namespace and name of the job.
         source: the dataset that it reads.
         target: the dataset that it writes.
@@ -81,18 +83,16 @@ class LineageMonitor(Monitor):
         clock: the source of time.
     """
 
-    def __init__(
-        self, job: Dataset, source: Dataset, target: Dataset, send: Callable[[dict[str, Any]], None], clock: Clock
-    ) -> None:
-        self._job = job
-        self._source = source
-        self._target = target
-        self._send = send
-        self._clock = clock
-        self._run: str | None = None
-        self._schema: TableSchema | None = None
-        self._version: int | None = None
-        self._rows = self._bytes = 0
+    job: Dataset
+    source: Dataset
+    target: Dataset
+    send: Callable[[dict[str, Any]], None]
+    clock: Clock
+    _run: str | None = field(default=None, init=False)
+    _schema: TableSchema | None = field(default=None, init=False)
+    _version: int | None = field(default=None, init=False)
+    _rows: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
 
     def started(self, position: Position) -> None:
         """A run starts. A loop that starts over within its life continues the run."""
@@ -151,23 +151,23 @@ class LineageMonitor(Monitor):
             self._emit("RUNNING")
 
     def _emit(self, event: EventType, **facets: Any) -> None:
-        moment = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        moment = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
         engine = _facet("ProcessingEngineRunFacet", "1-1-1", name="cdfd", version=__version__)
         kind = _facet(
             "JobTypeJobFacet", "2-0-3", processingType="STREAMING", integration="CDFD", jobType="CHANGE_DATA_FEED"
         )
         written = _facet("OutputStatisticsOutputDatasetFacet", "1-0-2", rowCount=self._rows)
         read = _facet("InputStatisticsInputDatasetFacet", "1-0-0", size=self._bytes)
-        self._send(
+        self.send(
             {
                 "eventType": event,
                 "eventTime": moment,
                 "producer": _PRODUCER,
                 "schemaURL": _EVENT_SCHEMA,
                 "run": {"runId": self._run, "facets": {"processing_engine": engine, **facets}},
-                "job": {"namespace": self._job[0], "name": self._job[1], "facets": {"jobType": kind}},
-                "inputs": [self._dataset(self._source, inputFacets={"inputStatistics": read})],
-                "outputs": [self._dataset(self._target, outputFacets={"outputStatistics": written})],
+                "job": {"namespace": self.job[0], "name": self.job[1], "facets": {"jobType": kind}},
+                "inputs": [self._dataset(self.source, inputFacets={"inputStatistics": read})],
+                "outputs": [self._dataset(self.target, outputFacets={"outputStatistics": written})],
             }
         )
 
@@ -176,28 +176,28 @@ class LineageMonitor(Monitor):
         if self._schema is not None:
             fields = [{"name": each.name, "type": str(each.type)} for each in self._schema.struct.fields]
             facets["schema"] = _facet("SchemaDatasetFacet", "1-1-1", fields=fields)
-        if self._version is not None and dataset is self._source:
+        if self._version is not None and dataset is self.source:
             version = str(self._version)
             facets["version"] = _facet("DatasetVersionDatasetFacet", "1-0-1", datasetVersion=version)
         return {"namespace": dataset[0], "name": dataset[1], "facets": facets, **more}
 
 
+@dataclass(eq=False)
 class Sender:
     """Sends events one by one, in order.
 
-    Args:
+    Attributes:
         url: of the receiver.
         token: for bearer authentication; None: none.
         clock: the source of time.
     """
 
-    def __init__(self, url: str, token: Secret | None, clock: Clock) -> None:
-        self._url = url
-        self._token = token
-        self._clock = clock
-        self._events: deque[dict[str, Any]] = deque(maxlen=QUEUE_EVENTS)
-        self._more = asyncio.Event()
-        self._failing = False
+    url: str
+    token: Secret | None
+    clock: Clock
+    _events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=QUEUE_EVENTS), init=False)
+    _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _failing: bool = field(default=False, init=False)
 
     def put(self, event: dict[str, Any]) -> None:
         """Take an event, in place of the oldest one if the queue is full."""
@@ -217,17 +217,17 @@ class Sender:
             while self._events:
                 event = self._events[0]
                 if not await self._try(session, event):
-                    await self._clock.sleep(RETRY_SECONDS)
+                    await self.clock.sleep(RETRY_SECONDS)
                 elif self._events and self._events[0] is event:
                     self._events.popleft()
 
     async def _try(self, session: aiohttp.ClientSession, event: dict[str, Any]) -> bool:
         """Send an event. False if it is worth another attempt: an event that the receiver refuses is dropped."""
         headers = {"Content-Type": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token.reveal()}"
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token.reveal()}"
         try:
-            async with session.post(self._url, data=json.dumps(event).encode(), headers=headers) as response:
+            async with session.post(self.url, data=json.dumps(event).encode(), headers=headers) as response:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._log(str(error) or type(error).__name__)
@@ -243,7 +243,7 @@ class Sender:
     def _log(self, reason: str) -> None:
         level = logging.DEBUG if self._failing else logging.WARNING
         self._failing = True
-        logger.log(level, "cannot send run events to %s: %s; deliveries continue", self._url, reason)
+        logger.log(level, "cannot send run events to %s: %s; deliveries continue", self.url, reason)
 
 
 @asynccontextmanager

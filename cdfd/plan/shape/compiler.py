@@ -137,12 +137,12 @@ _TRUE, _FALSE = (_constant(scalar_of(truth, pa.bool_())) for truth in (True, Fal
 _DOUBLE = pa.float64()
 
 
+@dataclass(eq=False)
 class _Compiler:
     """Compiles the tree of a filter."""
 
-    def __init__(self, predicate: Predicate, schema: TableSchema) -> None:
-        self._predicate = predicate
-        self._schema = schema
+    predicate: Predicate
+    schema: TableSchema
 
     def of(self, node: Node) -> Evaluate:
         match node:
@@ -166,7 +166,7 @@ class _Compiler:
 
     def _column(self, column: Column) -> tuple[Evaluate, DataType] | None:
         """A column's values and their type; None if the schema does not have it."""
-        typed = column_type(self._predicate, column, self._schema)
+        typed = column_type(self.predicate, column, self.schema)
         if typed is None:
             return None
         (name, *fields), kind = typed
@@ -181,7 +181,7 @@ class _Compiler:
         if typed is None:
             return _UNKNOWN
         if typed[1] != Primitive("boolean"):
-            raise self._predicate.error(
+            raise self.predicate.error(
                 f"column {'.'.join(operand.path)!r:.100} is of type {typed[1]!s:.80}, not boolean",
                 operand.at,
                 "Compare it with a value",
@@ -202,14 +202,14 @@ class _Compiler:
     def _comparable(self, column: Column) -> tuple[Evaluate, DataType] | None:
         typed = self._column(column)
         if typed is not None and not is_comparable(typed[1]):
-            raise self._predicate.error(
+            raise self.predicate.error(
                 f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}, whose values cannot be compared",
                 column.at,
             )
         return typed
 
     def _with_literal(self, column: Evaluate, kind: DataType, operator: Operator, literal: Literal) -> Evaluate:
-        value = typed_value(literal, kind, self._predicate)
+        value = typed_value(literal, kind, self.predicate)
         if value is None:
             return _UNKNOWN
         if isinstance(value, Number):
@@ -231,7 +231,7 @@ class _Compiler:
             sides = (_cast(_plain(*side)[0], common) for side in (left, right))
             return _call(_COMPARE[operator], *sides)
         if kind != other_kind:
-            raise self._predicate.error(
+            raise self.predicate.error(
                 f"a value of type {kind!s:.80} is compared with one of {other_kind!s:.80}", at.at
             )
         return _call(_COMPARE[operator], one, other)
@@ -241,7 +241,7 @@ class _Compiler:
         if typed is None:
             return _UNKNOWN
         kind = typed[1]
-        values = [value for item in items if (value := typed_value(item, kind, self._predicate)) is not None]
+        values = [value for item in items if (value := typed_value(item, kind, self.predicate)) is not None]
         if is_float(kind):
             return _any(*(self._with_literal(*typed, "=", item) for item in items))
         plain, arrow = _plain(*typed)
@@ -258,7 +258,7 @@ class _Compiler:
             return _UNKNOWN
         if typed[1] != Primitive("string"):
             what = f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}; LIKE needs a string"
-            raise self._predicate.error(what, column.at)
+            raise self.predicate.error(what, column.at)
         values, _ = typed
         return lambda rows: pc.match_like(values(rows), pattern.text)
 

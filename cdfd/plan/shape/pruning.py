@@ -6,7 +6,7 @@ A term may be true, may be false, or both. Nulls make it neither. So a negation 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -64,10 +64,10 @@ def compile_pruning(predicate: Predicate, schema: TableSchema) -> Callable[[Rang
     return lambda range_of: term(range_of)[0]
 
 
+@dataclass(eq=False)
 class _Compiler:
-    def __init__(self, predicate: Predicate, schema: TableSchema) -> None:
-        self._predicate = predicate
-        self._schema = schema
+    predicate: Predicate
+    schema: TableSchema
 
     def of(self, node: Node) -> _Term:
         match node:
@@ -96,7 +96,7 @@ class _Compiler:
 
     def _of_range(self, column: Column, outcomes: Callable[[Range], Outcomes], without: Outcomes = _NEITHER) -> _Term:
         """A term that depends on the range of a column. `without`: its outcomes if the schema does not have the column."""
-        typed = column_type(self._predicate, column, self._schema)
+        typed = column_type(self.predicate, column, self.schema)
         if typed is None:
             return lambda range_of: without
         name, *fields = typed[0]
@@ -118,8 +118,8 @@ class _Compiler:
         return self._with_literal(left, operator, right)
 
     def _with_literal(self, column: Column, operator: Operator, literal: Literal) -> _Term:
-        typed = column_type(self._predicate, column, self._schema)
-        literal_value = None if typed is None else typed_value(literal, typed[1], self._predicate)
+        typed = column_type(self.predicate, column, self.schema)
+        literal_value = None if typed is None else typed_value(literal, typed[1], self.predicate)
         if literal_value is None:
             return lambda range_of: _NEITHER
         value = literal_value if isinstance(literal_value, Decimal) else values.as_python(literal_value)

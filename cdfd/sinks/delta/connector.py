@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from cdfd.config.settings import Settings, Table
@@ -29,6 +30,7 @@ from cdfd.sinks.stored_lease import StoredLease
 from cdfd.storage.location import open_private, open_storage
 
 
+@dataclass(eq=False)
 class DeltaConnector(Connector):
     """The `Connector` of targets. Readers of a target see whole versions of the source, so a version is one delivery, whatever its size."""
 
@@ -38,14 +40,13 @@ class DeltaConnector(Connector):
     takes_parts = True
     takes_backfills = True
 
-    def __init__(self, config: Settings, sink: DeltaSettings) -> None:
-        self._config = config
-        self._sink = sink
-        self._prepared: dict[str, Target] = {}
+    config: Settings
+    sink: DeltaSettings
+    _prepared: dict[str, Target] = field(default_factory=dict, init=False)
 
     def preflight(self) -> None:
         """Check the tables of a mirror; see the port."""
-        for table in self._config.listed:
+        for table in self.config.listed:
             self._check_table(table)
 
     @asynccontextmanager
@@ -55,10 +56,10 @@ class DeltaConnector(Connector):
         files, sources = self._files, self._sources(table)
         target = self._prepared.pop(table.topic, None) or self._target(table)
         sink: DeltaSink | MirrorSink
-        if self._sink.mode == "mirror":
-            spill = self._config.spill
+        if self.sink.mode == "mirror":
+            spill = self.config.spill
             space = spill_space(spill.path, spill.max_bytes)
-            options = MirrorOptions(table.rows.published_key, self._sink.change_feed, space, sources, table.shape)
+            options = MirrorOptions(table.rows.published_key, self.sink.change_feed, space, sources, table.shape)
             sink = await MirrorSink.open(target, files, options)
         else:
             sink = await DeltaSink.open(target, files, sources, table.shape)
@@ -89,7 +90,7 @@ class DeltaConnector(Connector):
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the target; see the port."""
-        if self._sink.mode == "mirror":
+        if self.sink.mode == "mirror":
             raise UnsupportedError("a mirror has the rows of its source, so it takes no backfill")
         target = self._target(table, role)
         position, range = await target.position(), await target.range()
@@ -114,22 +115,22 @@ class DeltaConnector(Connector):
 
     @property
     def _files(self) -> MakeFiles:
-        return partial(DataFiles, compression=self._sink.compression, file_bytes=self._sink.file_size)
+        return partial(DataFiles, compression=self.sink.compression, file_bytes=self.sink.file_size)
 
     def _sources(self, table: Table) -> Sources | None:
-        return Sources(table.shape) if self._sink.on_missing_column == "follow" else None
+        return Sources(table.shape) if self.sink.on_missing_column == "follow" else None
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Set a table's position; see the port. A mirror has all rows up to its position, and so cannot skip any."""
-        if self._sink.mode == "mirror" and to is not None and await self.position(table) is not None:
+        if self.sink.mode == "mirror" and to is not None and await self.position(table) is not None:
             raise SinkError("a mirror cannot skip versions of its source", hint=f"First {self.before_reset}")
         await super().move(table, to)
 
     @asynccontextmanager
     async def lease(self, patience: float) -> AsyncIterator[Lease]:
         """Objects beside the targets; see the port."""
-        place = self._sink.path
-        yield StoredLease(open_private(place, self._config.options(place)), self._config.pipeline, patience)
+        place = self.sink.path
+        yield StoredLease(open_private(place, self.config.options(place)), self.config.pipeline, patience)
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The target; see the port."""
@@ -137,16 +138,16 @@ class DeltaConnector(Connector):
 
     def _check_table(self, table: Table) -> None:
         """Check that a mirror of a table would have all of its rows."""
-        for name, text in self._sink.refusals(table):
+        for name, text in self.sink.refusals(table):
             raise ConfigError(f"table {table.name!r:.200}: `{name}`: {text}")
 
     def _place(self, table: Table) -> str:
-        return self._sink.places(table.topic)["path"]
+        return self.sink.places(table.topic)["path"]
 
     def _target(self, table: Table, role: str = "") -> Target:
         place = self._place(table)
-        storage = open_storage(place, self._config.options(place))
-        sink = self._sink
+        storage = open_storage(place, self.config.options(place))
+        sink = self.sink
         layout = Layout(
             sink.partition_by,
             sink.on_missing_column,
@@ -155,4 +156,4 @@ class DeltaConnector(Connector):
             log_cleanup=sink.log_cleanup,
             compaction=Compaction(sink.compression, sink.file_size) if sink.compaction else None,
         )
-        return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock(), role=role)
+        return Target(storage, app_id(self.config.pipeline, table.name), layout, SystemClock(), role=role)

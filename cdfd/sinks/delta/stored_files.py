@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ _HANDOVER_BYTES = 4 << 20
 """Rows that are handed to a thread at once. Each time takes longer than the work on a few rows."""
 
 
+@dataclass(eq=False)
 class StoredFiles:
     """Writes rows into data files of a target, of one schema after the other. A file is stored while the next one is encoded.
 
@@ -36,13 +38,12 @@ class StoredFiles:
         done: the files that are stored.
     """
 
-    def __init__(self, target: Target) -> None:
-        self.done: list[NewFile] = []
-        self._target = target
-        self._open: DataFiles | None = None
-        self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._storing: asyncio.Task[None] | None = None
+    target: Target
+    done: list[NewFile] = field(default_factory=list, init=False)
+    _open: DataFiles | None = field(default=None, init=False)
+    _rows: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _bytes: int = field(default=0, init=False)
+    _storing: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def start(self, files: DataFiles) -> None:
         """Store what is open, and write the next rows into these files."""
@@ -76,7 +77,7 @@ class StoredFiles:
         return chain.from_iterable(map(files.write, rows))
 
     async def _put(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        async for file, data in fetch_in_thread(files, self._target.uri):
+        async for file, data in fetch_in_thread(files, self.target.uri):
             await self._await_store()
             self._storing = asyncio.create_task(self._store(file, data))
 
@@ -87,5 +88,5 @@ class StoredFiles:
             await storing
 
     async def _store(self, file: NewFile, data: pa.Buffer) -> None:
-        await self._target.put(file.path, data)
+        await self.target.put(file.path, data)
         self.done.append(file)

@@ -1,6 +1,7 @@
 """Formats of a delivery's file, by `sink.format`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar, Protocol
 
 import pyarrow as pa
@@ -59,13 +60,13 @@ class JsonLines:
         return _LinesWriter(file, self._encode)
 
 
+@dataclass(eq=False)
 class _LinesWriter:
-    def __init__(self, file: BinaryIO, encode: Encoder) -> None:
-        self._file = file
-        self._encode = encode
+    file: BinaryIO
+    encode: Encoder
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write(self._encode(batch))
+        self.file.write(self.encode(batch))
 
     def finish(self) -> None:
         """Does nothing, because lines are not buffered."""
@@ -74,37 +75,37 @@ class _LinesWriter:
         """Does nothing, because lines are not buffered."""
 
 
+@dataclass(eq=False)
 class Parquet:
     """Parquet, with the columns and types of the batches.
 
     All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
 
-    Args:
+    Attributes:
         compression: a codec of pyarrow.
     """
 
     suffix: ClassVar[str] = ".parquet"
 
-    def __init__(self, compression: str = "zstd") -> None:
-        self._compression = compression
+    compression: str = "zstd"
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer of row groups into an open file."""
-        return _ParquetWriter(file, self._compression)
+        return _ParquetWriter(file, self.compression)
 
 
+@dataclass(eq=False)
 class _ParquetWriter:
-    def __init__(self, file: BinaryIO, compression: str) -> None:
-        self._file = file
-        self._compression = compression
-        self._writer: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []
-        self._rows = 0
-        self._bytes = 0
+    file: BinaryIO
+    compression: str
+    _writer: pq.ParquetWriter | None = field(default=None, init=False)
+    _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _rows: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, batch.schema, compression=self._compression)
+            self._writer = pq.ParquetWriter(self.file, batch.schema, compression=self.compression)
         if not batch.schema.equals(self._writer.schema):
             raise SinkError(
                 "the schema changes within a delivery, but a Parquet file has one schema",

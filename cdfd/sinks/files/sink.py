@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO
 from threading import Lock
 from typing import Self
@@ -114,6 +115,7 @@ class FilesSink(Sink):
             self._folder.close()
 
 
+@dataclass(eq=False)
 class FileDelivery(Delivery):
     """A delivery into a `FilesSink`: a temporary file, once there are rows.
 
@@ -121,17 +123,14 @@ class FileDelivery(Delivery):
         chunk: the name of its file, if that has rows of an incremental snapshot.
     """
 
-    def __init__(
-        self, folder: DeliveryFolder, rows: RowsFormat, cursor: Cursor, lock: Lock, position: Position
-    ) -> None:
-        self._folder = folder
-        self._rows = rows
-        self._cursor = cursor
-        self._lock = lock
-        self._position = position
-        self.chunk: str | None = None
-        self._spool: _Spool | None = None
-        self._state: DeliveryState = "open"
+    folder: DeliveryFolder
+    rows: RowsFormat
+    cursor: Cursor
+    lock: Lock
+    position: Position
+    chunk: str | None = field(default=None, init=False)
+    _spool: _Spool | None = field(default=None, init=False)
+    _state: DeliveryState = field(default="open", init=False)
 
     async def start_version(self, version: Version) -> None:
         """Does nothing, because each row has its version."""
@@ -139,13 +138,13 @@ class FileDelivery(Delivery):
     @in_thread
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch to the temporary file. Returns when it is written, before a sync."""
-        with self._lock, _translate_errors("write", self._folder.path):
-            require_open(self._state, self._position)
+        with self.lock, _translate_errors("write", self.folder.path):
+            require_open(self._state, self.position)
             # Until the batch is complete, because a partial batch must never be committed.
             self._state = "failed"
             if batch.num_rows:
                 if self._spool is None:
-                    self._spool = _Spool(self._folder, self._rows)
+                    self._spool = _Spool(self.folder, self.rows)
                 self._spool.writer.write(batch)
             self._state = "open"
 
@@ -154,9 +153,9 @@ class FileDelivery(Delivery):
         """Sync and rename the file; without rows, only write the position. See the port."""
 
         def commit(rows: str | None) -> None:
-            self._folder.commit(rows, self._position, following, self._rows.suffix)
+            self.folder.commit(rows, self.position, following, self.rows.suffix)
 
-        self._end(commit, following, lambda: self._cursor.check(following, rows=self._spool is not None))
+        self._end(commit, following, lambda: self.cursor.check(following, rows=self._spool is not None))
 
     @in_thread
     def commit_control(self, control: Control, to: Position | None = None) -> None:
@@ -164,35 +163,35 @@ class FileDelivery(Delivery):
 
         def commit(rows: str | None) -> None:
             if rows is None:
-                self._folder.commit_control(control, to)
+                self.folder.commit_control(control, to)
             else:
                 assert self.chunk is not None
-                self._folder.commit_chunk(rows, self.chunk, control)
+                self.folder.commit_chunk(rows, self.chunk, control)
 
-        self._end(commit, to or self._position)
+        self._end(commit, to or self.position)
 
     @in_thread
     def abort(self) -> None:
         """Remove the temporary file. Does nothing after a commit."""
-        with self._lock, _translate_errors("abort", self._folder.path):
+        with self.lock, _translate_errors("abort", self.folder.path):
             if self._state == "ended":
                 return
             self._state = "ended"
-            self._cursor.abandon()
+            self.cursor.abandon()
             if self._spool is not None:
                 self._spool.remove()
 
     def _end(
         self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
     ) -> None:
-        with self._lock, _translate_errors("commit", self._folder.path):
-            require_open(self._state, self._position)
-            (check or self._cursor.check_chunk)()
+        with self.lock, _translate_errors("commit", self.folder.path):
+            require_open(self._state, self.position)
+            (check or self.cursor.check_chunk)()
             self._state = "failed"
-            rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
-            self._cursor.mark_uncertain()
+            rows = None if self._spool is None else self._spool.complete(sync=self.folder.sync)
+            self.cursor.mark_uncertain()
             commit(rows)
-            self._cursor.advance(following)
+            self.cursor.advance(following)
             self._spool = None
             self._state = "ended"
 

@@ -1,6 +1,7 @@
 """Trevni files of a delivery's rows."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -12,38 +13,38 @@ from cdfd.trevni.files.writing import SpillStore
 from cdfd.trevni.table_writer import TableWriter
 
 
+@dataclass(eq=False)
 class Trevni:
     """Trevni, with the columns and types of the batches. A delivery's file is one row group.
 
     All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
 
-    Args:
+    Attributes:
         codec: of the blocks.
     """
 
     suffix: ClassVar[str] = ".trv"
 
-    def __init__(self, codec: str = "snappy") -> None:
-        self._codec = codec
+    codec: str = "snappy"
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer into an open file, which gets its bytes when it is completed."""
-        return TrevniRowsWriter(file, self._codec)
+        return TrevniRowsWriter(file, self.codec)
 
 
+@dataclass(eq=False)
 class TrevniRowsWriter:
     """Writes one file. Blocks are kept in memory, and then in a temporary file, until it is completed.
 
-    Args:
+    Attributes:
         file: open and empty.
         codec: of the blocks.
     """
 
-    def __init__(self, file: BinaryIO, codec: str) -> None:
-        self._file = file
-        self._codec = codec
-        self._writer: TableWriter | None = None
-        self._stack = ExitStack()
+    file: BinaryIO
+    codec: str
+    _writer: TableWriter | None = field(default=None, init=False)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows.
@@ -55,7 +56,7 @@ class TrevniRowsWriter:
             store = SpillStore()
             self._stack.callback(store.close)
             try:
-                self._writer = TableWriter(batch.schema, codec=self._codec, store=store)
+                self._writer = TableWriter(batch.schema, codec=self.codec, store=store)
             except UnsupportedError as error:
                 raise SinkError(error.what, hint=HINT) from error
         if not batch.schema.equals(self._writer.schema):
@@ -70,7 +71,7 @@ class TrevniRowsWriter:
         with self._stack:
             if self._writer is not None:
                 for part in self._writer.finish():
-                    self._file.write(part)
+                    self.file.write(part)
 
     def discard(self) -> None:
         """Forget the rows."""

@@ -1,6 +1,7 @@
 """Records of a sample, and their schemas, of which nothing is registered."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from cdfd.encode.records import Records
 from cdfd.encode.registered import Kind, Schemas
@@ -9,25 +10,25 @@ from cdfd.sinks.base import SampleRecord, SampleSchema
 from cdfd.sinks.kafka.records.batches import rows
 
 
+@dataclass(eq=False)
 class KnownSchemas:
     """A registry that is asked for ids alone. A schema without an id has 0 in its frame.
 
-    Args:
+    Attributes:
         schemas: the registry, which looks schemas up and registers none.
 
     Attributes:
         samples: the schemas that were asked for.
     """
 
-    def __init__(self, schemas: Schemas) -> None:
-        self._schemas = schemas
-        self.samples: list[SampleSchema] = []
+    schemas: Schemas
+    samples: list[SampleSchema] = field(default_factory=list, init=False)
 
     def register(self, subject: str, schema: str, kind: Kind) -> int:
         """The id of a schema; 0 if the registry does not have it, or does not answer."""
         number = 0
         try:
-            number = self._schemas.register(subject, schema, kind)
+            number = self.schemas.register(subject, schema, kind)
             state = f"id {number}"
         except SchemaChangedError:
             state = "not registered yet"
@@ -39,13 +40,13 @@ class KnownSchemas:
     def history(self, subject: str) -> Sequence[str]:
         """The schemas of a subject; none if the registry does not answer."""
         try:
-            return self._schemas.history(subject)
+            return self.schemas.history(subject)
         except SinkError:
             return ()
 
     def check(self, kind: Kind) -> None:
         """As of the registry."""
-        self._schemas.check(kind)
+        self.schemas.check(kind)
 
 
 def sample_records(records: Records) -> Iterator[SampleRecord]:

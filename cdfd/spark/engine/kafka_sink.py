@@ -22,7 +22,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -178,31 +178,34 @@ class BatchWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
+@dataclass(eq=False)
 class _Part:
     """The delivery of one partition.
 
-    Args:
+    Attributes:
         out: the sink.
         query, batch: of the rows.
         number: of the partition.
         rows: not empty; can be read once.
     """
 
-    def __init__(self, out: TaskSink, query: str, batch: int, number: int, rows: Iterator[pa.RecordBatch]) -> None:
-        self._out, self._query, self._batch, self._number = out, query, batch, number
-        self._rows = rows
-        self._counts = RowCounts()
-        self._begun = False
+    out: TaskSink
+    query: str
+    batch: int
+    number: int
+    rows: Iterator[pa.RecordBatch]
+    _counts: RowCounts = field(default_factory=RowCounts, init=False)
+    _begun: bool = field(default=False, init=False)
 
     async def deliver(self, version: int) -> int:
         """Deliver the partition; its number of rows. `version` is the version of the first row."""
-        options = self._out.options
+        options = self.out.options
         sinks = KafkaConnector(options.config, options.sink)
-        place = sinks.destination(options.table, parts.role(self._number))
-        position = Position(self._out.table_id, version)
-        job = f"{self._query}/{self._batch}"
+        place = sinks.destination(options.table, parts.role(self.number))
+        position = Position(self.out.table_id, version)
+        job = f"{self.query}/{self.batch}"
         delivered = await parts.deliver(place, lambda: self._open(place, version), job, position, self._write)
-        for rows in self._rows:
+        for rows in self.rows:
             self._counts.add(rows)
         counts = _some(self._counts.by_type())
         if counts != _some(dict(delivered)):
@@ -218,20 +221,20 @@ class _Part:
             )
         self._begun = True
         snapshot: bool | None = None
-        for rows in self._rows:
-            for some in _by_origin(rows, self._out.options.snapshot):
+        for rows in self.rows:
+            for some in _by_origin(rows, self.out.options.snapshot):
                 version = some[COMMIT_VERSION][0].as_py()
-                live = version == self._out.options.snapshot
+                live = version == self.out.options.snapshot
                 if live != snapshot:
                     snapshot = live
-                    await delivery.start_version(_version(version, self._out.table_id, snapshot=live))
+                    await delivery.start_version(_version(version, self.out.table_id, snapshot=live))
                 self._counts.add(some)
                 await delivery.write(some)
         return self._counts.by_type()
 
     @asynccontextmanager
     async def _open(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
-        options = self._out.options
+        options = self.out.options
         async with KafkaConnector(options.config, options.sink).open_at(place, options.table) as sink:
             self._check(sink.progress, version)
             yield sink
@@ -239,19 +242,19 @@ class _Part:
     def _check(self, progress: Progress | None, version: int) -> None:
         """Refuse a batch that is older than the last delivered one, or has other partitions."""
         query, _, batch = str({} if progress is None else progress.job.get("id", "")).rpartition("/")
-        if progress is None or query != self._query or not batch.isdigit():
+        if progress is None or query != self.query or not batch.isdigit():
             return
-        if int(batch) > self._batch:
+        if int(batch) > self.batch:
             raise SinkError(
-                f"batch {self._batch} of query {query} is over: batch {batch} is delivered",
+                f"batch {self.batch} of query {query} is over: batch {batch} is delivered",
                 hint="This attempt was abandoned, or the query resumed from an older checkpoint",
             )
-        if int(batch) == self._batch and progress.position.version != version + 1:
+        if int(batch) == self.batch and progress.position.version != version + 1:
             raise self._other_rows(f"rows from version {progress.position.version - 1} on", f"version {version}")
 
     def _other_rows(self, then: str, now: str) -> SinkError:
         return SinkError(
-            f"partition {self._number} of batch {self._batch} was delivered with {then}, and now it is {now}",
+            f"partition {self.number} of batch {self.batch} was delivered with {then}, and now it is {now}",
             hint="A repeated batch must have the same partitions: check for a `repartition` that depends on the cluster",
         )
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from subprocess import TimeoutExpired
 from threading import Lock, Thread
 from typing import Any
@@ -56,42 +57,42 @@ def log_standard_error(program: str) -> Iterator[int | None]:
         os.close(writing)  # that of the child stays open
 
 
+@dataclass(eq=False)
 class _ChildOutput:
     """The lines that come out of a pipe.
 
-    Args:
+    Attributes:
         pipe: its end to read from, which `run` closes.
         program: the name of the process.
     """
 
-    def __init__(self, pipe: int, program: str) -> None:
-        self._pipe = pipe
-        self._program = program
-        self._begun = b""
-        self._reading = Lock()
+    pipe: int
+    program: str
+    _begun: bytes = field(default=b"", init=False)
+    _reading: Lock = field(default_factory=Lock, init=False)
 
     def run(self) -> None:
         """Log lines up to the end of the pipe."""
         atexit.register(self._drain)
         while True:
-            select.select((self._pipe,), (), ())
+            select.select((self.pipe,), (), ())
             with self._reading:
                 if not self._log_chunk():
                     break
         atexit.unregister(self._drain)
-        os.close(self._pipe)
+        os.close(self.pipe)
 
     def _drain(self) -> None:
         """Log what the child has printed, before this process ends."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         with self._reading:
-            while time.monotonic() < deadline and select.select((self._pipe,), (), (), 0)[0] and self._log_chunk():
+            while time.monotonic() < deadline and select.select((self.pipe,), (), (), 0)[0] and self._log_chunk():
                 pass
             self._log(self._begun)
 
     def _log_chunk(self) -> bool:
         """Log the lines that are complete. False at the end of the pipe."""
-        chunk = os.read(self._pipe, _CHUNK)
+        chunk = os.read(self.pipe, _CHUNK)
         *lines, self._begun = (self._begun + chunk).split(b"\n")
         if not chunk or len(self._begun) > _LONGEST_LINE:
             lines.append(self._begun)
@@ -102,7 +103,7 @@ class _ChildOutput:
 
     def _log(self, line: bytes) -> None:
         if text := line.decode(errors="replace").strip():
-            _logger.warning("%s", text, extra={"program": self._program})
+            _logger.warning("%s", text, extra={"program": self.program})
 
 
 log = logging.getLogger("cdfd.spark")

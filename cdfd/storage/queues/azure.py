@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.identity.aio import DefaultAzureCredential
@@ -24,12 +25,12 @@ WAIT_SECONDS = 20.0
 """Seconds after which `receive` returns without a message."""
 
 
+@dataclass(eq=False)
 class AzureQueue:
     """An open queue; see `Queue`."""
 
-    def __init__(self, client: QueueClient, name: str) -> None:
-        self._client = client
-        self._name = name
+    client: QueueClient
+    name: str
 
     async def receive(self) -> Sequence[Message]:
         """See `Queue`."""
@@ -45,29 +46,29 @@ class AzureQueue:
 
     async def _receive(self) -> Sequence[QueueMessage]:
         try:
-            async for page in self._client.receive_messages(messages_per_page=BATCH).by_page():
+            async for page in self.client.receive_messages(messages_per_page=BATCH).by_page():
                 return [message async for message in page]
         except AzureError as error:
-            raise translate(error, self._name) from None
+            raise translate(error, self.name) from None
         return ()
 
     async def check(self) -> None:
         """See `Queue`."""
         try:
-            await self._client.peek_messages(max_messages=1)
+            await self.client.peek_messages(max_messages=1)
         except AzureError as error:
-            raise translate(error, self._name) from None
+            raise translate(error, self.name) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
         """See `Queue`. One request each: the service deletes no batches."""
         try:
             await asyncio.gather(*(self._delete(*receipt.split(" ", 1)) for receipt in receipts))
         except AzureError as error:
-            raise translate(error, self._name) from None
+            raise translate(error, self.name) from None
 
     async def _delete(self, id: str, pop_receipt: str) -> None:
         try:
-            await self._client.delete_message(id, pop_receipt)
+            await self.client.delete_message(id, pop_receipt)
         except ResourceNotFoundError:
             return  # it was not deleted in time, and another reader has it
         except HttpResponseError as error:

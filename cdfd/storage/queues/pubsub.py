@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -62,21 +63,21 @@ class Tokens:
         self._credentials = None
 
 
+@dataclass(eq=False)
 class Subscription:
     """An open subscription; see `Queue`.
 
-    Args:
+    Attributes:
         session: for requests.
         endpoint: address of Pub/Sub.
         name: `projects/PROJECT/subscriptions/NAME`.
         tokens: None for an emulator.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, endpoint: str, name: str, tokens: Tokens | None) -> None:
-        self._session = session
-        self._endpoint = endpoint
-        self._name = name
-        self._tokens = tokens
+    session: aiohttp.ClientSession
+    endpoint: str
+    name: str
+    tokens: Tokens | None
 
     async def receive(self) -> Sequence[Message]:
         """See `Queue`. Pub/Sub waits up to 90 seconds for messages."""
@@ -108,10 +109,10 @@ class Subscription:
             raise self._error("the response has another form") from None
 
     async def _post(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        url = f"{self._endpoint}/v1/{self._name}:{method}"
+        url = f"{self.endpoint}/v1/{self.name}:{method}"
         try:
-            headers = {} if self._tokens is None else await self._tokens.headers()
-            async with self._session.post(url, data=orjson.dumps(request), headers=headers) as response:
+            headers = {} if self.tokens is None else await self.tokens.headers()
+            async with self.session.post(url, data=orjson.dumps(request), headers=headers) as response:
                 status, body = response.status, await self._body(response)
         except GoogleAuthError as error:
             hint = "Provide Google's application default credentials"
@@ -140,14 +141,14 @@ class Subscription:
         return bytes(body)
 
     def _refusal(self, status: int, answer: Any) -> StorageError:
-        if status == 401 and self._tokens is not None:
-            self._tokens.expire()
+        if status == 401 and self.tokens is not None:
+            self.tokens.expire()
         details = answer.get("error") if isinstance(answer, dict) else None
         reason = details.get("status") if isinstance(details, dict) else None
         return self._error(f"{reason if isinstance(reason, str) else status}"[:100], _HINTS.get(status))
 
     def _error(self, reason: str, hint: str | None = None) -> StorageError:
-        return StorageError(f"cannot read the queue: {reason}", path=self._name, hint=hint, retriable=True)
+        return StorageError(f"cannot read the queue: {reason}", path=self.name, hint=hint, retriable=True)
 
 
 _HINTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,31 +25,31 @@ BATCH = 10
 """Messages of one response; the maximum of SQS."""
 
 
+@dataclass(eq=False)
 class SqsQueue:
     """An open queue; see `Queue`."""
 
-    def __init__(self, client: Any, url: str) -> None:
-        self._client = client
-        self._url = url
+    client: Any
+    url: str
 
     async def receive(self) -> Sequence[Message]:
         """See `Queue`. SQS waits up to `LONG_POLL` seconds for messages."""
         try:
-            response = await self._client.receive_message(
-                QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
+            response = await self.client.receive_message(
+                QueueUrl=self.url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
             )
         except FAILURES as error:
-            raise _translate("read", error, self._url) from None
+            raise _translate("read", error, self.url) from None
         return [Message(each["ReceiptHandle"], parse_s3_event(each["Body"])) for each in response.get("Messages", ())]
 
     async def check(self) -> None:
         """See `Queue`."""
         try:
-            await self._client.receive_message(
-                QueueUrl=self._url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
+            await self.client.receive_message(
+                QueueUrl=self.url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
             )
         except FAILURES as error:
-            raise _translate("read", error, self._url) from None
+            raise _translate("read", error, self.url) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
         """See `Queue`."""
@@ -56,9 +57,9 @@ class SqsQueue:
         if not entries:
             return
         try:
-            await self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+            await self.client.delete_message_batch(QueueUrl=self.url, Entries=entries)
         except FAILURES as error:
-            raise _translate("delete from", error, self._url) from None
+            raise _translate("delete from", error, self.url) from None
 
 
 @asynccontextmanager

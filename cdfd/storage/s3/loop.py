@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cdfd.errors import StorageError
@@ -19,15 +20,15 @@ T = TypeVar("T")
 _CLOSE_SECONDS = 2.0
 
 
+@dataclass(eq=False)
 class RequestLoop:
     """The thread of the loop, and the clients to close in it. It starts with the first request and ends with the process."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._closing: list[Callable[[], Awaitable[None]]] = []
-        self._ended = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start `work`; from any thread. StorageError while the process ends."""

@@ -12,6 +12,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -190,6 +191,7 @@ def _facts(meta: ObjectMeta) -> tuple[int, int, str]:
     return meta["size"], modified_ms(meta["last_modified"].timestamp()), meta["e_tag"] or ""
 
 
+@dataclass(eq=False)
 class NativeListing:
     """A listing that is under way. It belongs to the client's event loop.
 
@@ -197,24 +199,23 @@ class NativeListing:
     is left to aiobotocore.
     """
 
-    def __init__(self, reader: NativeReader, pages: Any, folder: str) -> None:
-        self._reader = reader
-        self._pages = pages
-        self._folder = folder
+    reader: NativeReader
+    pages: Any
+    folder: str
 
     async def page(self) -> tuple[Sequence[Listed], bool | None]:
         """The next objects; and whether others follow them, None if aiobotocore has to list those."""
         try:
-            page = await anext(self._pages, None)
+            page = await anext(self.pages, None)
         except (BaseError, ValueError, *FAILURES):
-            self._reader.pause()
+            self.reader.pause()
             return (), None
         if page is None:
             return (), False
         listed: list[Listed] = []
         for each in page:
             key = each["path"]
-            if not each["size"] or not key.startswith(self._folder) or "/" in key[len(self._folder) :]:
+            if not each["size"] or not key.startswith(self.folder) or "/" in key[len(self.folder) :]:
                 return listed, None
             listed.append(Listed(key, *_facts(each)))
         return listed, True

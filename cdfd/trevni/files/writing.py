@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Self
 
@@ -146,15 +147,15 @@ class TrevniWriter:
             self._stack.close()
 
 
+@dataclass(eq=False)
 class SpillStore:
     """Keeps blocks in memory, and later ones in a temporary file."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._parts: dict[int, list[bytes | memoryview | tuple[int, int]]] = {}
-        self._bytes = 0
-        self._stack = ExitStack()
-        self._file: IO[bytes] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _parts: dict[int, list[bytes | memoryview | tuple[int, int]]] = field(default_factory=dict, init=False)
+    _bytes: int = field(default=0, init=False)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _file: IO[bytes] | None = field(default=None, init=False)
 
     def add(self, column: int, data: bytes | memoryview) -> None:
         """Append bytes to a column."""

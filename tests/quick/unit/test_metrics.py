@@ -118,7 +118,7 @@ def test_a_writer_whose_clock_is_ahead_takes_no_time_back() -> None:
 def test_errors_by_family_and_transactions_by_result() -> None:
     status, _ = running()
     orders = status.table("orders")
-    orders.aborted.inc()
+    orders.aborted()
     orders.failed(MissingFileError("gone"), 1.0)
     orders.error(StorageError("the ledger cannot be written"))
     orders.failed(FencedError("another daemon"), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +30,15 @@ class LiveFile:
     deleted: RowSet | None
 
 
+@dataclass(eq=False)
 class LiveFiles:
     """The files that were ever live, in the order in which they became it. A file that is not live any more keeps its numbers."""
 
-    def __init__(self) -> None:
-        self._files: list[LiveFile | None] = []
-        self._places: dict[str, int] = {}
-        self._firsts: list[int] = []
-        self._sorted: Rows | None = None
-        self.next_row = 0
+    _files: list[LiveFile | None] = field(default_factory=list, init=False)
+    _places: dict[str, int] = field(default_factory=dict, init=False)
+    _firsts: list[int] = field(default_factory=list, init=False)
+    _sorted: Rows | None = field(default=None, init=False)
+    next_row: int = field(default=0, init=False)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -8,6 +8,7 @@ columns are read and compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import numpy as np
@@ -28,13 +29,13 @@ INLINE_BYTES = 256
 """Bytes of a deletion vector that is stored in the log itself, at most."""
 
 
+@dataclass(eq=False)
 class Removal:
     """Collects rows of one delivery. Rows are numbers of the table's live files."""
 
-    def __init__(self, table: MirrorTable) -> None:
-        self._table = table
-        self._parts: list[tuple[Hashes, pa.Table]] = []
-        self._taken = BitMap64()
+    table: MirrorTable
+    _parts: list[tuple[Hashes, pa.Table]] = field(default_factory=list, init=False)
+    _taken: BitMap64 = field(default_factory=BitMap64, init=False)
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -45,7 +46,7 @@ class Removal:
         Raises:
             SinkError: the mirror does not have a row.
         """
-        hashes = self._table.hashes(rows)
+        hashes = self.table.hashes(rows)
         several = self._take(hashes, rows)
         # Rows that were compared are compared again if another writer moves rows before the commit.
         self._parts.append((hashes, rows if several else rows.slice(0, 0)))
@@ -60,7 +61,7 @@ class Removal:
         """The files with deleted rows, and all rows that are deleted in each; None: no row is left."""
         if not self._parts:
             return
-        for file, positions in self._table.live.split(RowSet(FrozenBitMap64(self._taken)).to_array()):
+        for file, positions in self.table.live.split(RowSet(FrozenBitMap64(self._taken)).to_array()):
             rows = RowSet.of_array(positions)
             deleted = rows if file.deleted is None else rows.union(file.deleted)
             yield file, None if len(deleted) == file.rows else deleted
@@ -68,7 +69,7 @@ class Removal:
     def _take(self, hashes: Hashes, rows: pa.Table) -> bool:
         """Whether rows had to be compared."""
         wanted, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        owners, numbers = self._table.index.find(wanted)
+        owners, numbers = self.table.index.find(wanted)
         if self._taken:
             left = ~contains(RowSet(FrozenBitMap64(self._taken)), numbers)
             owners, numbers = owners[left], numbers[left]
@@ -86,7 +87,7 @@ class Removal:
     def _compare(self, rows: pa.Table, numbers: Rows) -> Rows:
         """Those of the numbered rows that are equal to `rows`."""
         numbers = np.sort(numbers)
-        stored = self._table.read_rows(numbers, rows.column_names)
+        stored = self.table.read_rows(numbers, rows.column_names)
         stored = pa.table(stored.columns, schema=rows.schema)
         matched = by_key(rows, stored, ())
         if len(matched.deleted):

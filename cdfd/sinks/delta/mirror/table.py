@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -258,23 +259,23 @@ MOST_STORED = 8
 """Runs on disk. One more merges all of them."""
 
 
+@dataclass(eq=False)
 class KeyIndex:
     """Row numbers by hash.
 
-    Args:
+    Attributes:
         space: local disk.
         keep: tells which rows are still there.
         memory: pairs in memory, at most.
     """
 
-    def __init__(self, space: SpillSpace, keep: Keep, memory: int = MEMORY_PAIRS) -> None:
-        self._space = space
-        self._keep = keep
-        self._memory = memory
-        self._pending: list[tuple[Hashes, Rows]] = []
-        self._pending_pairs = 0
-        self._recent: list[SortedRun] = []
-        self._stored: list[SortedRun] = []
+    space: SpillSpace
+    keep: Keep
+    memory: int = MEMORY_PAIRS
+    _pending: list[tuple[Hashes, Rows]] = field(default_factory=list, init=False)
+    _pending_pairs: int = field(default=0, init=False)
+    _recent: list[SortedRun] = field(default_factory=list, init=False)
+    _stored: list[SortedRun] = field(default_factory=list, init=False)
 
     @property
     def pairs(self) -> int:
@@ -290,12 +291,12 @@ class KeyIndex:
         if len(hashes):
             self._pending.append((hashes, np.arange(first, first + len(hashes), dtype=np.int64)))
             self._pending_pairs += len(hashes)
-            if self._pending_pairs + sum(map(len, self._recent)) >= self._memory:
+            if self._pending_pairs + sum(map(len, self._recent)) >= self.memory:
                 self._sort_pending()
-                self._stored.append(StoredRun.merged(self._space, self._recent, self._keep))
+                self._stored.append(StoredRun.merged(self.space, self._recent, self.keep))
                 self._recent = []
                 if len(self._stored) > MOST_STORED:
-                    merged = StoredRun.merged(self._space, self._stored, self._keep)
+                    merged = StoredRun.merged(self.space, self._stored, self.keep)
                     for run in self._stored:
                         run.close()
                     self._stored = [merged]
@@ -314,7 +315,7 @@ class KeyIndex:
         if not by_run:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         places, rows = (np.concatenate(parts) for parts in zip(*by_run, strict=True))
-        kept = self._keep(rows)
+        kept = self.keep(rows)
         return places[kept], rows[kept]
 
     def close(self) -> None:

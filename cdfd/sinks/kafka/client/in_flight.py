@@ -1,31 +1,32 @@
 """Records in flight: their size, and the first error."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import Condition
 
 from cdfd.errors import SinkError
 
 
+@dataclass(eq=False)
 class InFlight:
     """Counts parts of a transaction between `send` and the broker's response. Any thread may call `settle`.
 
-    Args:
+    Attributes:
         limit: most bytes in flight.
         timeout: longest wait in seconds.
     """
 
-    def __init__(self, limit: int, timeout: float) -> None:
-        self._limit = limit
-        self._timeout = timeout
-        self._changed = Condition()
-        self._bytes = 0
-        self._parts = 0
-        self._failure: SinkError | None = None
-        self._then: Callable[[], None] | None = None
+    limit: int
+    timeout: float
+    _changed: Condition = field(default_factory=Condition, init=False)
+    _bytes: int = field(default=0, init=False)
+    _parts: int = field(default=0, init=False)
+    _failure: SinkError | None = field(default=None, init=False)
+    _then: Callable[[], None] | None = field(default=None, init=False)
 
     def has_room(self, size: int) -> bool:
         """Whether a part can be sent without waiting. A part larger than the limit is sent alone."""
-        return not self._parts or self._bytes + size <= self._limit
+        return not self._parts or self._bytes + size <= self.limit
 
     def add(self, size: int) -> None:
         """Wait until the limit allows a part, and count it."""
@@ -80,11 +81,11 @@ class InFlight:
             self._failure = None
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        done = self._changed.wait_for(lambda: self._failure is not None or ready(), self._timeout)
+        done = self._changed.wait_for(lambda: self._failure is not None or ready(), self.timeout)
         self.raise_failure()
         if not done:
             raise SinkError(
-                f"{self._parts} batches of {self._bytes} bytes were not acknowledged within {self._timeout:g} seconds",
+                f"{self._parts} batches of {self._bytes} bytes were not acknowledged within {self.timeout:g} seconds",
                 hint="Check that all brokers run, that all partitions have a leader, and that the topic still exists",
                 retriable=True,
             )

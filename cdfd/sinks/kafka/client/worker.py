@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -18,26 +19,26 @@ IDLE_SECONDS = 10.0
 """Time without a call after which a worker's thread ends. Starting a thread takes a tenth of a millisecond."""
 
 
+@dataclass(eq=False)
 class Worker:
     """Runs calls one after the other, in the order of `submit`.
 
     The first call starts the thread, which ends after a while without calls: a daemon has two workers for each table, and most are idle. A
     process exits without waiting for the thread, so that a broker that hangs cannot block the exit of a daemon.
 
-    Args:
+    Attributes:
         name: of the thread.
         idle: seconds without a call after which the thread ends. The next call starts another one.
         yields: whether it is for calls of large versions, and lets other threads go first.
     """
 
-    def __init__(self, name: str, idle: float = IDLE_SECONDS, *, yields: bool = False) -> None:
-        self._name = name
-        self._idle = idle
-        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._thread: Thread | None = None
-        self._lock = Lock()
-        self._closed = False
-        self._yields = yields
+    name: str
+    idle: float = IDLE_SECONDS
+    yields: bool = field(default=False, kw_only=True)
+    _work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = field(default_factory=SimpleQueue, init=False)
+    _thread: Thread | None = field(default=None, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def submit(self, work: Callable[[], T], done: Future[T] | None = None) -> Future[T]:
         """Run a call after all earlier ones, even if the caller does not wait for it.
@@ -55,7 +56,7 @@ class Worker:
         with self._lock:
             self._work.put((work, done))
             if self._thread is None:
-                self._thread = Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = Thread(target=self._run, name=self.name, daemon=True)
                 self._thread.start()
         return done
 
@@ -75,13 +76,13 @@ class Worker:
                 done.set_result(result)
                 del result
             del item, work, done
-            if self._yields:
+            if self.yields:
                 yield_if_long()
 
     def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
         """The next call; None if the thread has to end."""
         try:
-            return self._work.get(timeout=self._idle)
+            return self._work.get(timeout=self.idle)
         except Empty:
             with self._lock:
                 if self._work.empty():

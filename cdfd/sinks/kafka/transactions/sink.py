@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from threading import Lock, Thread
 from typing import Self
@@ -87,16 +87,16 @@ class Connected:
         self.admin.close()
 
 
+@dataclass(eq=False)
 class KafkaSink(Sink):
     """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
 
     With `at_least_once` an opened sink has no position, and rows of an aborted delivery may be in the topic.
     """
 
-    def __init__(self, context: DeliveryContext) -> None:
-        self._context = context
-        self._delivery: KafkaDelivery | None = None
-        self._closing: Future[None] | None = None
+    context: DeliveryContext
+    _delivery: KafkaDelivery | None = field(default=None, init=False)
+    _closing: Future[None] | None = field(default=None, init=False)
 
     @classmethod
     async def open(
@@ -151,16 +151,16 @@ class KafkaSink(Sink):
     @property
     def oversized(self) -> int:
         """Number of oversized records, which were not delivered."""
-        return self._context.writer.oversized.count
+        return self.context.writer.oversized.count
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
-        return self._context.cursor.position
+        return self.context.cursor.position
 
     @property
     def progress(self) -> Progress | None:
         """The progress record of the last committed delivery; None if nothing is delivered."""
-        return self._context.progress
+        return self.context.progress
 
     @property
     def backfill(self) -> Backfill | None:
@@ -177,14 +177,14 @@ class KafkaSink(Sink):
         Raises:
             SinkError: a delivery is in progress.
         """
-        context = self._context
+        context = self.context
         context.cursor.move(position)
         context.progress = Progress(position, backfill=backfill or {})
 
     @property
     def stores_control(self) -> bool:
         """Whether there are progress records, which have the control; see the port."""
-        return self._context.destination.exactly_once
+        return self.context.destination.exactly_once
 
     @property
     def control(self) -> Control:
@@ -206,8 +206,8 @@ class KafkaSink(Sink):
 
     async def begin(self, position: Position) -> KafkaDelivery:
         """Start a delivery; see the port. Sends nothing until there are rows."""
-        self._context.cursor.begin(position)
-        self._delivery = KafkaDelivery(self._context, position)
+        self.context.cursor.begin(position)
+        self._delivery = KafkaDelivery(self.context, position)
         return self._delivery
 
     @property
@@ -221,7 +221,7 @@ class KafkaSink(Sink):
 
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
         """Make a new job durable; see the port."""
-        since = await progress_end(self._context.destination)
+        since = await progress_end(self.context.destination)
         job = Job(uuid4().hex, position.version, position.phase, parts, size, digest, since)
         async with aborting(await self.begin(position)) as delivery:
             await delivery.start_version(version)
@@ -244,7 +244,7 @@ class KafkaSink(Sink):
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and disconnect. If Kafka does not answer, the threads disconnect later."""
-        context = self._context
+        context = self.context
         if self._delivery is not None:
             await self._delivery.abort()
         context.cursor.close()
@@ -275,13 +275,13 @@ def job_of(progress: Progress | None) -> Job | None:
     )
 
 
+@dataclass(eq=False)
 class _Takeover:
     """Whether a sink that is being opened in a thread may fence other producers."""
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._given_up = False
-        self._begun = False
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _given_up: bool = field(default=False, init=False)
+    _begun: bool = field(default=False, init=False)
 
     def begin(self) -> None:
         """Call it before others are fenced.
