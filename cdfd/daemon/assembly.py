@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -117,7 +117,7 @@ async def shared(
         engine_of(config).jobs(admission) as jobs,
         ledgers(config, clock) as ledger_of,
     ):
-        with FileEvents() as file_events:
+        with closing(FileEvents()) as file_events:
             yield Shared(
                 config,
                 clock,

@@ -39,6 +39,7 @@ class Recorder:
         renewal: float | None = None,
     ) -> None:
         self._ledger = ledger
+        self.uri = ledger.uri
         self._app_id = app_id
         self._clock = clock
         self._monitor = monitor
@@ -47,11 +48,6 @@ class Recorder:
         self._table_id = ""
         self._digest: str | None = None
         self._more = asyncio.Event()
-
-    @property
-    def uri(self) -> str:
-        """The name of the ledger in messages."""
-        return self._ledger.uri
 
     async def position(self) -> LedgerEntry | None:
         """The ledger's position."""
@@ -109,7 +105,7 @@ class Recorder:
             await self._record(version)
         except CdfdError as error:
             self._monitor.error(error)
-            error.within(table=self._ledger.uri)
+            error.within(table=self.uri)
             logger.warning(
                 "cannot record version %d in the ledger: %s; retrying in %g s, deliveries continue",
                 version,
@@ -125,7 +121,7 @@ class Recorder:
 
     @property
     def _about(self) -> dict[str, str]:
-        return {"ledger": self._ledger.uri, "app_id": self._app_id}
+        return {"ledger": self.uri, "app_id": self._app_id}
 
 
 @dataclass(frozen=True, slots=True)

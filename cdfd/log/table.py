@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -130,7 +130,7 @@ class Table:
             tip: shared with other readers of the log; None if there are none.
         """
         time = clock or SystemClock()
-        with FileEvents() if file_events is None else nullcontext(file_events) as shared:
+        with closing(FileEvents()) if file_events is None else nullcontext(file_events) as shared:
             watch: Watch
             storage = self.log.storage
             if isinstance(storage, LocalStorage):

@@ -170,12 +170,6 @@ class FileEvents:
             observer.stop()
             observer.join()
 
-    def __enter__(self) -> FileEvents:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open(self, path: str, identity: tuple[int, int]) -> _Folder:
         if self._observer is None:
             observer = _Observer()

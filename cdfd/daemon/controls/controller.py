@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cdfd.deliver.mailbox import Mailbox
@@ -36,7 +36,7 @@ class Controller:
     def __init__(self, pipeline: str, tables: Iterable[str], clock: Clock) -> None:
         self._pipeline = pipeline
         self._clock = clock
-        self._tables: dict[str, Mailbox] = {}
+        self.tables: dict[str, Mailbox] = {}
         self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
         self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.listeners: list[Listener] = []
@@ -45,23 +45,18 @@ class Controller:
 
     def add(self, name: str) -> Mailbox:
         """Take requests for a table; its mailbox."""
-        return self._tables.setdefault(name, Mailbox(self.notify))
+        return self.tables.setdefault(name, Mailbox(self.notify))
 
     def remove(self, name: str) -> None:
         """Take no more requests for a table. Those that wait are refused."""
-        mailbox = self._tables.pop(name, None)
+        mailbox = self.tables.pop(name, None)
         while mailbox is not None and mailbox.first is not None:
             mailbox.refuse(Refused("unknown", "the table is no longer in the configuration"))
 
     def clear(self) -> None:
         """Take no more requests for any table: another process delivers them now."""
-        for name in list(self._tables):
+        for name in list(self.tables):
             self.remove(name)
-
-    @property
-    def tables(self) -> Mapping[str, Mailbox]:
-        """The mailboxes, by name of the table."""
-        return self._tables
 
     def recent(self) -> list[dict[str, Any]]:
         """The newest notifications, the oldest first, as JSON values."""
@@ -117,9 +112,9 @@ class Controller:
             done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
             done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
             return done
-        mailbox = self._tables.get(request.table or "")
+        mailbox = self.tables.get(request.table or "")
         if mailbox is None:
-            names = sorted(self._tables)
+            names = sorted(self.tables)
             if not names:
                 raise Refused("unknown", "this process delivers no table: with standby, ask the process that leads")
             listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")

@@ -105,7 +105,7 @@ class History:
     """
 
     status: Status
-    _all: Ring = field(default_factory=Ring, init=False)
+    all: Ring = field(default_factory=Ring, init=False)
     _tables: dict[str, Ring] = field(default_factory=dict, init=False)
     _rows: dict[str, int] = field(default_factory=dict, init=False)
 
@@ -122,16 +122,11 @@ class History:
             ring.add(sample)
         self._tables = rings  # without tables that are gone
         self._rows = {monitor.name: monitor.rows for monitor in monitors}
-        self._all.add(_together(samples))
+        self.all.add(_together(samples))
 
     def table(self, name: str) -> Ring:
         """The samples of a table."""
         return self._tables.get(name) or Ring()
-
-    @property
-    def all(self) -> Ring:
-        """The samples of all tables together: the largest lag and delivery time, and the sum of versions and rows."""
-        return self._all
 
     async def run(self, clock: Clock) -> None:
         """Take samples forever."""

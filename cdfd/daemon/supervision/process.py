@@ -8,7 +8,7 @@ import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,7 +189,7 @@ class _Process:
             policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
             supervisor = Supervisor(stop, clock, policy=policy)
             notifications = await stack.enter_async_context(assembly.receive_notifications(config, clock))
-            file_events = stack.enter_context(FileEvents())
+            file_events = stack.enter_context(closing(FileEvents()))
             sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)
             open_loop = partial(
                 self._open_destination,

@@ -39,13 +39,8 @@ class SpillSpace:
 
     path: str | None = None
     max_bytes: int = MAX_BYTES
-    _used: int = 0
+    used: int = 0
     _lock: Lock = field(default_factory=Lock)
-
-    @property
-    def used(self) -> int:
-        """Bytes in use."""
-        return self._used
 
     def open(self) -> IO[bytes]:
         """A new file without a name.
@@ -69,17 +64,17 @@ class SpillSpace:
             StorageError: the limit is reached.
         """
         with self._lock:
-            if self._used + size > self.max_bytes:
+            if self.used + size > self.max_bytes:
                 raise StorageError(
                     f"refinement needs more than {self.max_bytes} bytes of local disk",
                     hint="Raise `spill.max_bytes`, or set `refine: off` for this table",
                 )
-            self._used += size
+            self.used += size
 
     def give_back(self, size: int) -> None:
         """Return so many bytes."""
         with self._lock:
-            self._used -= size
+            self.used -= size
 
 
 @lru_cache(maxsize=8)

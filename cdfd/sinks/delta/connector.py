@@ -72,7 +72,7 @@ class DeltaConnector(Connector):
         """Read the target, and follow it; see the port. In a store of objects, each of its versions would cost a request."""
         target = self._prepared.get(table.topic) or self._target(table)
         self._prepared[table.topic] = target
-        if not target.remote:
+        if not target.storage.remote:
             await target.position()
 
     async def discard(self) -> None:

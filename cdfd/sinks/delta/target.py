@@ -92,12 +92,14 @@ class Target:
     def __init__(
         self, storage: Storage, app_id: str, layout: Layout, clock: Clock, *, owner: int | None = None, role: str = ""
     ) -> None:
-        self._storage = storage
+        self.storage = storage
+        self.uri = storage.uri
         self._app_id = app_id
         self._role = role
         self._place = in_role(app_id, role)
         self._moved: Mapping[str, str | int] | None = None
         self._layout = layout
+        self.on_missing_column = layout.on_missing_column
         self.clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
@@ -110,11 +112,6 @@ class Target:
         """Set it to leave the housekeeping to another process."""
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
-
-    @property
-    def remote(self) -> bool:
-        """Whether it is in a store of objects."""
-        return self._storage.remote
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
@@ -140,21 +137,6 @@ class Target:
     def move(self, range: Mapping[str, str | int]) -> None:
         """Let the next commit begin at any position, and store the range of a backfill. Each call is another backfill."""
         self._moved = {**range, "run": uuid.uuid4().hex}
-
-    @property
-    def storage(self) -> Storage:
-        """The table's root."""
-        return self._storage
-
-    @property
-    def on_missing_column(self) -> OnMissingColumn:
-        """The fate of a column that the source drops or renames; see `Layout`."""
-        return self._layout.on_missing_column
-
-    @property
-    def uri(self) -> str:
-        """The location, for messages."""
-        return self._storage.uri
 
     def is_ours(self, commit: Commit) -> bool:
         """Whether a version of the table is a delivery of this pipeline."""
@@ -246,7 +228,7 @@ class Target:
     async def put(self, path: str, data: pa.Buffer | bytes) -> None:
         """Write a file. Until a commit names it, it is not a part of the table."""
         with translate_errors("write a data file", self.uri):
-            await self._storage.put(path, data if isinstance(data, bytes) else memoryview(data))
+            await self.storage.put(path, data if isinstance(data, bytes) else memoryview(data))
 
     async def commit(
         self,

@@ -69,19 +69,15 @@ class KafkaSignals:
     ) -> None:
         self._connection = connection
         self._topic = signal_topic(pipeline, topics)
+        self.topic = self._topic.name
         self._group = f"cdfd.{pipeline}.signals" + (f".{reader}" if reader else "")
-        self._partition = TopicPartition(self._topic.name, 0)
+        self._partition = TopicPartition(self.topic, 0)
         self._progress = progress_topic(pipeline, topics)
         self._key = signals_key(pipeline, reader)
         self._announce = announce
         self._hidden_timeout = hidden_timeout
         self._worker = Worker("cdfd-signals")
         self._consumer: KafkaConsumer | None = None
-
-    @property
-    def topic(self) -> str:
-        """See the port."""
-        return self._topic.name
 
     async def open(self) -> None:
         """Check or create the topic, and find the first signal. Without a known offset, signals before now are not taken.
@@ -98,7 +94,7 @@ class KafkaSignals:
         consumer = self._consumer
         if consumer is None:
             raise SinkError("the topic of signals is closed")
-        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
+        with translating(f"read signals from topic {self.topic}"), network(self._connection):
             records = consumer.poll(timeout_ms=200).get(self._partition, ())
         return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in records]
 
@@ -116,12 +112,12 @@ class KafkaSignals:
         """Go to the next signal; its offset, if that is not stored yet."""
         with TopicAdmin(self._connection) as admin:
             admin.ensure([self._topic, self._progress])
-            end = admin.bounds(self._topic.name, 0, committed=True)[1]
+            end = admin.bounds(self.topic, 0, committed=True)[1]
             bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
         seconds = self._hidden_timeout, _TIMEOUT_MS / 1000
         with closing(NewestRecord(self._connection, self._progress.name, self._key, *seconds)) as newest:
             known = newest.read(bounds, offset_of)
-        with translating(f"read signals from topic {self._topic.name}"), network(self._connection) as options:
+        with translating(f"read signals from topic {self.topic}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,
                 group_id=self._group,

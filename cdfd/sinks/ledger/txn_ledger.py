@@ -24,15 +24,11 @@ class TxnLedger(ABC):
 
     def __init__(self, storage: Storage, clock: Clock, *, jitter: Callable[[], float] = random.random) -> None:
         self._storage = storage
+        self.uri = storage.uri
         self._clock = clock
         self._log = TxnLog(storage, clock, jitter=jitter)
         self._lock = asyncio.Lock()
         self._closed = False
-
-    @property
-    def uri(self) -> str:
-        """The URI of the table."""
-        return self._storage.uri
 
     async def position(self, app_id: str) -> LedgerEntry | None:
         """See the port.

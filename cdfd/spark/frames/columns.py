@@ -12,6 +12,7 @@ from pyspark.sql import types as spark
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
 from cdfd.model.columns import CHANGE_TYPE
+from cdfd.spark.records.records import quoted
 from cdfd.spark.source.columns import spark_schema
 
 FIELD_ID = "parquet.field.id"
@@ -79,8 +80,3 @@ def select_columns(
             column.alias(wished.name, metadata=wished.metadata) if wished.metadata else column.alias(wished.name)
         )
     return columns
-
-
-def quoted(name: str) -> str:
-    """A name as Spark parses it."""
-    return "`" + name.replace("`", "``") + "`"

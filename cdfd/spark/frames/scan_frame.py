@@ -21,10 +21,11 @@ from cdfd.errors import CdfdError, MissingFileError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
-from cdfd.spark.frames.columns import quoted, read_schema, select_columns
+from cdfd.spark.frames.columns import read_schema, select_columns
 from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escape
 from cdfd.spark.frames.row_words import row_words
+from cdfd.spark.records.records import quoted
 from cdfd.spark.source.columns import spark_schema
 
 MOST_WORDS: Final = 8 << 20

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 @pytest.fixture
 def file_events() -> Iterator[FileEvents]:
     before = set(threading.enumerate())
-    with FileEvents() as file_events:
+    with closing(FileEvents()) as file_events:
         yield file_events
     assert set(threading.enumerate()) <= before
 

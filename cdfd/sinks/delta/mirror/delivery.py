@@ -91,7 +91,7 @@ class MirrorDelivery(Adopting):
                 assert self._net is not None
                 types = change_codes(rows.column(CHANGE_TYPE))
                 self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
-                with translate_errors("write the rows", self._uri):
+                with translate_errors("write the rows", self._mirror.target.uri):
                     await asyncio.to_thread(self._net.add, rows)
         self._state = "open"
 
@@ -115,10 +115,6 @@ class MirrorDelivery(Adopting):
             self._state = "ended"
             self._net = self._writer = None
             self._mirror.cursor.abandon()
-
-    @property
-    def _uri(self) -> str:
-        return self._mirror.target.uri
 
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
         """Deliver files that are written for these columns, as all rows of the table."""
@@ -170,13 +166,13 @@ class MirrorDelivery(Adopting):
         names = {name.lower(): name for name in self._schema.names}
         missing = [name for name in self._mirror.options.key if name.lower() not in names]
         if missing:
-            raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._uri)
+            raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._mirror.target.uri)
         key = [names[name.lower()] for name in self._mirror.options.key]
         for name in key:
             if pa.types.is_nested(self._schema.field(name).type):
                 raise SinkError(
                     f"column {name!r:.200} of the key is a struct, a list or a map",
-                    table=self._uri,
+                    table=self._mirror.target.uri,
                     hint="Correct the table's `key`",
                 )
         return key
@@ -185,7 +181,7 @@ class MirrorDelivery(Adopting):
         """Rows as the table has them, with the change columns."""
         assert self._schema is not None
         places = {name.lower(): place for place, name in enumerate(batch.schema.names)}
-        with translate_errors("write the rows", self._uri):
+        with translate_errors("write the rows", self._mirror.target.uri):
             columns = [
                 cast(batch.column(places[field.name.lower()]), field)
                 if field.name.lower() in places
@@ -220,7 +216,9 @@ class MirrorDelivery(Adopting):
             except MovedError:
                 continue
             return
-        raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
+        raise MovedError(
+            "cannot commit: other writers were first each time", table=self._mirror.target.uri, retriable=True
+        )
 
     async def _commit_changes(self, following: Position) -> None:
         assert self._net is not None
@@ -254,16 +252,18 @@ class MirrorDelivery(Adopting):
             if self._needs_feed != writes_feed:
                 raise SinkError(
                     "another writer switched the change data feed of the target on or off while rows were written",
-                    table=self._uri,
+                    table=self._mirror.target.uri,
                     version=version,
                     hint="The daemon writes them again",
                     retriable=True,
                 )
-            with translate_errors("find the rows", self._uri):
+            with translate_errors("find the rows", self._mirror.target.uri):
                 if removal:
                     await mirror.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
-        raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
+        raise MovedError(
+            "cannot commit: other writers were first each time", table=self._mirror.target.uri, retriable=True
+        )
 
     @property
     def _needs_feed(self) -> bool:
@@ -284,7 +284,9 @@ class MirrorDelivery(Adopting):
 
         def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
             if state.version != version:
-                raise MovedError("another writer was first", table=self._uri, version=state.version, retriable=True)
+                raise MovedError(
+                    "another writer was first", table=self._mirror.target.uri, version=state.version, retriable=True
+                )
             actions = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
             return [
                 *actions,
@@ -299,10 +301,10 @@ class MirrorDelivery(Adopting):
 
     async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
         """Store the files, and look the rows up that are to be deleted."""
-        async for event in fetch_in_thread(events, self._uri):
+        async for event in fetch_in_thread(events, self._mirror.target.uri):
             if isinstance(event, pa.Table):
                 assert removal is not None
-                with translate_errors("find the rows", self._uri):
+                with translate_errors("find the rows", self._mirror.target.uri):
                     await asyncio.to_thread(removal.take, event)
             else:
                 file, data = event
@@ -312,5 +314,5 @@ class MirrorDelivery(Adopting):
         """The error of rows that do not have the columns of the mirror."""
         if self._mirror.target.on_missing_column == "stop":
             hint = "Set `sink.on_missing_column: keep` to load the mirror again"
-            return SinkError(reason, table=self._uri, hint=hint)
-        return SnapshotNeededError(reason, table=self._uri)
+            return SinkError(reason, table=self._mirror.target.uri, hint=hint)
+        return SnapshotNeededError(reason, table=self._mirror.target.uri)

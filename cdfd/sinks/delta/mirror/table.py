@@ -37,7 +37,6 @@ from cdfd.sinks.delta.data_files import no_other_root
 from cdfd.sinks.delta.mirror.live_files import LiveFiles
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
 from cdfd.sinks.delta.target import Target, translate_errors
-from cdfd.storage.base import Storage
 
 logger = logging.getLogger("cdfd.sink")
 
@@ -53,6 +52,7 @@ class MirrorTable:
 
     def __init__(self, target: Target, key: Sequence[str], space: SpillSpace) -> None:
         self._target = target
+        self.storage = target.storage
         self._key = tuple(key)
         self._space = space
         self._log = DeltaLog(target.storage)
@@ -65,11 +65,6 @@ class MirrorTable:
         self._metadata: Metadata | None = None
         self.version: int | None = None
         """The last version that is followed."""
-
-    @property
-    def storage(self) -> Storage:
-        """The root of the table."""
-        return self._target.storage
 
     @property
     def metadata(self) -> Metadata:
