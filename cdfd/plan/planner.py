@@ -55,7 +55,7 @@ def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") 
 
 def _removes(commit: Commit, changes: Changes) -> Iterator[Remove]:
     """The removes of files whose rows a commit deletes."""
-    if commit.removes and not _from_cdc(commit, changes) and not _changed_nothing(commit):
+    if commit.removes and (not commit.cdcs or changes == "files") and not _changed_nothing(commit):
         added = {add.path for add in commit.adds if add.data_change}
         yield from (remove for remove in commit.removes if remove.data_change and remove.path not in added)
 
@@ -91,7 +91,7 @@ def plan(
         )
     scans: Sequence[FileScan] = ()
     origin: Origin = "files"
-    if _from_cdc(commit, changes):
+    if commit.cdcs and changes != "files":
         scans = in_phases(_order(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
         origin = "cdc"
     elif not _changed_nothing(commit):
@@ -101,10 +101,6 @@ def plan(
     if origin == "cdc" and any(scan.partition_values != scans[0].partition_values for scan in scans):
         cross_partition = tuple(scan for scan in scans if scan.image_phase == "early")
     return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
-
-
-def _from_cdc(commit: Commit, changes: Changes) -> bool:
-    return bool(commit.cdcs) and changes != "files"
 
 
 def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:

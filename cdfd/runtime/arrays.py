@@ -142,7 +142,7 @@ def _of_maps(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _of_numpy(values: Any, mask: Any) -> Any:
-    data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+    data = pa.py_buffer(np.packbits(values, bitorder="little")) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_validity(mask), data])
 
 
@@ -161,8 +161,4 @@ def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> Any:
 
 
 def _validity(mask: Any) -> pa.Buffer | None:
-    return None if mask is None or not mask.any() else _bits(~mask)
-
-
-def _bits(values: Any) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(values, bitorder="little"))
+    return None if mask is None or not mask.any() else pa.py_buffer(np.packbits(~mask, bitorder="little"))

@@ -56,7 +56,7 @@ class ConfinedRoot:
 
     def _folder(self, path: str, requested: str) -> int:
         try:
-            return _descend(self._within, self._inside(path))
+            return _descend(self._within, f"{self._prefix}/{path}")
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
@@ -103,14 +103,11 @@ class ConfinedRoot:
         """Create the folder at `path` and missing folders above it. `NotADirectoryError` if a file has one of these names."""
         make_folder(self._within, mode=mode, sync=sync)
         try:
-            _make(self._within, self._inside(path), mode=mode, sync=sync)
+            _make(self._within, f"{self._prefix}/{path}", mode=mode, sync=sync)
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
             _make(*self._resolve_link(path), mode=mode, sync=sync)
-
-    def _inside(self, path: str) -> str:
-        return f"{self._prefix}/{path}"
 
     def _resolve_link(self, path: str, requested: str = "") -> tuple[str, str]:
         """The real location of `path`: a folder that the user named, without links, and the path in it, which need not exist."""

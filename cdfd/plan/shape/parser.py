@@ -213,7 +213,7 @@ class _Parser:
             self._fail(f"it has more than {MOST_LITERALS} literals")
         self._next += 1
         if kind == "word" and word in ("DATE", "TIMESTAMP") and self._token.kind == "text":
-            quoted = _unquote(self._token.text)
+            quoted = self._token.text[1:-1].replace("''", "'")
             self._next += 1
             return Literal(quoted, "date" if word == "DATE" else "timestamp", at)
         literal = _literal(kind, text, word, at)
@@ -251,7 +251,7 @@ def _tokens(text: str) -> list[_Token]:
 def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
     """The literal of a single token; None if it is none."""
     if kind == "text":
-        return Literal(_unquote(text), "text", at)
+        return Literal(text[1:-1].replace("''", "'"), "text", at)
     if kind == "number":
         return Literal(text, "number", at)
     if kind == "binary":
@@ -259,10 +259,6 @@ def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
     if kind == "word" and word in ("TRUE", "FALSE"):
         return Literal(word.lower(), "boolean", at)
     return Literal("", "null", at) if kind == "word" and word == "NULL" else None
-
-
-def _unquote(text: str) -> str:
-    return text[1:-1].replace("''", "'")
 
 
 def _negate(node: Node, negated: bool) -> Node:

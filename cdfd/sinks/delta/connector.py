@@ -134,18 +134,15 @@ class DeltaConnector(Connector):
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The target; see the port."""
-        return "delta", self._place(table)
+        return "delta", self.sink.places(table.topic)["path"]
 
     def _check_table(self, table: Table) -> None:
         """Check that a mirror of a table would have all of its rows."""
         for name, text in self.sink.refusals(table):
             raise ConfigError(f"table {table.name!r:.200}: `{name}`: {text}")
 
-    def _place(self, table: Table) -> str:
-        return self.sink.places(table.topic)["path"]
-
     def _target(self, table: Table, role: str = "") -> Target:
-        place = self._place(table)
+        place = self.sink.places(table.topic)["path"]
         storage = open_storage(place, self.config.options(place))
         sink = self.sink
         layout = Layout(

@@ -207,8 +207,8 @@ class _Part:
         delivered = await parts.deliver(place, lambda: self._open(place, version), job, position, self._write)
         for rows in self.rows:
             self._counts.add(rows)
-        counts = _some(self._counts.by_type())
-        if counts != _some(dict(delivered)):
+        counts = {name: count for name, count in self._counts.by_type().items() if count}
+        if counts != {name: count for name, count in delivered.items() if count}:
             raise self._other_rows(f"{sum(delivered.values())} rows", f"{sum(counts.values())}")
         return sum(counts.values())
 
@@ -286,10 +286,6 @@ def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None
     return context
-
-
-def _some(counts: dict[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}
 
 
 def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.RecordBatch]:

@@ -251,17 +251,13 @@ class StreamPlanner:
 
     async def _tail(self, at: Position) -> Tailer:
         if self._tailer is None:
-            tailer = self._open.enter_context(self.table.tailer(replacements=self._continues))
+            tailer = self._open.enter_context(self.table.tailer(replacements=self.options.on_replace == "continue"))
             # Positions of a replaced table are not valid in the new one.
             await tailer.resume(at)
             self._tailer = tailer
         # Where the id may change within the log, the digest alone identifies the log.
-        self._tailer.table_id = None if self._continues else at.table_id
+        self._tailer.table_id = None if self.options.on_replace == "continue" else at.table_id
         return self._tailer
-
-    @property
-    def _continues(self) -> bool:
-        return self.options.on_replace == "continue"
 
     async def _newest(self, at: Position) -> int:
         tailer = await self._tail(at)

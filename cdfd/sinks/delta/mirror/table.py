@@ -124,7 +124,7 @@ class MirrorTable:
         """
         with translate_errors("read the target", self._target.uri):
             schema = TableSchema(columns.struct, columns.partition_by, columns.mapping)
-            if self._schema is not None and self._keys_of(schema) != self._keys_of(self._schema):
+            if self._schema is not None and schema.select(self._key).arrow != self._schema.select(self._key).arrow:
                 self.forget()
             self._schema = schema
             if self._index is not None:
@@ -170,9 +170,6 @@ class MirrorTable:
                 rows = reader.of_rows(RowSelection(RowSet.of_array(positions)))
                 batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
-
-    def _keys_of(self, schema: TableSchema) -> pa.Schema:
-        return schema.select(self._key).arrow
 
     async def _apply(self, commit: Commit) -> None:
         live = self.live
