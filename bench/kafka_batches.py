@@ -77,7 +77,7 @@ def report_batches() -> None:
     keyless = Records(None, records.values)
     print(f"{'one thread, values of 270 bytes':40}{'keys':>12}{'no keys':>12}   rows/s   bytes/row")
     for compression in get_args(Compression):
-        with_keys, without = (best(partial(built, some, compression)) for some in (records, keyless))
+        with_keys, without = (best(partial(built, each, compression)) for each in (records, keyless))
         print(
             f"{'batches, ' + compression:40}{with_keys:12,.0f}{without:12,.0f}{built(records, compression) / ROWS:21.1f}"
         )

@@ -90,9 +90,9 @@ async def update(sink: MirrorSink, version: int, ids: Numbers) -> None:
     """Deliver a version that updates these keys."""
     delivery = await sink.begin(Position("T", version))
     for first in range(0, len(ids), BATCH):
-        some = ids[first : first + BATCH]
-        await delivery.write(changes(version, "update_preimage", rows(some, version - 1)))
-        await delivery.write(changes(version, "update_postimage", rows(some, version)))
+        batch = ids[first : first + BATCH]
+        await delivery.write(changes(version, "update_preimage", rows(batch, version - 1)))
+        await delivery.write(changes(version, "update_postimage", rows(batch, version)))
     await delivery.commit(Position("T", version + 1))
 
 

@@ -47,9 +47,9 @@ class Planning:
         """Nothing is opened, because there are no files."""
         return [Measured(ROWS * part.count) for part in splits]
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+    async def deliver(self, assignment: Assignment, parts_of_version: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.pack(part) for part in some]
+        items = [parts.pack(part) for part in parts_of_version]
         for wave in tasks.waves(items):
             work = partial(parts.deliver, assignment)
             job = type("Job", (tasks._Job,), {"called": "first-load", "items": list(wave), "work": (work,)})

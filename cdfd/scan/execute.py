@@ -172,16 +172,16 @@ class Execution:
             plans = prefetch_plans(plans, first_part, self.files, self.whole)
         joins = has_ability(self.files.storage.__class__, WholeFiles) and self.rows.shape.where is None
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
-        for by_file, some in groupby(planned, lambda each: not each[0].passes_rows):
+        for by_file, run in groupby(planned, lambda each: not each[0].passes_rows):
             if not by_file:
-                for plan, part in some:
+                for plan, part in run:
                     left = plan.scans[part:]
                     yield from self._tasks_of(plan, left) if shared is None else self._as_one(plan, left, shared)
                 continue
             reader = self._reader
             scans = (
                 PlannedScan(plan, scan)
-                for plan, part in some
+                for plan, part in run
                 for scan in (
                     prefetch_scans(plan, plan.scans[part:], self.files, self.whole) if remote else plan.scans[part:]
                 )

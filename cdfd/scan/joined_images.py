@@ -249,8 +249,8 @@ class JoinedImages:
             row = 0
             for batch in together.batches(layout.names(None), rows=BATCH_ROWS):
                 for number, start, count in _files_of(row, batch.num_rows, starts):
-                    some = batch.slice(start - row, count)
-                    yield number, (_types(some), layout.projection.apply(some, constants.of(start, count)))
+                    rows = batch.slice(start - row, count)
+                    yield number, (_types(rows), layout.projection.apply(rows, constants.of(start, count)))
                 row += batch.num_rows
 
         for _, of_file in groupby(columns(), key=lambda each: each[0]):

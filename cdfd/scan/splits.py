@@ -111,15 +111,15 @@ def plan_splits(
     if not ordered and len(scans) == len(plan.scans):
         scans = _as_written(scans)
     splits, seen = list[Split](), set[str]()
-    for first, some in _scan_runs(scans, limit):
+    for first, run in _scan_runs(scans, limit):
         first_known = not splits
-        if some[0].bucket is not None:
+        if run[0].bucket is not None:
             splits.append(
-                Split(replace(plan, scans=some), part + first, ordinal if first_known else some[0].bucket.ordinal)
+                Split(replace(plan, scans=run), part + first, ordinal if first_known else run[0].bucket.ordinal)
             )
             continue
-        looks = _looks((*some, *plan.cross_partition) if first_known and len(scans) < len(plan.scans) else some, seen)
-        splits.append(Split(replace(plan, scans=some), part + first, ordinal if first_known else None, None, looks))
+        looks = _looks((*run, *plan.cross_partition) if first_known and len(scans) < len(plan.scans) else run, seen)
+        splits.append(Split(replace(plan, scans=run), part + first, ordinal if first_known else None, None, looks))
     return splits
 
 

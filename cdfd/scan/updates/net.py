@@ -76,8 +76,8 @@ class NetChanges:
         if self._bytes > SMALL_BYTES:
             self._sides = [Buckets(self._space, BUCKETS, self._rows) for _ in range(2)]
             waiting, self._held = self._held, []
-            for each, some in waiting:
-                self._sides[each].add(some, self._buckets(some))
+            for each, rows_of_side in waiting:
+                self._sides[each].add(rows_of_side, self._buckets(rows_of_side))
 
     def _buckets(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         # Without a key, rows that are equal must meet.
@@ -125,8 +125,8 @@ def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[t
 
 def _constant(rows: pa.Table, chosen: Integers, change_type: int) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:
     for start in range(0, len(chosen), BATCH_ROWS):
-        some = rows.take(array_of(chosen[start : start + BATCH_ROWS]))
-        yield some, np.full(some.num_rows, change_type, np.int8)
+        part = rows.take(array_of(chosen[start : start + BATCH_ROWS]))
+        yield part, np.full(part.num_rows, change_type, np.int8)
 
 
 def counts(batches: Sequence[pa.RecordBatch]) -> dict[str, int]:

@@ -143,9 +143,9 @@ class RefinedVersion:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
-            some = slice(start, start + self.batch_rows)
-            columns = rows.take(array_of(chosen[some])).combine_chunks().to_batches()[0].columns
-            column = pa.DictionaryArray.from_arrays(array_of(types[some].astype(np.int8)), CHANGE_TYPES)
+            span = slice(start, start + self.batch_rows)
+            columns = rows.take(array_of(chosen[span])).combine_chunks().to_batches()[0].columns
+            column = pa.DictionaryArray.from_arrays(array_of(types[span].astype(np.int8)), CHANGE_TYPES)
             here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
             yield pa.RecordBatch.from_arrays([*columns, column], schema=schema), (here[0], here[1])
 
@@ -254,10 +254,10 @@ class RefinedVersion:
             types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
             pairs, start = pair_numbers(types, number << 32), 0
             for batch in batches:
-                some = slice(start, start + batch.num_rows)
+                span = slice(start, start + batch.num_rows)
                 start += batch.num_rows
-                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array_of(pairs[some])], schema=rows_schema)
-                is_added = (types[some] == INSERT) | (types[some] == POST_IMAGE)
+                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array_of(pairs[span])], schema=rows_schema)
+                is_added = (types[span] == INSERT) | (types[span] == POST_IMAGE)
                 yield number, whole, is_added.astype(np.int64)
 
         for _, batch, is_added in self._read_sources(rows):

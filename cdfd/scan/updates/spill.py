@@ -122,9 +122,9 @@ class Buckets:
         """
         if not rows.num_rows:
             return
-        for bucket, some in _divide(rows, buckets):
-            self._held[bucket].append(some)
-            self._bytes += some.nbytes
+        for bucket, part in _divide(rows, buckets):
+            self._held[bucket].append(part)
+            self._bytes += part.nbytes
         if self._bytes > self._memory:
             self._spill()
 

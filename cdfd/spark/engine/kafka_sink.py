@@ -222,14 +222,14 @@ class _Part:
         self._begun = True
         snapshot: bool | None = None
         for rows in self.rows:
-            for some in _by_origin(rows, self.out.options.snapshot):
-                version = some[COMMIT_VERSION][0].as_py()
+            for group in _by_origin(rows, self.out.options.snapshot):
+                version = group[COMMIT_VERSION][0].as_py()
                 live = version == self.out.options.snapshot
                 if live != snapshot:
                     snapshot = live
                     await delivery.start_version(_version(version, self.out.table_id, snapshot=live))
-                self._counts.add(some)
-                await delivery.write(some)
+                self._counts.add(group)
+                await delivery.write(group)
         return self._counts.by_type()
 
     @asynccontextmanager
