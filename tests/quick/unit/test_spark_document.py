@@ -25,10 +25,10 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from cdfd.config import load
-from cdfd.spark.engine.feed import copied_document
+from cdfd.spark.engine.feed import copy_document
 
 path = Path(sys.argv[1])
-with copied_document(load(path), path) as document:
+with copy_document(load(path), path) as document:
     print(document["config"], flush=True)
     time.sleep(60)
 """
