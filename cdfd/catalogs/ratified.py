@@ -55,11 +55,11 @@ class RatifiedLog:
                 hint="It was dropped and created again, or another table was renamed to it. Run `cdfd progress reset` to start over",
             )
         for version, commit in new.commits.items():
-            known = self.commits.get(version)
+            earlier = self.commits.get(version)
             if (
-                known is not None
-                and known.file_name != commit.file_name
-                and None not in (known.file_name, commit.file_name)
+                earlier is not None
+                and earlier.file_name != commit.file_name
+                and None not in (earlier.file_name, commit.file_name)
             ):
                 raise TableChangedError(
                     "the catalog names another commit for a version that it has ratified already",

@@ -104,8 +104,8 @@ class CatalogStorage:
         """Size and modification time; see the port."""
         check_path(path)
         version = _version_of(path)
-        if version is not None and (known := self._stats.get(version)) is not None and self.ratified:
-            return known
+        if version is not None and (cached := self._stats.get(version)) is not None and self.ratified:
+            return cached
         if version is not None and not self.ratified:
             # The last entry is looked at again while none comes. Then the name is looked up again, too.
             await self._resolver.look_up(RECHECK_SECONDS)
@@ -138,12 +138,12 @@ class CatalogStorage:
         try:
             return await self._resolver.look_up(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
         except StorageError as error:
-            known = self._resolver.opened
-            latest = None if known is None or known.log is None else known.log.latest
+            table = self._resolver.opened
+            latest = None if table is None or table.log is None else table.log.latest
             # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
-            if not error.retriable or known is None or latest is None or not "" < start_after < _path(latest):
+            if not error.retriable or table is None or latest is None or not "" < start_after < _path(latest):
                 raise
-            return known
+            return table
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. UnsupportedError for a table that is read by its catalog."""
@@ -269,8 +269,8 @@ class CatalogStorage:
             if last is not None and version > last + 1 and commit is not None:
                 raise _truncation_error(last + 1, log.latest).within(table=self.uri)
             last = version
-            if (known := self._stats.get(version)) is not None:
-                return known
+            if (cached := self._stats.get(version)) is not None:
+                return cached
             if commit is not None:
                 size = commit.size if commit.content is None else len(commit.content)
                 stat = Stat(path, size, commit.modified_ms)
@@ -299,11 +299,11 @@ class CatalogStorage:
         if version is None or table is None or table.log is None:
             return stat
         identity = f"{table.log.table_id}-{version}"
-        known = replace(stat, path=path, identity=identity, settled=True)
-        self._stats[version] = known
+        own = replace(stat, path=path, identity=identity, settled=True)
+        self._stats[version] = own
         if len(self._stats) > KNOWN_STATS:
             self._stats.popitem(last=False)
-        return known
+        return own
 
 
 def _log(table: ResolvedTable) -> RatifiedLog:

@@ -245,8 +245,8 @@ class Settings(Section):
                 conflicts.append((("tables", index, "sinks"), "at least one is required; leave the key out for all"))
             for name in chosen:
                 if name not in self.sinks:
-                    known = ", ".join(self.sinks) or "none, because the file has no `sinks`"
-                    what = f"there is no sink {quoted(name)}; there are: {known}"
+                    names = ", ".join(self.sinks) or "none, because the file has no `sinks`"
+                    what = f"there is no sink {quoted(name)}; there are: {names}"
                     conflicts.append((("tables", index, "sinks"), what))
         refuse(conflicts)
 
@@ -307,9 +307,9 @@ class Settings(Section):
             return by_sink[name]
         if not self.sinks:
             raise ConfigError(f"there is no sink {quoted(name or '')}", hint="The file has `sink`: leave --sink out")
-        known = ", ".join(by_sink)
+        names = ", ".join(by_sink)
         what = "the pipeline has several sinks" if name is None else f"there is no sink {quoted(name)}"
-        raise ConfigError(what, hint=f"Choose one with --sink: {known}")
+        raise ConfigError(what, hint=f"Choose one with --sink: {names}")
 
     def chosen(self, name: str | None) -> Sequence[Settings]:
         """The settings of one sink, or of all if no name is given. Raises as `of_sink` does."""

@@ -110,10 +110,10 @@ def mask_settings(text: str) -> Any:
 
 
 def _of_mapping(entry: object) -> Mask:
-    known = {"method", "value", "length", "hmac_key", "hmac_key_file"}
+    keys = {"method", "value", "length", "hmac_key", "hmac_key_file"}
     if (
         not isinstance(entry, Mapping)
-        or not {"method"} <= entry.keys() <= known
+        or not {"method"} <= entry.keys() <= keys
         or {"hmac_key", "hmac_key_file"} <= entry.keys()
     ):
         raise ConfigError("it has another form than a mask", hint=_MASK_HINT)

@@ -46,7 +46,7 @@ def file_settings() -> frozenset[str]:
 
 def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section]) -> list[Problem]:
     """All validation errors as problems, except for values that could not be resolved."""
-    known = {problem.path for problem in resolved.problems}
+    paths = {problem.path for problem in resolved.problems}
     problems: list[Problem] = []
     for detail in error.errors(include_url=False, include_input=False):
         place = _Place(detail["loc"], resolved, root)
@@ -55,7 +55,7 @@ def validation_problems(error: ValidationError, resolved: Resolved, root: type[S
             continue
         for below, what in _messages(detail):
             problems.append(place.problem(below, what))
-    return [problem for problem in problems if problem.path not in known]
+    return [problem for problem in problems if problem.path not in paths]
 
 
 def _messages(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
@@ -97,10 +97,10 @@ class _Place:
 
     def unknown_key(self) -> Problem:
         """A problem about an unknown key, with the nearest known key."""
-        known = sorted({name for section in self._sections for name in section.model_fields} - {self._path[-1]})
-        files = [f"{name}_file" for name in known if name in file_settings()]
-        nearest = difflib.get_close_matches(str(self._path[-1]), known + files, n=1)
-        hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(known)}"
+        names = sorted({name for section in self._sections for name in section.model_fields} - {self._path[-1]})
+        files = [f"{name}_file" for name in names if name in file_settings()]
+        nearest = difflib.get_close_matches(str(self._path[-1]), names + files, n=1)
+        hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(names)}"
         return Problem(self._as_written(self._path), f"unknown key{hint}", self._resolved.line(self._path))
 
     def _show(self, path: Path) -> str:

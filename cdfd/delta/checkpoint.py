@@ -121,10 +121,10 @@ def check_schema(schema: pa.Schema) -> None:
     Raises:
         LogError: none of the actions' columns, one of them twice, or one that is not a struct.
     """
-    known = [name for name in (*STATE, "add", "remove") if name in schema.names]
-    if not known:
+    names = [name for name in (*STATE, "add", "remove") if name in schema.names]
+    if not names:
         raise LogError("not a checkpoint: it has none of the columns of one")
-    for name in known:
+    for name in names:
         if schema.names.count(name) > 1:
             raise LogError(f"not a checkpoint: it has several columns {name}")
         if not pa.types.is_struct(schema.field(name).type):

@@ -172,12 +172,12 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
     seen: dict[str | FileKey, T] = {}
     for value in values:
         # A checkpoint in JSON may have tombstones of one path with different deletion vectors.
-        known = seen.setdefault(value.key if isinstance(value, Remove) else value.path, value)
-        if known is value:
+        first = seen.setdefault(value.key if isinstance(value, Remove) else value.path, value)
+        if first is value:
             yield value
-        elif known != value:
+        elif first != value:
             what = f"two different {type(value).__name__.lower()} actions for one logical file"
-            if known.key != value.key:
+            if first.key != value.key:
                 what = "two actions of one kind for one data file in one version"
             raise LogError(what, path=value.path)
 

@@ -251,9 +251,9 @@ def features_report(protocol: Protocol, metadata: Metadata, *, by_catalog: bool 
     `by_catalog` is as for `check_managed`.
     """
     readers = reader_features(protocol)
-    known = READER_FEATURES if by_catalog else READER_FEATURES - CATALOG_MANAGED
+    readable = READER_FEATURES if by_catalog else READER_FEATURES - CATALOG_MANAGED
     report = [
-        Feature(name, "reader", "supported" if name in known else "refused", _is_enabled(name, metadata))
+        Feature(name, "reader", "supported" if name in readable else "refused", _is_enabled(name, metadata))
         for name in sorted(readers)
     ]
     report += [

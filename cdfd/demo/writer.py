@@ -117,10 +117,10 @@ class TableWriter:
                 before.append(live.filter(matched))
                 actions += await self._rewrite(file, live.filter(pc.invert(matched)))
         old = pa.concat_tables([*before, self.schema.empty_table()])
-        known = pc.is_in(rows.column(key), value_set=old.column(key).combine_chunks())
-        new = rows.filter(known)
+        exists = pc.is_in(rows.column(key), value_set=old.column(key).combine_chunks())
+        new = rows.filter(exists)
         images = _images(old.sort_by(key), new.sort_by(key))
-        inserted = _with_type(rows.filter(pc.invert(known)), "insert")
+        inserted = _with_type(rows.filter(pc.invert(exists)), "insert")
         actions.append(await self._add(rows))
         return await self.commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
 

@@ -262,26 +262,26 @@ class History:
         """The versions whose entries are in the log, ascending."""
         return [name.version async for name, _ in self._log.list_names() if name.kind == "commit"]
 
-    async def _check_id(self, known: str | None, version: int | None) -> None:
+    async def _check_id(self, table_id: str | None, version: int | None) -> None:
         """Raise the better error for a log that is another one, if it also has another table id at a version (None: the newest).
 
         An id alone proves nothing: entries may change it. Read errors are left to the next read.
         """
-        if known is not None:
+        if table_id is not None:
             with contextlib.suppress(LogError):
                 header = await self._log.header(version)
-                check_id(known, header.metadata.id, header.version, self._table)
+                check_id(table_id, header.metadata.id, header.version, self._table)
 
 
-def check_id(known: str, current: str, version: int, table: str) -> None:
+def check_id(expected: str, current: str, version: int, table: str) -> None:
     """Raise an error for a table id that differs from the known one.
 
     Raises:
         TableChangedError: it names both ids.
     """
-    if known != current:
+    if expected != current:
         raise TableChangedError(
-            f"the table was deleted and created again, or replaced: its id was {known} and is {current} now",
+            f"the table was deleted and created again, or replaced: its id was {expected} and is {current} now",
             table=table,
             version=version,
             hint=RESET_HINT,

@@ -185,17 +185,17 @@ async def versions(
             yield version
 
 
-async def position_after(table: Table, version: int, known: Position | None) -> Position:
+async def position_after(table: Table, version: int, last: Position | None) -> Position:
     """The position after a version, from which a reader can continue. If the log continues the known position, it keeps that table id.
 
     Raises:
         CdfdError: see `check_position`.
     """
     table_id = (await table.log.header_before(version + 1)).metadata.id
-    if known is not None and known.table_id != table_id:
+    if last is not None and last.table_id != table_id:
         with table.tailer() as tailer, suppress(TableChangedError):
-            if await tailer.resume(known):
-                table_id = known.table_id
+            if await tailer.resume(last):
+                table_id = last.table_id
     following = Position(table_id, version + 1, digest=await table.log.digest(version))
     await check_position(table, following)
     return following

@@ -92,9 +92,9 @@ def _refine(
             # The default must not refuse a table whose deletes and inserts can be read.
             raise error if isinstance(error, _Fallback) else _Fallback(error.what) from None
         tracking, scans = None, plan.scans
-    known = tuple(name for name in key if header.schema.find((name,)) is not None)
-    if tracking is None and known != key:
-        missing = next(name for name in key if name not in known)
+    columns = tuple(name for name in key if header.schema.find((name,)) is not None)
+    if tracking is None and columns != key:
+        missing = next(name for name in key if name not in columns)
         raise _Fallback(f"it has no column {missing!r:.100} of the key")
     schema, before = header.schema, previous.schema
     if schema != before:
@@ -104,7 +104,7 @@ def _refine(
         if change.dropped or change.renamed or change.repartitioned or narrower or schema.mapping != before.mapping:
             raise _Fallback("it replaces the schema")
     sources = tuple(replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
-    refinement = Refinement(sources, known if known == key else (), tracking)
+    refinement = Refinement(sources, columns if columns == key else (), tracking)
     return replace(plan, scans=_buckets(sources, phases=tracking is not None), refinement=refinement)
 
 

@@ -39,9 +39,9 @@ class RowOptions:
     drop_unchanged: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, known in (("changes", self.changes, Changes), ("refine", self.refine, Refine)):
-            if value not in get_args(known):
-                raise ConfigError(f"{name} is {value!r:.100}", hint=f"One of: {', '.join(get_args(known))}")
+        for name, value, words in (("changes", self.changes, Changes), ("refine", self.refine, Refine)):
+            if value not in get_args(words):
+                raise ConfigError(f"{name} is {value!r:.100}", hint=f"One of: {', '.join(get_args(words))}")
         if self.refine == "key" and not self.key:
             raise ConfigError(
                 "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"

@@ -108,8 +108,8 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
     if kinds == {bool} and kind in (None, pa.bool_()):
         return _of_numpy(np.array([bool(value) for value in values]), np.array(missing))
     if kinds == {int} and (kind is None or pa.types.is_integer(kind)):
-        known = np.array([0 if value is None else value for value in values], np.int64)
-        return _of_numpy(known, np.array(missing)).cast(kind or pa.int64())
+        integers = np.array([0 if value is None else value for value in values], np.int64)
+        return _of_numpy(integers, np.array(missing)).cast(kind or pa.int64())
     if kind is not None and not kinds:
         return pa.nulls(len(values), kind)
     if kind is not None and pa.types.is_struct(kind) and all(issubclass(each, dict | tuple) for each in kinds):
@@ -122,9 +122,9 @@ def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:
 def _of_structs(values: Sequence[Any], kind: pa.DataType) -> Any:
     fields = [kind.field(place) for place in range(kind.num_fields)]
     names = [field.name for field in fields]
-    known = [dict(zip(names, each, strict=True)) if isinstance(each, tuple) else each or {} for each in values]
+    rows = [dict(zip(names, each, strict=True)) if isinstance(each, tuple) else each or {} for each in values]
     columns = [
-        array_of([each.get(name) for each in known], field.type) for name, field in zip(names, fields, strict=True)
+        array_of([each.get(name) for each in rows], field.type) for name, field in zip(names, fields, strict=True)
     ]
     return pa.StructArray.from_arrays(columns, fields=fields, mask=array_of([each is None for each in values]))
 

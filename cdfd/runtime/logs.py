@@ -55,7 +55,7 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
 
     root = logging.getLogger()
-    for earlier in [known for known in root.handlers if isinstance(known, _Handler)]:
+    for earlier in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(earlier)
     root.addHandler(handler)
     set_level(level)

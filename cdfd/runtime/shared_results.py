@@ -144,12 +144,12 @@ class SharedResults(Generic[B]):
         with self._lock:
             run.at[reader] = number
             self._trim(run)
-            if (known := run.result(number)) is not _NEXT:
-                return known
+            if (outcome := run.result(number)) is not _NEXT:
+                return outcome
         with run.advancing:
             with self._lock:
-                if (known := run.result(number)) is not _NEXT:
-                    return known  # another reader was faster
+                if (outcome := run.result(number)) is not _NEXT:
+                    return outcome  # another reader was faster
             try:
                 result: B | _Mark = next(run.source, _END)
             except BaseException:

@@ -366,8 +366,8 @@ _FAILURES = (
 
 def _failures() -> tuple[type[Exception], ...]:
     """Exceptions of the file systems that are in use, and those of Python's own functions."""
-    known = (getattr(sys.modules.get(module), name, None) for module, name in _FAILURES)
-    return (OSError, RuntimeError, ValueError, *(each for each in known if each is not None))
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in _FAILURES)
+    return (OSError, RuntimeError, ValueError, *(each for each in kinds if each is not None))
 
 
 def _unconditional(path: str) -> UnsupportedError:

@@ -34,9 +34,9 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
         hint = "Provide credentials through the environment, or a configuration file of the store's own libraries"
         raise ConfigError(f"the {scheme}:// location of a table has credentials in it", hint=hint)
     if scheme not in STORES:
-        known = ", ".join(f"{name}://" for name in sorted(STORES.names()))
+        schemes = ", ".join(f"{name}://" for name in sorted(STORES.names()))
         raise UnsupportedError(
-            f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {known}"
+            f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {schemes}"
         )
     opener: Opener = STORES.load(scheme)
     return opener(uri, options or {})

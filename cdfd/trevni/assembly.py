@@ -151,12 +151,12 @@ def _spread_numbers(present: Any, valid: np.typing.NDArray[np.bool_]) -> Any:
 def _spread_strings(present: Any, valid: np.typing.NDArray[np.bool_]) -> Any:
     """The same text with other offsets: a null ends where it begins."""
     _, offsets, text = present.buffers()
-    known = np.zeros(1, np.int32)
+    starts = np.zeros(1, np.int32)
     if offsets is not None and len(present):
-        known = np.frombuffer(offsets, np.int32)[present.offset : present.offset + len(present) + 1]
+        starts = np.frombuffer(offsets, np.int32)[present.offset : present.offset + len(present) + 1]
     places = np.zeros(len(valid) + 1, np.int64)
     np.cumsum(valid, out=places[1:])
-    return pa.Array.from_buffers(present.type, len(valid), [_validity(valid), pa.py_buffer(known[places]), text])
+    return pa.Array.from_buffers(present.type, len(valid), [_validity(valid), pa.py_buffer(starts[places]), text])
 
 
 def logical(leaf: Leaf, values: Any) -> Any:

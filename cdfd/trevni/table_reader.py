@@ -89,12 +89,14 @@ def select(shape: Record, names: Sequence[str]) -> Record:
     Raises:
         ConfigError: a name is unknown.
     """
-    known = {field.name for field in shape.fields}
+    own_names = {field.name for field in shape.fields}
     wanted: dict[str, list[str]] = {}
     for name in names:
-        first, _, below = (name, "", "") if name in known else name.partition(".")
-        if first not in known:
-            raise ConfigError(f"there is no column {name!r:.100}", hint=f"Choose from {', '.join(sorted(known))[:200]}")
+        first, _, below = (name, "", "") if name in own_names else name.partition(".")
+        if first not in own_names:
+            raise ConfigError(
+                f"there is no column {name!r:.100}", hint=f"Choose from {', '.join(sorted(own_names))[:200]}"
+            )
         wanted.setdefault(first, []).append(below)
     fields = []
     for field in shape.fields:

@@ -143,8 +143,8 @@ def _codec(name: str) -> Codec:
     try:
         return Codec(name)
     except ValueError:
-        known = ", ".join(Codec)
-        raise ConfigError(f"there is no codec {name!r:.100}", hint=f"Choose one of {known}") from None
+        names = ", ".join(Codec)
+        raise ConfigError(f"there is no codec {name!r:.100}", hint=f"Choose one of {names}") from None
 
 
 def _checksum(name: str) -> Checksum:

@@ -136,7 +136,7 @@ def _parse(body: bytes) -> tuple[str | None, float]:
     return (token, min(max(float(life), 1.0), 86_400.0)) if usable else (None, 0)
 
 
-async def _text(path: str, known: str | None, option: str) -> str:
+async def _text(path: str, last_text: str | None, option: str) -> str:
     """The text of a mounted secret; that which is known, if the file cannot be read."""
 
     def read() -> str:
@@ -146,8 +146,8 @@ async def _text(path: str, known: str | None, option: str) -> str:
     try:
         text = await asyncio.to_thread(read)
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        if known is not None:
-            return known
+        if last_text is not None:
+            return last_text
         what = f"the file of {option} cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"
         raise StorageError(what, path=path, retriable=True) from None
     if not text or not text.isprintable() or not text.isascii():

@@ -152,8 +152,8 @@ class Backfill:
 
     async def _run(self) -> None:
         with self._opened.tailer(self._clock) as tailer:
-            known = await self._sinks.backfill(self._table, self._request.role)
-            job = self._stored_job(known) or await self._requested_job()
+            stored = await self._sinks.backfill(self._table, self._request.role)
+            job = self._stored_job(stored) or await self._requested_job()
             self._job = job
             if self.ended or job.first > job.last:
                 self.ended = True
@@ -185,13 +185,13 @@ class Backfill:
         stands = counts.position or self._resumed or job.begin("")
         return f"interrupted at {_position_text(stands)} of {job}{resumed}: {published}; run the same command to resume there"
 
-    def _stored_job(self, known: Stored | None) -> Job | None:
+    def _stored_job(self, progress: Stored | None) -> Job | None:
         """The stored backfill, if this command resumes it, or if it has an id and is complete. None: start a new one."""
-        job, request = Job.stored(known), self._request
+        job, request = Job.stored(progress), self._request
         if job is None or request.restart:
             return None
-        assert known is not None
-        ended = job.ended(known.position)
+        assert progress is not None
+        ended = job.ended(progress.position)
         if ended and request.id is None:
             return None
         if not job.matches(request):
@@ -200,7 +200,7 @@ class Backfill:
                 + [f"--until {job.until}"] * bool(job.until)
                 + ["--snapshot"] * job.snapshot
             )
-            state = "is for" if ended else f"is not complete, it is at {_position_text(known.position)} of"
+            state = "is for" if ended else f"is not complete, it is at {_position_text(progress.position)} of"
             name = "a backfill" if request.id is None else f"the backfill {request.id}"
             raise ConfigError(
                 f"{name} of this table {state} {job}",
@@ -233,16 +233,16 @@ class Backfill:
     async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[Sink, Position]]:
         """The sink, and its position in the backfill. Opening it has fenced other processes."""
         async with self._sinks.open_for_backfill(self._table, self._request.role) as sink:
-            known, request = sink.backfill, self._request
-            if known is not None and (request.restart or Job.stored(known) != job):
-                known = None
-            if known is not None and request.id is None and job.ended(known.position):
-                known = None
-            if known is None:
+            current, request = sink.backfill, self._request
+            if current is not None and (request.restart or Job.stored(current) != job):
+                current = None
+            if current is not None and request.id is None and job.ended(current.position):
+                current = None
+            if current is None:
                 position = job.begin(table_id)
                 sink.move_to(position, job.record())
             else:
-                position = self._resumed = known.position
+                position = self._resumed = current.position
                 logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
             yield sink, position
 

@@ -107,8 +107,8 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     protocol, log = facts["protocol"], facts["log"]
     checkpoints = log["checkpoints"]
-    known = log["first_version"] is not None
-    entries = f"log entries {log['first_version']} to {log['last_version']}" if known else "no log entries"
+    has_log = log["first_version"] is not None
+    entries = f"log entries {log['first_version']} to {log['last_version']}" if has_log else "no log entries"
     rows = [
         ("table", facts["table"]),
         ("id", facts["id"]),

@@ -142,8 +142,8 @@ def table_named(config: Settings, name: str) -> settings.Table:
     """The table with a name. `ConfigError` if there is none."""
     table = config.table(name)
     if table is None:
-        known = ", ".join(table.name for table in config.listed)
-        raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {known}")
+        names = ", ".join(table.name for table in config.listed)
+        raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {names}")
     return table
 
 

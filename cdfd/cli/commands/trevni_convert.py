@@ -79,8 +79,8 @@ def _source(request: Request, kind: str) -> Iterator[Rows]:
         if request.columns is not None:
             unknown = [name for name in request.columns if name not in rows.schema.names]
             if unknown:
-                known = ", ".join(rows.schema.names)[:200]
-                raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {known}")
+                names = ", ".join(rows.schema.names)[:200]
+                raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {names}")
             wanted = [name for name in rows.schema.names if name in request.columns]
             schema = pa.schema([rows.schema.field(name) for name in wanted])
             rows = Rows(schema, (batch.select(wanted) for batch in rows.batches), rows.count)

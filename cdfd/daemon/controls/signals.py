@@ -59,8 +59,8 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
     kind, data = document.get("type"), _data(document.get("data"))
     if not isinstance(kind, str) or kind not in _ACTIONS:
         hint = _NOT_OURS.get(kind, "") if isinstance(kind, str) else ""
-        known = hint or f"the types are {', '.join(_ACTIONS)}"
-        raise Refused("unknown", f"there is no signal of type {kind!r:.100}; {known}")
+        expected = hint or f"the types are {', '.join(_ACTIONS)}"
+        raise Refused("unknown", f"there is no signal of type {kind!r:.100}; {expected}")
     action = _ACTIONS[kind]
     if action not in allowed:
         raise Refused("unauthorised", f"signals may not {action}: `controls.signals` does not have it")
@@ -160,8 +160,8 @@ class SignalReader:
             each if each.table is None or "@" in each.table else replace(each, table=self.address(each.table))
             for each in requests
         ]
-        known = (None, *self.controller.tables)
-        ours = [each for each in requests if not self.shares_tables or each.table in known]
+        names = (None, *self.controller.tables)
+        ours = [each for each in requests if not self.shares_tables or each.table in names]
         await asyncio.gather(*map(self.controller.submit, ours))
 
 

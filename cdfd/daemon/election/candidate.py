@@ -58,10 +58,10 @@ class Candidate:
         is_new = self.since is None or read != self.seen
         since = now if is_new else self.since
         assert since is not None
-        known = replace(self, seen=read, since=since, highest=highest)
+        following = replace(self, seen=read, since=since, highest=highest)
         if read is not None and not read.released and now - since < self.takeover_after:
-            return known, None
-        return replace(known, highest=highest + 1), Claim(self.owner, highest + 1)
+            return following, None
+        return replace(following, highest=highest + 1), Claim(self.owner, highest + 1)
 
     def expects(self, now: float) -> bool:
         """Whether a standby may lead soon: its leader says that it ends, or has been silent for half of the time."""

@@ -101,9 +101,9 @@ class Status:
 
     def add(self, table: settings.Table) -> TableMonitor:
         """The monitor of a table that the daemon starts to deliver."""
-        known = self._tables.get(table.name)
-        if known is not None and known.table == table:
-            return known
+        earlier = self._tables.get(table.name)
+        if earlier is not None and earlier.table == table:
+            return earlier
         monitor = self._tables[table.name] = self._monitor(table, starts_at_work=not self.not_ready())
         return monitor
 

@@ -130,10 +130,10 @@ class Members:
         """
         async with self._lock:
             self.config = self.config.model_copy(update={"tables": config.tables})
-            known = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
-            self._folders = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(
-                folders
-            )
+            folders_of = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
+            self._folders = {
+                discovery: tables for discovery, tables in folders_of.items() if tables is not None
+            } | dict(folders)
             self.status.configure(self.config)
             return await self._apply()
 

@@ -76,7 +76,7 @@ class Reloading:
                 logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
         folder = os.path.dirname(os.path.abspath(self.path))
         watch = DirectoryWatch(folder, self.file_events, self.clock, accepts=lambda _: True)
-        known = await asyncio.to_thread(file_content, self.path)
+        applied = await asyncio.to_thread(file_content, self.path)
         try:
             while True:
                 async with first_done(self.hangup.wait(), watch.wait(CHECK_SECONDS)):
@@ -88,9 +88,9 @@ class Reloading:
                     before, content = content, await asyncio.to_thread(file_content, self.path)
                     if before == content:
                         break
-                if content != known or self.hangup.is_set():
+                if content != applied or self.hangup.is_set():
                     self.hangup.clear()
-                    known = content if await self.reload() else None
+                    applied = content if await self.reload() else None
         finally:
             watch.close()
 

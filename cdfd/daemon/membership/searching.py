@@ -98,8 +98,8 @@ class Searching:
         return folders
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
-        known = self.searches.by_pattern
-        self.searches.by_pattern = {entry.discover: known.get(entry.discover, Search()) for entry in discoveries}
+        searches = self.searches.by_pattern
+        self.searches.by_pattern = {entry.discover: searches.get(entry.discover, Search()) for entry in discoveries}
 
     async def _follow(self, discoveries: Sequence[Discovery]) -> None:
         gone = [task for discovery, task in self._running.items() if discovery not in discoveries]

@@ -124,6 +124,6 @@ def _count(metrics: Mapping[str, str], names: Iterable[str]) -> float | None:
 
 def scanned_rows(scans: Sequence[FileScan], counts: RowCounts) -> float:
     """Rows of scans, by statistics and deletion vectors, else by their bytes."""
-    if isinstance(scans, LiveScans) and (known := scans.rows()) is not None:
-        return float(known)
+    if isinstance(scans, LiveScans) and (total := scans.rows()) is not None:
+        return float(total)
     return sum(map(counts.of, scans))

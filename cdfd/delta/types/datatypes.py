@@ -135,8 +135,8 @@ class ByName(Generic[_Named]):
             return [self._candidates[name]]
         if self._folded is None:
             self._folded = {}
-            for known, candidate in self._candidates.items():
-                self._folded.setdefault(known.lower(), []).append(candidate)
+            for spelling, candidate in self._candidates.items():
+                self._folded.setdefault(spelling.lower(), []).append(candidate)
         return self._folded.get(name.lower(), [])
 
 

@@ -262,5 +262,5 @@ def _partition_fields(struct: StructType, columns: Sequence[str]) -> list[Struct
 
 def _known_columns(name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
-    known = ", ".join(names[:50]) + (", ..." if len(names) > 50 else "")
-    return (f"Did you mean {near[0]!r}? " if near else "") + f"The columns are: {known}"
+    text = ", ".join(names[:50]) + (", ..." if len(names) > 50 else "")
+    return (f"Did you mean {near[0]!r}? " if near else "") + f"The columns are: {text}"

@@ -145,8 +145,8 @@ class _Comparison:
 
     def _pairs(self, old: StructType, new: StructType) -> dict[str, StructField]:
         """Name in the new struct -> the field that it was in the old one."""
-        known = {physical_name(child, self.old_mode): child for child in old}
-        pairs = {child.name: known[key] for child in new if (key := physical_name(child, self.new_mode)) in known}
+        by_name = {physical_name(child, self.old_mode): child for child in old}
+        pairs = {child.name: by_name[key] for child in new if (key := physical_name(child, self.new_mode)) in by_name}
         taken = {child.name for child in pairs.values()}
         left = {child.name.lower(): child for child in old if child.name not in taken}
         for child in new:
@@ -198,16 +198,16 @@ def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
 
 
 def _with_returning(old: StructType, new: StructType, mode: ColumnMappingMode) -> StructType:
-    known = {physical_name(child, mode): child for child in new}
+    by_name = {physical_name(child, mode): child for child in new}
     kept = tuple(
-        replace(child, type=_inside(child.type, known[key].type, mode))
-        if (key := physical_name(child, mode)) in known
+        replace(child, type=_inside(child.type, by_name[key].type, mode))
+        if (key := physical_name(child, mode)) in by_name
         else child
         for child in old
     )
     names = {child.name.lower() for child in old}
     physical = {physical_name(child, mode) for child in old}
-    back = (child for key, child in known.items() if key not in physical and child.name.lower() not in names)
+    back = (child for key, child in by_name.items() if key not in physical and child.name.lower() not in names)
     return StructType((*kept, *back))
 
 

@@ -113,8 +113,8 @@ def _field(child: StructField, other: StructField, path: tuple[str, ...], merged
     kind = _type(child.type, other.type, path, (), changes, merged)
     if not changes:
         return replace(child, type=kind)
-    known = child.metadata.get(TYPE_CHANGES)
-    before: Iterable[Any] = known if isinstance(known, list) else ()
+    history = child.metadata.get(TYPE_CHANGES)
+    before: Iterable[Any] = history if isinstance(history, list) else ()
     return replace(child, type=kind, metadata={**child.metadata, TYPE_CHANGES: [*before, *changes]})
 
 
@@ -162,4 +162,6 @@ def _nullable(kind: DataType) -> DataType:
 
 def type_changes(kind: DataType) -> int:
     """The number of type changes that a schema records."""
-    return sum(len(known) for child in fields_in(kind) if isinstance(known := child.metadata.get(TYPE_CHANGES), list))
+    return sum(
+        len(history) for child in fields_in(kind) if isinstance(history := child.metadata.get(TYPE_CHANGES), list)
+    )

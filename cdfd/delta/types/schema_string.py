@@ -105,9 +105,9 @@ def _type(document: object, path: _Path) -> DataType:
 
 
 def _type_named(name: str, path: _Path) -> DataType:
-    known = _PRIMITIVES.get(name) or _SPELLINGS.get(name)
-    if known is not None:
-        return known
+    kind = _PRIMITIVES.get(name) or _SPELLINGS.get(name)
+    if kind is not None:
+        return kind
     if match := _DECIMAL.fullmatch(name):
         precision, scale = int(match[1]), int(match[2])
         if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):

@@ -83,9 +83,9 @@ def checkpoint(
         {"protocol": protocol_fields(state.protocol)},
         {"metaData": metadata},
     ]
-    for known in sorted(state.txns.values(), key=lambda known: known.app_id):
-        rows.append({"txn": {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}})
-    for domain in sorted(state.domains.values(), key=lambda known: known.domain):
+    for each in sorted(state.txns.values(), key=lambda each: each.app_id):
+        rows.append({"txn": {"appId": each.app_id, "version": each.version, "lastUpdated": each.last_updated}})
+    for domain in sorted(state.domains.values(), key=lambda each: each.domain):
         fields = {"domain": domain.domain, "configuration": domain.configuration, "removed": False}
         rows.append({"domainMetadata": fields})
     adds, removes = state.live().table, state.tombstones(now_ms).table
@@ -151,8 +151,8 @@ def _files(
             columns.append(paths.encode_column(_flat(flat.column("path"))).cast(type_))
         elif name == "tags" and kind == "remove":
             # A `remove` with the fields of its file has this one too.
-            known = _flat(flat.column(name)).cast(type_) if name in flat.schema.names else pa.nulls(len(flat), type_)
-            columns.append(pc.coalesce(known, scalar_of([], type_)))
+            column = _flat(flat.column(name)).cast(type_) if name in flat.schema.names else pa.nulls(len(flat), type_)
+            columns.append(pc.coalesce(column, scalar_of([], type_)))
         elif name in own and own[name] in flat.schema.names:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":

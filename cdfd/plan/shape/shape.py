@@ -40,11 +40,11 @@ class Shape:
             raise ConfigError(f"a column cannot be published as {min(taken)}, the name of a change column")
         if len({name.lower() for name, _ in self.masks}) < len(self.masks):
             raise ConfigError("a column has two masks")
-        known = CHANGE_TYPES.to_pylist()
+        kinds = CHANGE_TYPES.to_pylist()
         for each in self.excluded:
-            if each not in known:
-                raise ConfigError(f"there is no change type {each!r:.100}", hint=f"One of: {', '.join(known)}")
-        if set(self.excluded) == set(known):
+            if each not in kinds:
+                raise ConfigError(f"there is no change type {each!r:.100}", hint=f"One of: {', '.join(kinds)}")
+        if set(self.excluded) == set(kinds):
             raise ConfigError("all change types are excluded", hint="Leave one out of `exclude_change_types`")
 
     @property
@@ -85,8 +85,8 @@ class Shape:
     def _with_filter(self, schema: TableSchema, chosen: TableSchema) -> TableSchema:
         if self.where is None:
             return chosen
-        find, known = ByName({child.name: child for child in schema.struct}), set(chosen.names)
-        extra = [child.name for name in self.where.names for child in find(name)[:1] if child.name not in known]
+        find, names = ByName({child.name: child for child in schema.struct}), set(chosen.names)
+        extra = [child.name for name in self.where.names for child in find(name)[:1] if child.name not in names]
         return schema.select([*chosen.names, *dict.fromkeys(extra)]) if extra else chosen
 
     def columns_of(self, schema: TableSchema) -> list[tuple[StructField, str, Mask | None]]:

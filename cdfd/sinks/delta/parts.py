@@ -88,8 +88,8 @@ class PartDelivery(Delivery):
 
     def _check(self, rows: pa.Schema) -> None:
         """Check that the files have all that is in the rows: other columns would be left out."""
-        known = {child.name for child in self._columns.struct}
-        left_out = {field.name for field in CHANGE_COLUMNS} - known
+        names = {child.name for child in self._columns.struct}
+        left_out = {field.name for field in CHANGE_COLUMNS} - names
         struct = from_arrow(pa.schema([field for field in rows if field.name not in left_out]))
         if columns_of_extended(self._columns, struct, "keep").struct != self._columns.struct:
             raise SinkError(

@@ -130,8 +130,8 @@ def position_actions(state: TxnState, app_id: str, position: Position, now_ms: i
     wanted = {position_txn(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
     if position.phase == "stream" and position.version > 0:
         wanted = {app_id: position.version - 1, **wanted}
-    known = {name: stored.version for name in wanted if (stored := state.txns.get(name)) is not None}
-    return [txn(name, value, now_ms) for name, value in wanted.items() if known.get(name) != value]
+    versions = {name: stored.version for name in wanted if (stored := state.txns.get(name)) is not None}
+    return [txn(name, value, now_ms) for name, value in wanted.items() if versions.get(name) != value]
 
 
 def owner_action(app_id: str, owner: int, now_ms: int) -> Action:

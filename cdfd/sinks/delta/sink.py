@@ -81,13 +81,13 @@ class DeltaSink(TargetSink):
 
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         """Store a control as a property of the target; see the port. A position can only move forward, because rows stay."""
-        known = self.cursor.position
-        assert known is not None
-        if to is not None and order(to) < order(known):
+        current = self.cursor.position
+        assert current is not None
+        if to is not None and order(to) < order(current):
             raise SinkError(
-                f"the target is at version {known.version} and cannot go back", hint="Deliver into another target"
+                f"the target is at version {current.version} and cannot go back", hint="Deliver into another target"
             )
-        delivery = await self.begin(known)
+        delivery = await self.begin(current)
         await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> DeltaDelivery:

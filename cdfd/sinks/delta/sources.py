@@ -27,8 +27,8 @@ class Sources:
         published = {name.lower(): (child, mask is None) for child, name, mask in chosen}
         fields = []
         for child in rows:
-            known = published.get(child.name.lower())
-            fields.append(child if known is None else _tag(child, known[0], source.mapping, inside=known[1]))
+            column = published.get(child.name.lower())
+            fields.append(child if column is None else _tag(child, column[0], source.mapping, inside=column[1]))
         return StructType(tuple(fields))
 
 
@@ -40,9 +40,9 @@ def _tag(rows: StructField, source: StructField, mode: ColumnMappingMode, *, ins
 def _inside(rows: DataType, source: DataType, mode: ColumnMappingMode) -> DataType:
     match rows, source:
         case StructType(), StructType():
-            known = {child.name: child for child in source}
+            by_name = {child.name: child for child in source}
             return StructType(
-                tuple(_tag(child, known[child.name], mode) if child.name in known else child for child in rows)
+                tuple(_tag(child, by_name[child.name], mode) if child.name in by_name else child for child in rows)
             )
         case ArrayType(element), ArrayType(other):
             return replace(rows, element=_inside(element, other, mode))

@@ -305,17 +305,17 @@ class Target:
         stored = self._require_owner(state)
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
-        known = self.control = stored_control(state)
+        current = self.control = stored_control(state)
         moved = self._moved is not None and stored_range(state, self._role) != self._moved
         delivered = not moved and self._is_delivered(stored, begun, following)
-        if delivered if control is None else control == known and stored.position == following:
+        if delivered if control is None else control == current and stored.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agree(table, base, rows)
         self._columns = columns = replace(columns, compression=table.compression)
         now = self.clock.now_ms()
         mode = self._layout.mode
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
-        if control is not None and control != known:
+        if control is not None and control != current:
             self.control, stays, state = control, False, with_control(state, control)
         if moved and self._moved is not None:
             stays, state = False, with_range(state, self._role, self._moved)

@@ -274,8 +274,8 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
                 path=os.path.join(path, delivery.name),
                 hint=f"Restore the missing files or the matching {_POSITION}, or deliver into an empty folder",
             )
-        known = prepared.position
-        start = known if known == delivery.following else delivery.following
+        target = prepared.position
+        start = target if target == delivery.following else delivery.following
         kept = _Kept(start, True, kept.control)
     return kept
 

@@ -80,14 +80,14 @@ class FilesSink(Sink):
 
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         """Write `_position.json`; see the port. A position can only move forward, because files are not taken back."""
-        known = self._cursor.position
-        assert known is not None
-        if to is not None and order(to) < order(known):
-            at = f"version {known.version}"
+        current = self._cursor.position
+        assert current is not None
+        if to is not None and order(to) < order(current):
+            at = f"version {current.version}"
             raise SinkError(
                 f"the folder is at {at} and cannot go back", hint="Move the table while the daemon is stopped"
             )
-        delivery = await self.begin(known)
+        delivery = await self.begin(current)
         await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> FileDelivery:

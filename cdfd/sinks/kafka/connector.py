@@ -169,15 +169,15 @@ class KafkaConnector(Connector):
         tombstones = sink.tombstone_rule == "always" or (sink.tombstone_rule == "auto" and compacted)
         facts = TopicFacts(topics.partitions, tombstones and bool(table.key), 1 << 20)
         with registry(sink, auto_register=False) as registration:
-            known = None if registration is None else KnownSchemas(registration.schemas)
-            if registration is not None and known is not None:
-                registration = replace(registration, schemas=known)
+            lookup = None if registration is None else KnownSchemas(registration.schemas)
+            if registration is not None and lookup is not None:
+                registration = replace(registration, schemas=lookup)
             origin = Origin(self._config.pipeline, table.name, table_id, table.topic)
             encoder = self._encoders(table, registration)(origin, facts)
             part = SnapshotPart.END if snapshot else SnapshotPart.MIDDLE
             batches = encoder.encode(rows, snapshot=snapshot, part=part)
         records = tuple(record for batch in batches for record in sample_records(batch))
-        return Sample(table.topic, records, () if known is None else tuple(known.samples))
+        return Sample(table.topic, records, () if lookup is None else tuple(lookup.samples))
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The topic; see the port."""

@@ -116,7 +116,7 @@ class KafkaSignals:
             bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
         seconds = self._hidden_timeout, _TIMEOUT_MS / 1000
         with closing(NewestRecord(self._connection, self._progress.name, self._key, *seconds)) as newest:
-            known = newest.read(bounds, offset_of)
+            last_offset = newest.read(bounds, offset_of)
         with translating(f"read signals from topic {self.topic}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,
@@ -133,13 +133,13 @@ class KafkaSignals:
                 metrics_enabled=False,
             )
             consumer.assign([self._partition])
-            first = known
+            first = last_offset
             if first is None:
                 first = consumer.committed(self._partition)  # by an earlier version of cdfd
             if first is None:
                 first = end
             consumer.seek(self._partition, first)
-        return first if known is None else None
+        return first if last_offset is None else None
 
     def _close(self) -> None:
         if self._consumer is not None:

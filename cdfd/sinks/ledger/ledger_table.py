@@ -91,12 +91,12 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
     renewals = {change.app_id: renewal(state, change.app_id, now_ms) for change in changes if change.renews}
     actions: list[Action] = []
     for change in {change.app_id: change for change in changes if not change.renews}.values():
-        known, digest = stored_position(state, change.app_id), change.digest
-        if digest is None and (known.version, configuration.get(_key(change.app_id))) == (
+        stored, digest = stored_position(state, change.app_id), change.digest
+        if digest is None and (stored.version, configuration.get(_key(change.app_id))) == (
             change.version,
             change.table_id,
         ):
-            digest = known.digest
+            digest = stored.digest
         renewed = renewals.pop(change.app_id, [])
         # Readers refuse an entry with two `txn` of one appId. A new record has the present time, too.
         actions += position_actions(state, change.app_id, change.version, digest, now_ms) or renewed

@@ -68,8 +68,8 @@ class SourceLedger(TxnLedger):
                     version=state.version,
                     hint="Positions of the old table mean nothing in the new one; reset the progress to start over",
                 )
-            known = stored_position(state, app_id)
-            if digest is None and known.version == version:
+            stored = stored_position(state, app_id)
+            if digest is None and stored.version == version:
                 return []
             return position_actions(state, app_id, version, digest, self._clock.now_ms())
 
@@ -77,11 +77,11 @@ class SourceLedger(TxnLedger):
 
     async def _is_only_progress(self, state: TxnState, app_id: str, version: int) -> bool:
         """Whether all versions since the last record contain only progress, of this or another pipeline."""
-        known = state.txns.get(app_id)
-        if known is None or not 0 <= known.version < version <= state.version:
+        txn = state.txns.get(app_id)
+        if txn is None or not 0 <= txn.version < version <= state.version:
             return False
         # Newest first: the first version with other content ends the loop, usually at once.
-        for each in range(version, known.version, -1):
+        for each in range(version, txn.version, -1):
             if not await self._is_ours(each):
                 return False
         return True

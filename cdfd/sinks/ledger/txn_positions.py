@@ -72,10 +72,10 @@ def stored_position(state: TxnState, app_id: str) -> StoredPosition:
 
 def position_actions(state: TxnState, app_id: str, version: int, digest: str | None, now_ms: int) -> list[Action]:
     """The actions that record a position; empty if it is recorded. A hash in another form than in `StoredPosition` is ignored."""
-    known = stored_position(state, app_id)
+    stored = stored_position(state, app_id)
     if digest is not None and _DIGEST.fullmatch(digest) is None:
         digest = None
-    if (known.version, known.digest) == (version, digest):
+    if (stored.version, stored.digest) == (version, digest):
         return []
     actions = [txn(app_id, version, now_ms)]
     names = _app_ids(app_id)
@@ -87,10 +87,10 @@ def position_actions(state: TxnState, app_id: str, version: int, digest: str | N
 
 def renewal(state: TxnState, app_id: str, now_ms: int) -> list[Action]:
     """The actions that record the same position with another time; empty if there is none."""
-    known = stored_position(state, app_id)
-    if known.version == FORGOTTEN:
+    stored = stored_position(state, app_id)
+    if stored.version == FORGOTTEN:
         return []
-    names = (app_id, *(_app_ids(app_id) if known.digest is not None else ()))
+    names = (app_id, *(_app_ids(app_id) if stored.digest is not None else ()))
     return [txn(name, state.txns[name].version, now_ms) for name in names]
 
 

@@ -178,18 +178,18 @@ class SparkFeed:
     async def _watch(self, query: StreamingQuery) -> AsyncIterator[Batch]:
         from cdfd.spark.engine import queries
 
-        known = -1
+        newest = -1
         while not self.stop.is_set():
             error = await asyncio.to_thread(queries.error_of, query, self.table)
             batch = await asyncio.to_thread(queries.last_batch, query, self.table)
-            if batch is not None and batch.number > known:
-                first = known < 0
+            if batch is not None and batch.number > newest:
+                first = newest < 0
                 if first:
                     self.monitor.started(batch.following)
                 if batch.newest is not None:
                     self.monitor.found_version(batch.newest)
                 self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
-                known = batch.number
+                newest = batch.number
                 yield batch
             if error is not None:
                 raise error

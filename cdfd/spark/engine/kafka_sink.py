@@ -268,15 +268,15 @@ def _task_sink(texts: object, schema: StructType) -> TaskSink:
     options = SinkOptions.parse(dict(texts))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
-    shape, known = options.table.shape, header.schema
+    shape, read_schema = options.table.shape, header.schema
     if options.table.key:
-        KeyColumns(options.table.key)(change_schema(known.arrow))
+        KeyColumns(options.table.key)(change_schema(read_schema.arrow))
     if options.shaped:
-        known = shape.published(shape.select(known))
+        read_schema = shape.published(shape.select(read_schema))
         shape = AS_IT_IS
-    wanted = None if shape.columns is None else shape.select(known).names
+    wanted = None if shape.columns is None else shape.select(read_schema).names
     packed = rows_schema(schema)
-    rows = ChangeRows.plan((packed or schema).json(), known.arrow, wanted)
+    rows = ChangeRows.plan((packed or schema).json(), read_schema.arrow, wanted)
     columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
     shape.check_rows(columns, options.table.key)
     return TaskSink(options, rows, header.metadata.id, columns, shape, packed is not None)

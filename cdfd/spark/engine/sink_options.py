@@ -71,8 +71,8 @@ class SinkOptions:
         name = named.get("table", config.listed[0].name)
         table = config.table(name)
         if table is None:
-            known = ", ".join(table.name for table in config.listed)
-            raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
+            tables = ", ".join(table.name for table in config.listed)
+            raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {tables}")
         return cls(config, table, sink, job, snapshot, shaped == "true")
 
 
@@ -85,8 +85,8 @@ def _from_file(named: Mapping[str, str], environ: Mapping[str, str] | None) -> S
             )
     config = load(named["config"], environ, named.get("folder"))
     if "table" not in named and len(config.listed) != 1:
-        known = ", ".join(table.name for table in config.listed)
-        raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {known}")
+        names = ", ".join(table.name for table in config.listed)
+        raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {names}")
     return config
 
 

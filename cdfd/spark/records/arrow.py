@@ -160,9 +160,9 @@ def conform(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
     return array.cast(kind)
 
 
-def _check_known(fields: Iterable[pa.Field], known: Sequence[str]) -> None:
+def _check_known(fields: Iterable[pa.Field], names: Sequence[str]) -> None:
     # Columns of type void, which Spark's schemas of tables leave out, are nulls.
-    unknown = [field.name for field in fields if field.name not in set(known) and not pa.types.is_null(field.type)]
+    unknown = [field.name for field in fields if field.name not in set(names) and not pa.types.is_null(field.type)]
     if unknown:
         raise DataError(f"it has {unknown[0]}, which the schema does not have", hint=UNKNOWN_HINT)
 

@@ -88,9 +88,11 @@ class AvroFrames:
         value, number = sql.col(VALUE), sql.col("_schema")
         framed = (sql.length(value) > _FRAME) & (sql.substring(value, 1, 1) == sql.lit(b"\0"))
         number_text = sql.conv(sql.hex(sql.substring(value, 2, 4)), 16, 10)
-        known = records.select(*KAFKA_NAMES, VALUE, sql.when(framed, number_text.cast("long")).alias("_schema"))
+        framed_records = records.select(
+            *KAFKA_NAMES, VALUE, sql.when(framed, number_text.cast("long")).alias("_schema")
+        )
         payload = sql.expr(f"substring({VALUE}, {_FRAME + 1})")
-        read = known.select(
+        read = framed_records.select(
             *(*KAFKA_NAMES, "_schema"),
             *(
                 sql.when(number == each, from_avro(payload, text, {"mode": "PERMISSIVE"})).alias(f"_record_{each}")
@@ -127,12 +129,14 @@ class AvroFrames:
 
         return rows.select(*KAFKA_NAMES, self._by_schema(row_type(self.schema), self.schema, row).alias(ROW))
 
-    def _by_schema(self, kind: DataType, known: StructType, value: Callable[[int, dict[str, Any]], Column]) -> Column:
+    def _by_schema(
+        self, kind: DataType, own_schema: StructType, value: Callable[[int, dict[str, Any]], Column]
+    ) -> Column:
         """A value for the schema of each record, out of its id and the schema of its row; or an error about the record.
 
         Args:
             kind: of the value.
-            known: fields of rows that are no error.
+            own_schema: fields of rows that are no error.
             value: makes it.
         """
         number = sql.col("_schema")
@@ -140,7 +144,7 @@ class AvroFrames:
         chosen = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
         for each, text in self.versions.items():
             node = image_node(text) if self.events else record_node(text)
-            unknown = _unknown(known, _type(node)) if self.strict else None
+            unknown = _unknown(own_schema, _type(node)) if self.strict else None
             wrong = None if unknown is None else known_only(sql.lit(None).cast(kind), kind, unknown)
             chosen = chosen.when(number == each, value(each, node) if wrong is None else wrong)
         return chosen.otherwise(refusal(stranger).cast(kind))
@@ -261,11 +265,11 @@ def _unknown(kind: DataType, written: DataType) -> str | None:
     """The first written field that is not in the type."""
     match kind, written:
         case StructType(), StructType():
-            known = {field.name: field.dataType for field in kind}
+            types = {field.name: field.dataType for field in kind}
             for field in written:
-                if field.name not in known:
+                if field.name not in types:
                     return field.name
-                if (unknown := _unknown(known[field.name], field.dataType)) is not None:
+                if (unknown := _unknown(types[field.name], field.dataType)) is not None:
                     return f"{field.name}.{unknown}"
         case ArrayType(), ArrayType():
             return _unknown(kind.elementType, written.elementType)

@@ -104,13 +104,13 @@ def check_columns(schema: StructType) -> None:
 
 def chosen(schema: StructType, columns: Sequence[str]) -> StructType:
     """Some columns of a schema, in order. `ConfigError` if one is missing."""
-    known = {field.name: field for field in schema}
+    by_name = {field.name: field for field in schema}
     for name in columns:
-        if name not in known:
+        if name not in by_name:
             raise ConfigError(
-                f"the schema has no column {name!r:.200}", hint=f"It has {', '.join(list(known)[:50])}"[:1000]
+                f"the schema has no column {name!r:.200}", hint=f"It has {', '.join(list(by_name)[:50])}"[:1000]
             )
-    return StructType([known[name] for name in columns])
+    return StructType([by_name[name] for name in columns])
 
 
 def quoted(name: str) -> str:

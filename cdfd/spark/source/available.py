@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def run_until_read(writer: DataStreamWriter) -> None:
     """See `cdfd.spark.run_available`."""
-    known: str | None = None
+    query_id: str | None = None
     newest: list[int] | None = None
     while True:
         query = writer.trigger(availableNow=True).start()
@@ -22,9 +22,9 @@ def run_until_read(writer: DataStreamWriter) -> None:
             query.awaitTermination()
         finally:
             query.stop()
-        if known not in (None, query.id):
+        if query_id not in (None, query.id):
             raise ConfigError("the query has no checkpoint", hint="Set the option `checkpointLocation`")
-        known = query.id
+        query_id = query.id
         # In Spark 4.1, a run that repeats an earlier micro-batch plans none.
         planned = [progress for progress in query.recentProgress if "latestOffset" in progress.durationMs]
         if planned:

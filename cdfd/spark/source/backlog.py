@@ -40,8 +40,8 @@ class Backlog:
         if not isinstance(document, Mapping):
             return None
         counts: list[Any] = [document.get(name) for name in ("newest", "since_ms", "bytes")]
-        known = counts if counts[2] is not None else counts[:2]
-        if any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in known):
+        numbers = counts if counts[2] is not None else counts[:2]
+        if any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in numbers):
             return None
         return cls(*counts)
 

@@ -56,12 +56,12 @@ class ChangeRows:
                 f"these are not change rows: there is no column {', '.join(missing)}",
                 hint='Write rows of format("cdfd"), with all four change columns',
             )
-        known = {field.name.lower(): field for field in table}
+        columns_of_table = {field.name.lower(): field for field in table}
         wanted = None if columns is None else {name.lower() for name in columns}
         fields, sources = [], []
         for field in user_fields:
             if field.name not in _CHANGES and (wanted is None or field.name.lower() in wanted):
-                fields.append(_field(field, known.get(field.name.lower())))
+                fields.append(_field(field, columns_of_table.get(field.name.lower())))
                 sources.append(places[field.name])
         sources += [places[name] for name in _CHANGES]
         return cls(pa.schema([*fields, *_CHANGES.values()]), tuple(sources))
@@ -96,9 +96,9 @@ def _arrow_schema(spark_schema: str) -> pa.Schema:
         ) from error
 
 
-def _field(field: pa.Field[Any], known: pa.Field[Any] | None) -> pa.Field[Any]:
+def _field(field: pa.Field[Any], column: pa.Field[Any] | None) -> pa.Field[Any]:
     """The table's field, if its type matches; otherwise Spark's."""
-    return known if known is not None and _bare(field.type) == _bare(known.type) else field
+    return column if column is not None and _bare(field.type) == _bare(column.type) else field
 
 
 def _bare(kind: Any) -> pa.DataType:

@@ -88,10 +88,10 @@ def chosen_names(schema: TableSchema, user_schema: spark.StructType) -> tuple[st
     Raises:
         ConfigError: a column is missing, or has another type.
     """
-    known = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
+    by_name = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
     names = []
     for field in user_schema:
-        name = known.get(field.name.lower())
+        name = by_name.get(field.name.lower())
         if name is None:
             schema.select([field.name])  # raises an error that lists the columns
             continue

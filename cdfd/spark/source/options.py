@@ -297,10 +297,10 @@ def _warn_of_zone(name: str) -> None:
     logger.warning("%s has no zone and is in UTC, not in the session's zone; add one, such as Z or +02:00", name)
 
 
-def _word(options: Mapping[str, str], name: str, default: str, known: Sequence[str]) -> str:
+def _word(options: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
     word = options.get(name.lower(), default).strip().lower()
-    if word not in known:
-        raise ConfigError(f"{name} is {word!r:.100}", hint=f"One of: {', '.join(known)}")
+    if word not in words:
+        raise ConfigError(f"{name} is {word!r:.100}", hint=f"One of: {', '.join(words)}")
     return word
 
 

@@ -35,10 +35,10 @@ def rows_schema(user_schema: StructType) -> StructType | None:
     """
     if COLUMN not in user_schema.names:
         return None
-    known = user_schema[COLUMN].metadata.get(_ROWS)
-    if len(user_schema) > 1 or known is None:
+    text = user_schema[COLUMN].metadata.get(_ROWS)
+    if len(user_schema) > 1 or text is None:
         raise ConfigError("packed rows were changed", hint="Omit the option `packed` of the source")
-    return StructType.fromJson(json.loads(known))
+    return StructType.fromJson(json.loads(text))
 
 
 def pack(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:

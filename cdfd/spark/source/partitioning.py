@@ -81,10 +81,10 @@ class Schemas:
 
     def _select(self, schema: TableSchema) -> TableSchema:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
-        known = self._known.get(id(schema))
-        if known is None:
-            known = self._known[id(schema)] = schema, self.reconciler.select(schema)
-        return known[1]
+        entry = self._known.get(id(schema))
+        if entry is None:
+            entry = self._known[id(schema)] = schema, self.reconciler.select(schema)
+        return entry[1]
 
 
 def partition_splits(

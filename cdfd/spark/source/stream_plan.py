@@ -225,8 +225,8 @@ class StreamPlanner:
 
     def _check_end(self, version: Version, end: Position) -> None:
         """Refuse a repeated micro-batch, if the table has been replaced since it was planned."""
-        known = version.digest is not None and end.digest is not None
-        if known and version.plan.version == end.basis and version.digest != end.digest:
+        has_digests = version.digest is not None and end.digest is not None
+        if has_digests and version.plan.version == end.basis and version.digest != end.digest:
             raise replaced_error(end.basis, self.table.uri)
 
     def _continue_from(self, *positions: Position) -> None:
@@ -272,8 +272,8 @@ class StreamPlanner:
     async def _versions(self, at: Position, last: int) -> AsyncGenerator[Version, None]:
         """The versions from `at` to `last`."""
         version = at.version
-        while version <= last and (known := self._planned.get(version)) is not None:
-            yield known
+        while version <= last and (ready := self._planned.get(version)) is not None:
+            yield ready
             version += 1
         if version > last:
             return
@@ -288,10 +288,10 @@ class StreamPlanner:
 
     def _change(self, version: Version) -> SchemaChange | None:
         """The change of the read columns since the query's schema; None if there is none, or if the version is older."""
-        known, schema = self.target.schema, version.plan.schema
-        if version.plan.version <= self.target.version or schema == known:
+        target, schema = self.target.schema, version.plan.schema
+        if version.plan.version <= self.target.version or schema == target:
             return None
-        change = compare(known, schema if self.target.whole else schema.present(known.names))
+        change = compare(target, schema if self.target.whole else schema.present(target.names))
         return change if change.added or not change.additive else None
 
 

@@ -76,9 +76,9 @@ class Prefetcher:
             if before and not again:
                 return
             announcement = _Announced(request, self._announced_bytes, ranges)
-            known = before[-1] if before else None
-            if known is not None and len(ranges) == 1 and known.ranges == ranges and known.started:
-                self._keep(announcement, known.started[0])  # one response is enough for several readers
+            last = before[-1] if before else None
+            if last is not None and len(ranges) == 1 and last.ranges == ranges and last.started:
+                self._keep(announcement, last.started[0])  # one response is enough for several readers
             else:
                 self._waiting.append(announcement)
             self._announced[announcement] = None

@@ -82,8 +82,8 @@ class TrevniDataFile:
         self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Rows in order; see the port. An unknown column is left out, as Parquet's reader does."""
-        known = set(self.schema_arrow.names)
-        shape = self._reader.select([name for name in columns if name in known or name.partition(".")[0] in known])
+        names = set(self.schema_arrow.names)
+        shape = self._reader.select([name for name in columns if name in names or name.partition(".")[0] in names])
         numbers = range(self.metadata.num_row_groups) if groups is None else groups
         with in_threads() if use_threads else nullcontext(run_all) as run:
             for start, end in _spans(numbers):

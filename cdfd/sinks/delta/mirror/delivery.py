@@ -130,17 +130,17 @@ class MirrorDelivery(Adopting):
         """
         names = {field.name for field in CHANGE_COLUMNS}
         struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
-        known = self._columns or self._mirror.columns
+        before = self._columns or self._mirror.columns
         sources, target = self._mirror.options.sources, self._mirror.target
         if sources is not None and self._source is not None:
             struct = sources.tagged(struct, self._source)
         try:
-            if sources is None and self._columns is None and not self._replaces and known.struct.fields:
-                missing = merge(known.struct, nullable(struct)).missing
+            if sources is None and self._columns is None and not self._replaces and before.struct.fields:
+                missing = merge(before.struct, nullable(struct)).missing
                 if missing:
                     raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
             first = self._replaces and self._columns is None
-            return target.replacing(known, struct) if first else target.merged(known, struct)
+            return target.replacing(before, struct) if first else target.merged(before, struct)
         except SchemaChangedError as error:
             raise self._reload_error(error.what) from error
 

@@ -194,8 +194,8 @@ class MirrorTable:
     async def _rows_of(self, vector: DeletionVectorDescriptor | None, rows: int) -> RowSet | None:
         if vector is None:
             return None
-        known = self._vectors.get(vector.unique_id)
-        return known if known is not None else await asyncio.to_thread(self._files.vector_rows, vector, rows)
+        cached = self._vectors.get(vector.unique_id)
+        return cached if cached is not None else await asyncio.to_thread(self._files.vector_rows, vector, rows)
 
     def read_keys(self, add: Add, files: TableFiles) -> Hashes:
         """The hashes of the keys of a file's rows, with those of deleted rows."""

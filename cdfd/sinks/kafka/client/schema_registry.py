@@ -88,9 +88,9 @@ class SchemaRegistry:
                 `auto_register` is off.
             SinkError: the registry cannot be reached, or does not do it for another reason.
         """
-        known = self._known.get((subject, schema))
-        if known is not None:
-            return known
+        number = self._known.get((subject, schema))
+        if number is not None:
+            return number
         path = f"/subjects/{quote(subject, safe='')}" + ("/versions" if self._auto_register else "")
         body = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
         status, answer = self._ask("POST", path, body, f"subject {subject}")
@@ -137,10 +137,10 @@ class SchemaRegistry:
         schemas: dict[int, str] = {}
         for number in numbers:
             status, answer = self._ask("GET", f"{path}/{number}?deleted=true", None, f"{what}, version {number}")
-            known = (answer.get("id"), answer.get("schema")) if status == 200 and isinstance(answer, dict) else (0, 0)
-            if type(known[0]) is not int or not isinstance(known[1], str):
+            fields = (answer.get("id"), answer.get("schema")) if status == 200 and isinstance(answer, dict) else (0, 0)
+            if type(fields[0]) is not int or not isinstance(fields[1], str):
                 raise self._error(status, answer, f"{what}, version {number}")
-            schemas[known[0]] = known[1]
+            schemas[fields[0]] = fields[1]
         return schemas
 
     def check(self, kind: Kind = "AVRO") -> None:

@@ -185,14 +185,14 @@ def _progress_at(destination: Destination, admin: TopicAdmin, position: Position
     """The progress at another position. A pause outlives the move."""
     try:
         with closing(newest_progress(destination)) as newest:
-            known = last_progress(destination, admin, newest)
+            last = last_progress(destination, admin, newest)
     except SinkError as error:
         if error.retriable:
             raise
         return Progress(position)  # the move replaces an invalid record
-    if known is None:
+    if last is None:
         return Progress(position)
-    return Progress(position, control=replace(known.control, snapshot=None), topic=known.topic)
+    return Progress(position, control=replace(last.control, snapshot=None), topic=last.topic)
 
 
 def _note(there: Sequence[str], missing: Sequence[str]) -> str:

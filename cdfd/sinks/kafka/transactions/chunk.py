@@ -49,8 +49,8 @@ class Chunk:
     @property
     def version(self) -> int | None:
         """The version of all rows; None if there is not exactly one."""
-        known = {version for group in self.groups for version in (group.oldest, group.version)}
-        return known.pop() if len(known) == 1 else None
+        versions = {version for group in self.groups for version in (group.oldest, group.version)}
+        return versions.pop() if len(versions) == 1 else None
 
     @property
     def full(self) -> bool:

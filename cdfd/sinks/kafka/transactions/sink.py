@@ -264,8 +264,8 @@ def job_of(progress: Progress | None) -> Job | None:
     if progress is None or not progress.job:
         return None
     job, position = dict(progress.job), progress.position
-    known = all(type(job.get(name)) is kind for name, kind in _JOB_FIELDS.items())
-    if known and (job["version"], job["phase"]) == (position.version, position.phase):
+    is_complete = all(type(job.get(name)) is kind for name, kind in _JOB_FIELDS.items())
+    if is_complete and (job["version"], job["phase"]) == (position.version, position.phase):
         parts, size, since = (int(job[name]) for name in ("parts", "bytes", "since"))
         return Job(str(job["id"]), position.version, position.phase, parts, size, str(job["digest"]), since)
     raise SinkError(
@@ -382,9 +382,9 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
             progress = last_progress(destination, admin, connected.newest) if destination.exactly_once else None
             if progress is not None:
                 # Whether the topic is not the one of this name that has the rows before the position.
-                known = progress.topic
-                same_name = known.get("name") == destination.topic and facts.id is not None
-                if connected.existing is None or (same_name and known.get("id") != facts.id):
+                stored_topic = progress.topic
+                same_name = stored_topic.get("name") == destination.topic and facts.id is not None
+                if connected.existing is None or (same_name and stored_topic.get("id") != facts.id):
                     # The position says that rows were delivered.
                     log.warning(
                         "topic %s was deleted and has been created again: it may lack the rows before version %d. "
