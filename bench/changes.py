@@ -120,15 +120,15 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
         with source.tailer(replacements=True) as tailer:
             return [version.plan async for version in stream.versions(tailer, 0, newest)]
 
-    known: dict[Any, Any] = {}
+    columns_by_schema: dict[Any, Any] = {}
     for plan in asyncio.run(plans()):
         for path, kind in {scan.path: scan.change_type for scan in plan.scans}.items():
             schema = plan.schema if table.columns is None else plan.schema.select(table.columns)
             file = f"{table.path()}/{path}"
             key = kind is None, plan.schema.names
-            if key not in known:
-                known[key] = layouts.of(schema, pq.read_schema(file)).names(kind)
-            columns_of_files.append((file, known[key]))
+            if key not in columns_by_schema:
+                columns_by_schema[key] = layouts.of(schema, pq.read_schema(file)).names(kind)
+            columns_of_files.append((file, columns_by_schema[key]))
     return columns_of_files
 
 

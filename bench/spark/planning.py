@@ -37,21 +37,21 @@ class Watch(threading.Thread):
             self._look()
 
     def _look(self) -> None:
-        known: dict[int, tuple[int, str]] = {}
+        parents: dict[int, tuple[int, str]] = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile
                 name, _, fields = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-                known[int(folder.name)] = int(fields.split()[1]), name
-        for process, (_, name) in known.items():
+                parents[int(folder.name)] = int(fields.split()[1]), name
+        for process, (_, name) in parents.items():
             # Java starts processes as copies of itself, which have its memory for a moment.
-            if name.startswith("python") and self._descends(process, known):
+            if name.startswith("python") and self._descends(process, parents):
                 with suppress(OSError):
                     self.peaks[process] = max(high_water(Path(f"/proc/{process}")), self.peaks.get(process, 0))
 
-    def _descends(self, process: int, known: dict[int, tuple[int, str]]) -> bool:
-        process = known[process][0]
+    def _descends(self, process: int, parents: dict[int, tuple[int, str]]) -> bool:
+        process = parents[process][0]
         while process > 1 and process != os.getpid():
-            process = known[process][0] if process in known else 0
+            process = parents[process][0] if process in parents else 0
         return process == os.getpid()
 
 

@@ -42,7 +42,7 @@ class Projection:
     schema: pa.Schema
     columns: tuple[str, ...]
     _sources: tuple[_Source, ...]
-    _known: list[tuple[pa.Schema, Sequence[int]]] = dataclasses.field(default_factory=list, compare=False, repr=False)
+    _cache: list[tuple[pa.Schema, Sequence[int]]] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def plan(
@@ -122,11 +122,11 @@ class Projection:
 
     def _positions(self, schema: pa.Schema) -> Sequence[int]:
         """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
-        for cached, positions in self._known:
+        for cached, positions in self._cache:
             if schema.equals(cached):
                 return positions
         positions = [source.position(schema) for source in self._sources]
-        self._known[:] = [(schema, positions)]
+        self._cache[:] = [(schema, positions)]
         return positions
 
 

@@ -69,7 +69,7 @@ class RowShaper:
     """
 
     shape: Shape
-    _known: list[tuple[TableSchema, _Columns]] = field(default_factory=list)
+    _cache: list[tuple[TableSchema, _Columns]] = field(default_factory=list)
 
     def shape_batch(self, batch: ChangeBatch) -> ChangeBatch:
         """A batch in that shape. It may be empty then.
@@ -90,11 +90,11 @@ class RowShaper:
             raise error.within(version=batch.plan.version) from None
 
     def _columns(self, schema: TableSchema, rows: pa.Schema) -> _Columns:
-        for cached, columns in self._known:
+        for cached, columns in self._cache:
             if (cached is schema or cached == schema) and columns.source.equals(rows):
                 return columns
         columns = _Columns.of(self.shape, schema, rows)
-        self._known = [(schema, columns), *self._known][:2]
+        self._cache = [(schema, columns), *self._cache][:2]
         return columns
 
 

@@ -14,18 +14,18 @@ from cdfd.errors import DataError
 HINT = "The writer put other bytes into a text column: rewrite the file, or make the column binary"
 
 
-_known: tuple[tuple[pa.Schema, Sequence[int]], ...] = ()
+_cache: tuple[tuple[pa.Schema, Sequence[int]], ...] = ()
 """Columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
 def text_columns(schema: pa.Schema) -> Sequence[int]:
     """Positions of columns that contain text or decimals, at any depth."""
-    global _known
-    for cached, places in _known:
+    global _cache
+    for cached, places in _cache:
         if schema.equals(cached):
             return places
     places = [place for place, field in enumerate(schema) if _has_text(field.type)]
-    _known = ((schema, places), *_known)[:8]
+    _cache = ((schema, places), *_cache)[:8]
     return places
 
 

@@ -99,7 +99,7 @@ class _ParquetWriter:
     file: BinaryIO
     compression: str
     _writer: pq.ParquetWriter | None = field(default=None, init=False)
-    _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
+    _batches: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _rows: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
 
@@ -111,7 +111,7 @@ class _ParquetWriter:
                 "the schema changes within a delivery, but a Parquet file has one schema",
                 hint="End the delivery at the schema change, or deliver JSON lines",
             )
-        self._held.append(batch)
+        self._batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
         if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
@@ -129,7 +129,7 @@ class _ParquetWriter:
             self._writer = None
 
     def _flush(self, writer: pq.ParquetWriter) -> None:
-        if self._held:
-            writer.write_table(pa.Table.from_batches(self._held), row_group_size=_GROUP_ROWS)
-            self._held.clear()
+        if self._batches:
+            writer.write_table(pa.Table.from_batches(self._batches), row_group_size=_GROUP_ROWS)
+            self._batches.clear()
             self._rows = self._bytes = 0

@@ -57,14 +57,14 @@ class PendingBytes:
 
     log: DeltaLog
     changes: Changes
-    _known: dict[int, int] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
 
     async def between(self, first: int, last: int, most: int = MOST_COUNTED) -> int | None:
         """Bytes of the versions from `first` to `last`; None if more than `most` of them are not counted yet, or one cannot be read."""
-        for version in [version for version in self._known if version < first]:
-            del self._known[version]
+        for version in [version for version in self._sizes if version < first]:
+            del self._sizes[version]
         for version in range(first, last + 1):
-            if version in self._known:
+            if version in self._sizes:
                 continue
             if not most:
                 return None
@@ -72,9 +72,9 @@ class PendingBytes:
                 entry = await self.log.entry(version)
             except CdfdError:
                 return None  # planning the version raises it again
-            self._known[version] = file_bytes(entry.commit, self.changes)
+            self._sizes[version] = file_bytes(entry.commit, self.changes)
             most -= 1
-        return sum(self._known[version] for version in range(first, last + 1))
+        return sum(self._sizes[version] for version in range(first, last + 1))
 
 
 def file_bytes(commit: Commit, changes: Changes) -> int:

@@ -55,7 +55,7 @@ class Schemas:
     """Reconciles plans with one schema on the driver, once, so that the plans for executors are small."""
 
     reconciler: SchemaReconciler
-    _known: dict[int, tuple[TableSchema, TableSchema]]
+    _cache: dict[int, tuple[TableSchema, TableSchema]]
 
     @classmethod
     def to(cls, target: TableSchema) -> Schemas:
@@ -81,9 +81,9 @@ class Schemas:
 
     def _select(self, schema: TableSchema) -> TableSchema:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
-        entry = self._known.get(id(schema))
+        entry = self._cache.get(id(schema))
         if entry is None:
-            entry = self._known[id(schema)] = schema, self.reconciler.select(schema)
+            entry = self._cache[id(schema)] = schema, self.reconciler.select(schema)
         return entry[1]
 
 
