@@ -13,17 +13,16 @@
 The same row gets the same id after any restart, so consumers can drop repeats by source and id, as CloudEvents has it.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encode.cells.native_rows import Cells
 from cdfd.encode.cells.numbers import raw_values
-from cdfd.encode.cells.pieces import Column, Integers, join, literal, pool
+from cdfd.encode.cells.pieces import Column, Integers, join, pool
 from cdfd.encode.images import KeyedRows
-from cdfd.encode.records import HeaderColumns, Headers, Layout, Origin
+from cdfd.encode.records import HeaderColumn, HeaderColumns, Headers, Layout, Origin
 from cdfd.encode.values import Rules, cells
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPES
@@ -33,7 +32,8 @@ _TYPES: Final = pool(*(f"cdfd.{name}".encode() for name in (*CHANGE_TYPES.to_pyl
 _TOMBSTONE: Final = len(CHANGE_TYPES)
 _SUFFIXES: Final = pool(b"", b"/tombstone")
 _RULES: Final = Rules()
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - its text ends in Z
+_MILLISECONDS: Final = pa.timestamp("ms", "UTC")
 
 
 class CloudEventAttributes:
@@ -52,49 +52,48 @@ class CloudEventAttributes:
         )
         self._content_type = content_type
 
-    def __call__(self, rows: KeyedRows, layout: Layout, snapshot: bool) -> tuple[Headers, HeaderColumns]:
+    def __call__(self, rows: KeyedRows, layout: Layout | None, snapshot: bool) -> tuple[Headers, HeaderColumns]:
         """Headers of rows, as `row_records.Attributes` says. `DataError` where a time is beyond the year 9999."""
-        versions, times, ordinals = rows.batch.columns[-3:]
-        kinds = rows.codes[layout.rows]
-        kinds[layout.tombstones] = _TOMBSTONE
-        stamps = raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64)
         headers: Headers = self._constant
-        columns: HeaderColumns = (("ce_id", self._ids(versions, ordinals, layout, snapshot)),)
-        if layout.tombstones.any():
+        columns: HeaderColumns = (self._ids(rows.batch, layout, snapshot),)
+        kinds = rows.codes
+        if layout is not None:
+            kinds = kinds[layout.rows]
+            kinds[layout.tombstones] = _TOMBSTONE
             # Without a value, a content type makes some of CloudEvents' SDKs fail.
             places = array_of(np.zeros(len(layout.rows), np.int64), mask=layout.tombstones)
-            columns += (("content-type", pool(self._content_type).take(places)),)
+            columns += (HeaderColumn("content-type", pool(self._content_type).take(places)),)
         else:
             headers += (("content-type", self._content_type),)
+        times = rows.batch.column(rows.batch.num_columns - 2)
+        stamps = raw_values(times if times.type == _MILLISECONDS else times.cast(_MILLISECONDS), np.int64)
         if _is_constant(stamps):
             headers += (("ce_time", _time_text(int(stamps[0]))),)
         else:
             different, which = np.unique(stamps, return_inverse=True)
             texts = pool(*map(_time_text, different.tolist()))
-            columns += (("ce_time", texts.take(array_of(which[layout.rows]))),)
+            columns += (HeaderColumn("ce_time", texts.take(array_of(which if layout is None else which[layout.rows]))),)
         # Most batches have rows of one type: a header that all records share is copied together with the others.
         if _is_constant(kinds):
             return (*headers, ("ce_type", _TYPES[int(kinds[0])].as_py())), columns
-        return headers, (("ce_type", _TYPES.take(array_of(kinds))), *columns)
+        return headers, (HeaderColumn("ce_type", _TYPES.take(array_of(kinds))), *columns)
 
-    def _ids(self, versions: pa.Array, ordinals: pa.Array, layout: Layout, snapshot: bool) -> pa.Array:
-        separators = [self._table_id.encode() + b"/", b"/snapshot/" if snapshot else b"/", b""]
-        if not layout.tombstones.any():
-            return join(separators, [_numbers(versions), _numbers(ordinals)], len(layout.rows))
+    def _ids(self, batch: pa.RecordBatch, layout: Layout | None, snapshot: bool) -> HeaderColumn:
+        versions, ordinals = batch.column(batch.num_columns - 3), batch.column(batch.num_columns - 1)
+        table, between = self._table_id.encode() + b"/", b"/snapshot/" if snapshot else b"/"
+        numbers = raw_values(versions, np.int64)
+        if layout is None and _is_constant(numbers):
+            # They become text where records are written.
+            return HeaderColumn("ce_id", ordinals, (table + b"%d" % numbers[0] + between, b""))
+        layout = layout or Layout.of(np.zeros(len(numbers), np.bool_))
         places = array_of(layout.rows)
+        columns = [cells(column.take(places), _RULES) for column in (versions, ordinals)]
         suffix = Column(_SUFFIXES, (layout.tombstones.astype(np.int64),))
-        columns = [_numbers(versions.take(places)), _numbers(ordinals.take(places)), suffix]
-        return join([*separators, b""], columns, len(layout.rows))
+        return HeaderColumn("ce_id", join([table, between, b"", b""], [*columns, suffix], len(places)))
 
 
 def _is_constant(values: Integers) -> bool:
     return len(values) > 0 and bool((values == values[0]).all())
-
-
-def _numbers(array: pa.Array) -> Column | Cells:
-    """The cells of a column of numbers without nulls."""
-    values = raw_values(array, np.int64)
-    return literal(b"%d" % values[0]) if _is_constant(values) else cells(array, _RULES)
 
 
 def _time_text(milliseconds: int) -> bytes:
@@ -102,4 +101,4 @@ def _time_text(milliseconds: int) -> bytes:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError as error:
         raise DataError(f"a commit at {milliseconds} ms since 1970, which is not a time of this calendar") from error
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.").encode() + b"%03dZ" % (milliseconds % 1000)
+    return b"%sZ" % moment.isoformat(timespec="milliseconds").encode()

@@ -146,7 +146,7 @@ class DebeziumEncoder:
         keys = rows.keys
         if len(places) < len(keys):
             taken = array_of(places)
-            keys, columns = keys.take(taken), tuple((name, column.take(taken)) for name, column in columns)
+            keys, columns = keys.take(taken), tuple(column.take(taken) for column in columns)
         records = Records(keys, values, fixed, columns, key_wrapping=self._keys.wrapping, value_wrapping=wrapping)
         if not self._tombstones:
             return [records]

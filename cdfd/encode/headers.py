@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from cdfd.encode.keys import KeyColumns
-from cdfd.encode.records import HeaderColumns
+from cdfd.encode.records import HeaderColumn, HeaderColumns
 from cdfd.encode.values import plain_text
 from cdfd.errors import UnsupportedError
 
@@ -38,7 +38,8 @@ class RowHeaders:
         if self._known is None or self._known[0] != batch.schema:
             self._known = batch.schema, tuple(self._find(batch.schema))
         places = self._known[1]
-        return tuple((name, _texts(batch.column(place))) for name, place in zip(self._names, places, strict=True))
+        cells = zip(self._names, places, strict=True)
+        return tuple(HeaderColumn(name, _texts(batch.column(place))) for name, place in cells)
 
 
 def _texts(array: pa.Array) -> pa.Array:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from cdfd.encode.cells.pieces import Integers
 from cdfd.encode.keys import Rows
-from cdfd.encode.records import HeaderColumns
+from cdfd.encode.records import HeaderColumn, HeaderColumns
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes
 from cdfd.runtime.arrays import array_of, to_numpy
@@ -90,7 +90,8 @@ class KeyedRows:
         if self.keys is None or not len(self.moved):
             return ()
         old, new = self.moved, self.moved + 1
-        return (f"{prefix}.newkey", _spread(self.keys, old, new)), (f"{prefix}.oldkey", _spread(self.keys, new, old))
+        moved = ("newkey", old, new), ("oldkey", new, old)
+        return tuple(HeaderColumn(f"{prefix}.{name}", _spread(self.keys, *rows)) for name, *rows in moved)
 
 
 def check_change_columns(schema: pa.Schema) -> None:

@@ -24,11 +24,39 @@ from cdfd.encode.cells.pieces import Booleans, Integers
 from cdfd.runtime.arrays import array_of
 
 Headers = tuple[tuple[str, bytes], ...]
-HeaderColumns = tuple[tuple[str, pa.Array], ...]
 Wrapping = tuple[bytes, bytes]
 """The bytes before and after each of many texts. They are copied where texts become messages, not in memory for each of them."""
 
 BARE: Wrapping = (b"", b"")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeaderColumn:
+    """A header with a value for each record.
+
+    Attributes:
+        name: of the header.
+        values: `large_binary`, or `int64`, which are written in decimal; one per record, without their wrapping. A record whose value is
+            null does not have the header.
+        wrapping: of values.
+    """
+
+    name: str
+    values: pa.Array
+    wrapping: Wrapping = BARE
+
+    @property
+    def whole_values(self) -> list[bytes | None]:
+        """The values as consumers have them, as objects."""
+        texts = self.values.cast(pa.string()).cast(pa.binary()) if pa.types.is_int64(self.values.type) else self.values
+        return _wrap(texts, self.wrapping)
+
+    def take(self, records: pa.Array) -> HeaderColumn:
+        """The values of these records, in this order; null where the record's number is null."""
+        return replace(self, values=self.values.take(records))
+
+
+HeaderColumns = tuple[HeaderColumn, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +67,7 @@ class Records:
         keys: `large_binary`, none null, without their wrapping; None where no record has a key.
         values: `large_binary`, without their wrapping; null is a tombstone, which has none.
         headers: the same for every record.
-        header_columns: headers that differ from record to record, after those in `headers`: name and `large_binary`
-            values; a record whose value is null does not have that header. Most formats have them only where a row's
+        header_columns: headers that differ from record to record, after those in `headers`. Most formats have them only where a row's
             key changes, which is rare: the way without them is the one to make fast.
         partition: where all of these records go, for records that hold rows of many keys; None leaves it to the key.
         key_wrapping: of keys.
@@ -151,6 +178,6 @@ def with_tombstones(records: Records, layout: Layout) -> Records:
     if not layout.tombstones.any() or records.keys is None:
         return records
     without = array_of(layout.rows, mask=layout.tombstones)
-    columns = tuple((name, column.take(without)) for name, column in records.header_columns)
+    columns = tuple(column.take(without) for column in records.header_columns)
     keys = records.keys.take(array_of(layout.rows))
     return replace(records, keys=keys, values=records.values.take(without), header_columns=columns)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
 from cdfd.encode.encoding import EncodedRows
@@ -11,8 +10,8 @@ from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, KeyedRows
 from cdfd.encode.records import BARE, HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
 
-Attributes = Callable[[KeyedRows, Layout, bool], tuple[Headers, HeaderColumns]]
-"""Headers that a format gives its records: of rows, as they are laid out, and whether they are a snapshot's."""
+Attributes = Callable[[KeyedRows, Layout | None, bool], tuple[Headers, HeaderColumns]]
+"""Headers that a format gives its records: of rows, as they are laid out (None: a record each), and whether they are a snapshot's."""
 
 
 class RowRecords:
@@ -55,11 +54,10 @@ class RowRecords:
         records = Records(
             rows.keys, values, fixed, columns, key_wrapping=key_wrapping, value_wrapping=self._values.wrapping
         )
-        deleted = rows.codes == DELETE if self._tombstones else np.zeros(len(rows.codes), np.bool_)
-        if self._attributes is None and not deleted.any():
-            return [records]
-        layout = Layout.of(deleted)
-        records = with_tombstones(records, layout)
+        layout = None
+        if self._tombstones and (deleted := rows.codes == DELETE).any():
+            layout = Layout.of(deleted)
+            records = with_tombstones(records, layout)
         if self._attributes is None:
             return [records]
         headers, columns = self._attributes(rows, layout, snapshot)

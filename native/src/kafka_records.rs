@@ -12,12 +12,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::room::{Room, Stop, Text, Texts, write_varint, zigzag};
+use crate::json_rows::numbers::{integer_size, put_integer};
+use crate::room::{Literal, Literals, Room, Stop, Texts, write_varint, zigzag};
 
 /// How many records before it a record's value is fetched into the processor's cache, because the values of a partition lie apart.
 const AHEAD: usize = 6;
 /// Bytes of the numbers before a key, at most. So many are free beside the records.
 const HEAD: usize = 32;
+/// The length of a field that is null.
+const NULL: i64 = -1;
 
 /// Let the processor fetch bytes while it does something else.
 #[inline]
@@ -32,79 +35,76 @@ fn fetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
-/// Texts of which some are null, and what is before and after each of the others.
-struct Nullable<'a> {
-    texts: Texts<'a>,
+/// Texts, or integers that are written in decimal.
+enum Values<'a> {
+    Texts(Texts<'a>),
+    Integers(&'a [i64]),
+}
+
+/// The keys, values or values of a header: some of them null, and what is before and after each of the others.
+struct Fields<'a> {
+    values: Values<'a>,
     nulls: Option<&'a [u8]>,
-    around: [&'a [u8]; 2],
+    around: [Literal; 2],
 }
 
-impl<'a> Nullable<'a> {
-    /// The text of a row, and what is around it; `None` for null.
-    #[inline]
-    fn get(&self, row: usize) -> Result<Option<Field<'a>>, Stop> {
+impl Fields<'_> {
+    /// The length of a row's field in its record: -1 for null.
+    #[inline(always)]
+    fn length(&self, row: usize) -> Result<i64, Stop> {
         if let Some(nulls) = self.nulls
-            && *nulls.get(row).ok_or(Stop::OutOfBounds)? != 0
+            && *at(nulls, row)? != 0
         {
-            return Ok(None);
+            return Ok(NULL);
         }
-        let (text, [before, after]) = (self.texts.get(row)?, self.around);
-        let size = before.len() + text.size() + after.len();
-        Ok(Some(Field {
-            text,
-            before,
-            after,
-            size,
-        }))
+        let size = match self.values {
+            Values::Texts(texts) => texts.get(row)?.size(),
+            Values::Integers(values) => integer_size(*at(values, row)?),
+        };
+        let [before, after] = self.around;
+        Ok((before.size() + size + after.size()) as i64)
+    }
+
+    /// Write the field of a row that is not null.
+    #[inline(always)]
+    fn put(&self, row: usize, room: &mut Room, literals: &Literals) -> Result<(), Stop> {
+        let [before, after] = self.around;
+        if before.size() > 0 {
+            room.put_text(literals.get(before))?;
+        }
+        match self.values {
+            Values::Texts(texts) => room.put_text(texts.get(row)?)?,
+            Values::Integers(values) => put_integer(room, *at(values, row)?)?,
+        }
+        if after.size() > 0 {
+            room.put_text(literals.get(after))?;
+        }
+        Ok(())
     }
 }
 
-/// A key, a value, or the value of a header.
-#[derive(Clone, Copy)]
-struct Field<'a> {
-    text: Text<'a>,
-    before: &'a [u8],
-    after: &'a [u8],
-    size: usize,
-}
-
-impl Field<'_> {
-    #[inline]
-    fn put(&self, room: &mut Room) -> Result<(), Stop> {
-        if self.size == self.text.size() {
-            return room.put_text(self.text);
-        }
-        room.put(self.before)?;
-        room.put_text(self.text)?;
-        room.put(self.after)
-    }
-}
-
-/// The length of a field in a record: -1 for null.
 #[inline]
-fn length(field: Option<Field>) -> i64 {
-    field.map_or(-1, |field| field.size as i64)
+fn at<T>(values: &[T], row: usize) -> Result<&T, Stop> {
+    values.get(row).ok_or(Stop::OutOfBounds)
 }
 
 /// The size of a field with its length.
 #[inline]
-fn field_size(field: Option<Field>) -> usize {
-    field.map_or(1, |field| width(field.size as i64) + field.size)
-}
-
-#[inline]
-fn put_bytes(room: &mut Room, field: Option<Field>) -> Result<(), Stop> {
-    field.map_or(Ok(()), |field| field.put(room))
+fn field_size(length: i64) -> usize {
+    width(length) + length.max(0) as usize
 }
 
 /// The parts of records.
 struct Records<'a> {
-    keys: Option<Nullable<'a>>,
-    values: Option<Nullable<'a>>,
-    /// How many headers all records have, and these headers.
-    fixed: (usize, &'a [u8]),
-    /// The other headers: the name with its length, and the values.
-    columns: Vec<(&'a [u8], Nullable<'a>)>,
+    keys: Option<Fields<'a>>,
+    values: Option<Fields<'a>>,
+    /// How many headers all records have.
+    fixed: usize,
+    /// The other headers: the bytes before a value that is null, those before one that is not, and the values.
+    columns: Vec<([Literal; 2], Fields<'a>)>,
+    /// The headers of all records, unless they are before the first value.
+    end: Literal,
+    literals: Literals,
 }
 
 /// The size of a varint.
@@ -123,45 +123,45 @@ fn put_varint(room: &mut Room, value: i64) -> Result<(), Stop> {
     room.put_short(|out: &mut [u8; HEAD]| write_varint(out, 0, zigzag(value)))
 }
 
-/// A record to be written.
-struct Record<'a> {
-    delta: i64,
-    key: Option<Field<'a>>,
-    value: Option<Field<'a>>,
-    /// How many headers it has, and those whose values are columns.
-    count: i64,
-    headers: Vec<(&'a [u8], Field<'a>)>,
-    /// Bytes that follow the size.
+/// The numbers of a record: the size of all that follows it, then those of the format, and the length of each header's value.
+struct Lengths {
     size: usize,
+    delta: i64,
+    key: i64,
+    value: i64,
+    count: i64,
+    headers: Vec<i64>,
 }
 
-impl<'a> Records<'a> {
+impl Records<'_> {
     /// Write records one after the other, with offset deltas from 0 on, while they are within `limit` bytes; the first one always.
     ///
     /// Returns the number of records and of bytes: 0 and the size of the first record if there is no room for it.
     fn write(&self, rows: &[i64], limit: usize, data: &mut [u8]) -> Result<(usize, usize), Stop> {
         let mut room = Room::new(data, 0);
-        let headers = Vec::with_capacity(self.columns.len());
-        let mut record = Record {
-            delta: 0,
-            key: None,
-            value: None,
-            count: 0,
-            headers,
+        let mut lengths = Lengths {
             size: 0,
+            delta: 0,
+            key: NULL,
+            value: NULL,
+            count: 0,
+            headers: vec![NULL; self.columns.len()],
         };
         for (written, &row) in rows.iter().enumerate() {
-            if let (Some(values), Some(&next)) = (&self.values, rows.get(written + AHEAD)) {
-                fetch(values.texts.get(index(next)?)?.bytes());
+            if let (Some(values), Some(&next)) = (&self.values, rows.get(written + AHEAD))
+                && let Values::Texts(texts) = values.values
+            {
+                fetch(texts.get(index(next)?)?.bytes());
             }
-            record.delta = written as i64;
-            self.read(index(row)?, &mut record)?;
+            let row = index(row)?;
+            lengths.delta = written as i64;
+            self.measure(row, &mut lengths)?;
             let start = room.end();
-            let whole = width(record.size as i64) + record.size;
+            let whole = width(lengths.size as i64) + lengths.size;
             if written > 0 && start + whole > limit {
                 return Ok((written, start));
             }
-            match self.write_record(&record, &mut room) {
+            match self.write_record(row, &lengths, &mut room) {
                 Ok(()) => debug_assert_eq!(room.end(), start + whole),
                 Err(Stop::Full) if written == 0 => return Ok((0, whole + HEAD)),
                 Err(Stop::Full) => return Ok((written, start)),
@@ -171,50 +171,68 @@ impl<'a> Records<'a> {
         Ok((rows.len(), room.end()))
     }
 
+    /// Compute the numbers of a row's record.
     #[inline]
-    fn read(&self, row: usize, record: &mut Record<'a>) -> Result<(), Stop> {
-        record.key = self.keys.as_ref().map_or(Ok(None), |keys| keys.get(row))?;
-        record.value = self
-            .values
-            .as_ref()
-            .map_or(Ok(None), |values| values.get(row))?;
-        let (mut count, fixed) = self.fixed;
-        let mut size = 2
-            + width(record.delta)
-            + field_size(record.key)
-            + field_size(record.value)
-            + fixed.len();
-        record.headers.clear();
-        for (name, values) in &self.columns {
-            if let Some(value) = values.get(row)? {
-                record.headers.push((name, value));
-                size += name.len() + field_size(Some(value));
+    fn measure(&self, row: usize, lengths: &mut Lengths) -> Result<(), Stop> {
+        let length = |fields: &Option<Fields>| {
+            let fields = fields.as_ref();
+            fields.map_or(Ok(NULL), |fields| fields.length(row))
+        };
+        lengths.key = length(&self.keys)?;
+        lengths.value = length(&self.values)?;
+        let mut size = self.end.size();
+        let mut count = self.fixed as i64;
+        for (number, (leads, values)) in self.columns.iter().enumerate() {
+            let length = values.length(row)?;
+            lengths.headers[number] = length;
+            if length == NULL {
+                size += leads[0].size();
+            } else {
+                size += leads[1].size() + field_size(length);
                 count += 1;
             }
         }
-        record.count = count as i64;
-        record.size = size + width(record.count);
+        lengths.count = count;
+        let fields = field_size(lengths.key) + field_size(lengths.value);
+        lengths.size = 2 + width(lengths.delta) + fields + width(count) + size;
         Ok(())
     }
 
     #[inline]
-    fn write_record(&self, record: &Record, room: &mut Room) -> Result<(), Stop> {
+    fn write_record(&self, row: usize, lengths: &Lengths, room: &mut Room) -> Result<(), Stop> {
+        let literals = &self.literals;
         room.put_short(|out: &mut [u8; HEAD]| {
-            let place = write_varint(out, 0, zigzag(record.size as i64));
+            let place = write_varint(out, 0, zigzag(lengths.size as i64));
             out[place..place + 2].fill(0);
-            let place = write_varint(out, place + 2, zigzag(record.delta));
-            write_varint(out, place, zigzag(length(record.key)))
+            let place = write_varint(out, place + 2, zigzag(lengths.delta));
+            write_varint(out, place, zigzag(lengths.key))
         })?;
-        put_bytes(room, record.key)?;
-        put_varint(room, length(record.value))?;
-        put_bytes(room, record.value)?;
-        put_varint(room, record.count)?;
-        room.put(self.fixed.1)?;
-        record.headers.iter().try_for_each(|(name, value)| {
-            room.put(name)?;
-            put_varint(room, value.size as i64)?;
-            value.put(room)
-        })
+        if let Some(keys) = &self.keys
+            && lengths.key != NULL
+        {
+            keys.put(row, room, literals)?;
+        }
+        put_varint(room, lengths.value)?;
+        if let Some(values) = &self.values
+            && lengths.value != NULL
+        {
+            values.put(row, room, literals)?;
+        }
+        put_varint(room, lengths.count)?;
+        for (number, (leads, values)) in self.columns.iter().enumerate() {
+            let length = lengths.headers[number];
+            if length == NULL {
+                room.put(literals.get(leads[0]).bytes())?;
+            } else {
+                room.put(literals.get(leads[1]).bytes())?;
+                put_varint(room, length)?;
+                values.put(row, room, literals)?;
+            }
+        }
+        if self.end.size() > 0 {
+            room.put(literals.get(self.end).bytes())?;
+        }
+        Ok(())
     }
 }
 
@@ -242,23 +260,31 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ hash >> 15
 }
 
-/// Texts as Python says them: bytes, offsets, a mask of nulls, and what is before and after each text.
+/// Values as Python says them: bytes and offsets of texts, or integers alone; a mask of nulls, and what is before and after each value.
 type Column<'py> = (
-    PyReadonlyArray1<'py, u8>,
+    Option<PyReadonlyArray1<'py, u8>>,
     PyReadonlyArray1<'py, i64>,
     Option<PyReadonlyArray1<'py, u8>>,
     (Bound<'py, PyBytes>, Bound<'py, PyBytes>),
 );
 
-fn nullable<'a>((data, offsets, nulls, (before, after)): &'a Column) -> PyResult<Nullable<'a>> {
-    let texts = Texts {
-        data: data.as_slice()?,
-        offsets: offsets.as_slice()?,
-    };
-    Ok(Nullable {
-        texts,
+fn values<'a>((data, numbers, ..): &'a Column) -> PyResult<Values<'a>> {
+    let numbers = numbers.as_slice()?;
+    Ok(match data {
+        None => Values::Integers(numbers),
+        Some(data) => Values::Texts(Texts {
+            data: data.as_slice()?,
+            offsets: numbers,
+        }),
+    })
+}
+
+fn fields<'a>(column: &'a Column, literals: &mut Literals) -> PyResult<Fields<'a>> {
+    let (_, _, nulls, (before, after)) = column;
+    Ok(Fields {
+        values: values(column)?,
         nulls: nulls.as_ref().map(|nulls| nulls.as_slice()).transpose()?,
-        around: [before.as_bytes(), after.as_bytes()],
+        around: [before, after].map(|text| literals.add(&[text.as_bytes()])),
     })
 }
 
@@ -281,14 +307,27 @@ pub mod module {
         limit: usize,
         data: &Bound<'py, PyArray1<u8>>,
     ) -> PyResult<(usize, usize)> {
-        let columns = columns
-            .iter()
-            .map(|(name, column)| Ok((name.as_bytes(), nullable(column)?)));
+        let mut literals = Literals::new();
+        let mut fields_of = |column| fields(column, &mut literals);
+        let keys = keys.as_ref().map(&mut fields_of).transpose()?;
+        let values = values.as_ref().map(&mut fields_of).transpose()?;
+        // The headers that all records have, and the name of the first other one, are copied at once.
+        let mut before = headers;
+        let mut parts = Vec::with_capacity(columns.len());
+        for (name, column) in &columns {
+            let leads = [b"", name.as_bytes()].map(|name| literals.add(&[before, name]));
+            parts.push((leads, fields(column, &mut literals)?));
+            before = b"";
+        }
+        let end = literals.add(&[before]);
+        literals.finish();
         let records = Records {
-            keys: keys.as_ref().map(nullable).transpose()?,
-            values: values.as_ref().map(nullable).transpose()?,
-            fixed: (fixed, headers),
-            columns: columns.collect::<PyResult<_>>()?,
+            keys,
+            values,
+            fixed,
+            columns: parts,
+            end,
+            literals,
         };
         let (rows, mut data) = (rows.as_slice()?, data.try_readwrite()?);
         let data = data.as_slice_mut()?;
@@ -302,11 +341,10 @@ pub mod module {
         keys: Column<'py>,
         out: &Bound<'py, PyArray1<u32>>,
     ) -> PyResult<()> {
-        let Nullable {
-            texts,
-            around: [before, after],
-            ..
-        } = nullable(&keys)?;
+        let Values::Texts(texts) = values(&keys)? else {
+            return Err(PyValueError::new_err("keys are texts"));
+        };
+        let (before, after) = (keys.3.0.as_bytes(), keys.3.1.as_bytes());
         let mut out = out.try_readwrite()?;
         let out = out.as_slice_mut()?;
         if texts.offsets.len() != out.len() + 1 {

@@ -175,6 +175,13 @@ pub struct Literals {
 #[derive(Clone, Copy)]
 pub struct Literal(usize, usize);
 
+impl Literal {
+    #[inline]
+    pub fn size(self) -> usize {
+        self.1
+    }
+}
+
 impl Literals {
     pub fn new() -> Self {
         Literals {

@@ -70,7 +70,8 @@ def flattened(lots: list[Records]) -> list[Record]:
     for records in lots:
         assert len(plain(records.values, len(records))) == len(records.whole_values)
         keys = [None] * len(records) if records.keys is None else plain(records.keys, len(records))
-        columns = [(name, plain(column, len(records))) for name, column in records.header_columns]
+        columns = [(column.name, column.whole_values) for column in records.header_columns]
+        assert all(len(values) == len(records) for _, values in columns)
         assert records.keys is None or None not in keys
         for number, (key, value) in enumerate(zip(records.whole_keys, records.whole_values, strict=True)):
             own = {name: column[number] for name, column in columns if column[number] is not None}

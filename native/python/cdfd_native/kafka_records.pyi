@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None, tuple[bytes, bytes]]
 """Bytes of all texts, their offsets, a mask of nulls, and what is before and after each text that is not null."""
+Integers = tuple[None, NDArray[int64], NDArray[uint8] | None, tuple[bytes, bytes]]
+"""Integers that are written in decimal, a mask of nulls, and what is before and after each one that is not null."""
 
 def write(
     rows: NDArray[int64],
@@ -14,7 +16,7 @@ def write(
     values: Texts | None,
     fixed: int,
     headers: bytes,
-    columns: Sequence[tuple[bytes, Texts]],
+    columns: Sequence[tuple[bytes, Texts | Integers]],
     limit: int,
     data: NDArray[uint8],
 ) -> tuple[int, int]:

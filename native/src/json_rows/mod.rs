@@ -2,7 +2,7 @@
 //! of its own before.
 
 mod binary;
-mod numbers;
+pub mod numbers;
 mod rows;
 mod strings;
 mod times;

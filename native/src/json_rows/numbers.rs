@@ -77,6 +77,13 @@ pub fn put_integer(room: &mut Room, number: i64) -> Result<(), Stop> {
     room.put_short(|out| signed(out, number < 0, number.unsigned_abs()))
 }
 
+/// The size of an integer as text.
+#[inline]
+pub fn integer_size(number: i64) -> usize {
+    let digits = number.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
+    digits + usize::from(number < 0)
+}
+
 /// Write a number of at most three decimals, with one at least.
 #[inline]
 pub fn put_thousandths(room: &mut Room, value: f64) -> Result<(), Stop> {

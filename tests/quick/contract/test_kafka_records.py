@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.kafka_batches import orders
-from cdfd.encode.records import Records
+from cdfd.encode.records import HeaderColumn, Records
 from cdfd.runtime import native
 from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, RecordBatch, record_batches
@@ -21,6 +22,15 @@ from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.support.sampling import stride
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=70), st.integers(0, 300).map(lambda size: b"x" * size))
+LENGTHS = st.builds(lambda power, less: 10**power - less, st.integers(0, 18), st.integers(0, 1))
+NUMBERS = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), LENGTHS)
+WRAPPINGS = st.tuples(st.binary(max_size=70), st.binary(max_size=3))
+
+
+def header(kind: pa.DataType, values: st.SearchStrategy[Any]) -> st.SearchStrategy[HeaderColumn]:
+    """Values of 60 records."""
+    columns = st.lists(values, min_size=60, max_size=60).map(lambda column: pa.array(column, kind))
+    return st.builds(HeaderColumn, st.text("abc", max_size=3), columns, WRAPPINGS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,26 +62,23 @@ def shown(item: object) -> object:
     st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 3)), min_size=1, max_size=60),
     st.booleans(),
     st.lists(st.tuples(st.text("abc", max_size=3), st.binary(max_size=9)), max_size=2),
-    st.lists(st.lists(TEXTS, min_size=60, max_size=60), max_size=3),
+    st.lists(st.one_of(header(pa.large_binary(), TEXTS), header(pa.int64(), NUMBERS)), max_size=3),
     st.integers(80, 3000),
     st.integers(0, 5),
-    st.lists(st.tuples(st.binary(max_size=70), st.binary(max_size=3)), min_size=2, max_size=2),
+    st.lists(WRAPPINGS, min_size=2, max_size=2),
 )
 def test_records_of_any_size(
     drawn: list[tuple[bytes | None, bytes | None, int]],
     keyed: bool,
     headers: list[tuple[str, bytes]],
-    columns: list[list[bytes | None]],
+    columns: list[HeaderColumn],
     target: int,
     start: int,
     wrappings: list[tuple[bytes, bytes]],
 ) -> None:
     keys, values = (pa.array([each[place] for each in drawn], pa.large_binary()).slice(start) for place in (0, 1))
     places = np.array([each[2] for each in drawn], np.int32)[start:]
-    others = tuple(
-        (f"column {number}", pa.array(column[: len(drawn)], pa.large_binary()).slice(start))
-        for number, column in enumerate(columns)
-    )
+    others = tuple(replace(column, values=column.values[start : len(drawn)]) for column in columns)
     if len(places):
         records = Records(keys if keyed else None, values, tuple(headers), others, None, *wrappings)
         both(records, places, Batching("none", target=target))
@@ -110,6 +117,7 @@ def test_records_end_at_the_limit_and_where_memory_ends() -> None:
     assert write(42) == (1, 10)
     assert write(31) == (0, 42)
     assert write(200, columns=[(b"\2x", VALUE)]) == (2, 20 + 2 * 6)
+    assert write(200, columns=[(b"\2x", (None, np.array([-10]), None, BARE))]) == (2, 20 + 2 * 6)
     assert write(200, value=(*VALUE[:3], (b"<<", b">"))) == (2, 20 + 2 * 3)
     assert write(36, value=(*VALUE[:3], (b"<<", b">"))) == (0, 45)
 
@@ -124,6 +132,7 @@ def test_records_end_at_the_limit_and_where_memory_ends() -> None:
         {"value": (VALUE[0], np.array([-1, 2]), None, BARE)},
         {"value": (*VALUE[:2], np.zeros(0, np.uint8), BARE)},
         {"columns": [(b"\2x", (VALUE[0], np.array([0]), None, BARE))]},
+        {"columns": [(b"\2x", (None, np.empty(0, np.int64), None, BARE))]},
     ],
 )
 def test_rows_and_offsets_beyond_their_arrays_are_errors(wrong: Any) -> None:

@@ -209,7 +209,7 @@ def test_headers_of_a_changed_key_are_the_other_key_without_its_schema() -> None
         .encode(change_rows([("update_preimage", 1), ("update_postimage", 1)]))
     )
     assert [json.loads(key)["payload"] for key in records.whole_keys] == [{"id": 0}, {"id": 1}]
-    assert [(name, column.to_pylist()) for name, column in records.header_columns] == [
+    assert [(column.name, column.whole_values) for column in records.header_columns] == [
         ("__debezium.newkey", [b'{"id":1}', None]),
         ("__debezium.oldkey", [None, b'{"id":0}']),
     ]

@@ -283,7 +283,7 @@ def test_ids_of_a_snapshot_are_not_those_of_the_changes_of_its_version() -> None
 def test_headers_of_one_version_are_constant_but_for_id_and_type() -> None:
     (records,) = record_encoder("cloudevents", ORIGIN).encode(change_rows([Row("insert", 3, 1), Row("delete", 3, 2)]))
     assert [name for name, _ in records.headers] == ["ce_specversion", "ce_source", "content-type", "ce_time"]
-    assert [name for name, _ in records.header_columns] == ["ce_type", "ce_id"]
+    assert [column.name for column in records.header_columns] == ["ce_type", "ce_id"]
 
 
 # Arrow

@@ -58,9 +58,9 @@ def test_each_record_of_a_row_has_its_value(form: str, wanted: list[str | None])
 )
 def test_header_is_the_value_of_its_column_as_bytes(values: list[Any], kind: pa.DataType, wanted: bytes | None) -> None:
     rows = change_rows(ROWS[:1] * 2).set_column(1, "note", pa.array(values, kind))
-    [(name, found)] = RowHeaders({"h": "note"})(rows)
-    found.validate(full=True)
-    assert (name, found.type, found.to_pylist()) == ("h", pa.large_binary(), [wanted, None])
+    [header] = RowHeaders({"h": "note"})(rows)
+    header.values.validate(full=True)
+    assert (header.name, header.values.type, header.whole_values) == ("h", pa.large_binary(), [wanted, None])
 
 
 def test_columns_that_cannot_be_headers() -> None:

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
-from cdfd.encode.records import Records
+from cdfd.encode.records import HeaderColumn, Records
 from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
@@ -37,14 +37,14 @@ def binary(values: Sequence[bytes | None]) -> pa.Array:
 def records_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, headers: Headers = (), **columns: Any
 ) -> Records:
-    more = tuple((name, binary(column)) for name, column in columns.items())
+    more = tuple(HeaderColumn(name, binary(column)) for name, column in columns.items())
     return Records(None if keys is None else binary(keys), binary(values), headers, more)
 
 
 def rows_of(records: Records) -> list[Row]:
     keys = [None] * len(records) if records.keys is None else around(records.keys, records.key_wrapping)
     values = around(records.values, records.value_wrapping)
-    columns = [(name, column.to_pylist()) for name, column in records.header_columns]
+    columns = [(column.name, around(column.values, column.wrapping)) for column in records.header_columns]
     return [
         (key, value, [*records.headers, *((name, column[row]) for name, column in columns if column[row] is not None)])
         for row, (key, value) in enumerate(zip(keys, values, strict=True))
@@ -53,7 +53,11 @@ def rows_of(records: Records) -> list[Row]:
 
 def around(texts: pa.Array, wrapping: tuple[bytes, bytes]) -> list[bytes | None]:
     before, after = wrapping
-    return [None if text is None else before + text + after for text in texts.to_pylist()]
+    return [None if text is None else before + bytes_of(text) + after for text in texts.to_pylist()]
+
+
+def bytes_of(value: bytes | int) -> bytes:
+    return b"%d" % value if isinstance(value, int) else value
 
 
 def unpacked(batch: DefaultRecordBatch, data: bytes) -> DefaultRecordBatch:
@@ -126,11 +130,15 @@ def some_records(draw: st.DrawFn) -> Records:
     column = st.lists(cell, min_size=count, max_size=count)
     header = st.tuples(st.text(max_size=5), st.binary(max_size=70))
     wrapping = st.tuples(st.binary(max_size=70), st.binary(max_size=3))
+    power = st.builds(lambda power, more: 10**power + more, st.integers(0, 18), st.integers(-1, 0))
+    number = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), power)
+    numbers = st.lists(number, min_size=count, max_size=count).map(lambda values: pa.array(values, pa.int64()))
+    header_column = st.builds(HeaderColumn, st.text(max_size=3), st.one_of(column.map(binary), numbers), wrapping)
     records = Records(
         draw(st.one_of(st.none(), column.map(binary))),
         binary(draw(column)),
         tuple(draw(st.lists(header, max_size=3))),
-        tuple(draw(st.lists(st.tuples(st.text(max_size=3), column.map(binary)), max_size=2))),
+        tuple(draw(st.lists(header_column, max_size=2))),
         key_wrapping=draw(wrapping),
         value_wrapping=draw(wrapping),
     )
@@ -143,7 +151,7 @@ def sliced_out(records: Records, start: int) -> Records:
         records,
         keys=None if records.keys is None else records.keys.slice(start),
         values=records.values.slice(start),
-        header_columns=tuple((name, column.slice(start)) for name, column in records.header_columns),
+        header_columns=tuple(replace(column, values=column.values.slice(start)) for column in records.header_columns),
     )
 
 

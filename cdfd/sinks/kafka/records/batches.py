@@ -24,13 +24,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
+from cdfd.encode.cells.numbers import raw_values
 from cdfd.encode.cells.pieces import Integers, nulls_of, parts, pool_of
-from cdfd.encode.records import BARE, Records, Wrapping
+from cdfd.encode.records import HeaderColumn, Records, Wrapping
 from cdfd.runtime import native
 from cdfd.runtime.arrays import stable_order
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
 if TYPE_CHECKING:
+    from cdfd_native.kafka_records import Integers as Numbers
     from cdfd_native.kafka_records import Texts
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
@@ -144,9 +146,9 @@ def each(partitions: Partitions) -> Iterable[int]:
 
 def rows(records: Records) -> Iterator[Row]:
     """Key, value and headers of each record as objects, for clients that need objects."""
-    columns = [(name, column.to_pylist()) for name, column in records.header_columns]
+    columns = [(column.name, column.whole_values) for column in records.header_columns]
     for number, (key, value) in enumerate(zip(records.whole_keys, records.whole_values, strict=True)):
-        own = [(name, column[number]) for name, column in columns if column[number] is not None]
+        own = [(name, text) for name, texts in columns if (text := texts[number]) is not None]
         yield key, value, [*records.headers, *own]
 
 
@@ -285,7 +287,7 @@ class _Sections:
         self._keys = None if records.keys is None else _texts(records.keys, records.key_wrapping)
         self._values = _texts(records.values, records.value_wrapping)
         self._fixed, self._headers = len(records.headers), _headers(records.headers, counted=False)
-        self._columns = [(_header_name(name), _texts(column)) for name, column in records.header_columns]
+        self._columns = [(_header_name(column.name), _header_values(column)) for column in records.header_columns]
         self._data = np.empty(0, np.uint8)
 
     def section(self, rows: Integers, limit: int) -> tuple[int, memoryview]:
@@ -309,8 +311,17 @@ class _Sections:
                 return count, memoryview(section)
 
 
-def _texts(array: pa.Array, wrapping: Wrapping = BARE) -> Texts:
-    pool, nulls = pool_of(array), nulls_of(array)
-    offsets, data = parts(pool)
-    mask: npt.NDArray[np.uint8] | None = None if nulls is None else nulls.view(np.uint8)
-    return data, np.ascontiguousarray(offsets, np.int64), mask, wrapping
+def _header_values(column: HeaderColumn) -> Texts | Numbers:
+    if not pa.types.is_int64(column.values.type):
+        return _texts(column.values, column.wrapping)
+    return None, raw_values(column.values, np.int64), _mask(column.values), column.wrapping
+
+
+def _texts(array: pa.Array, wrapping: Wrapping) -> Texts:
+    offsets, data = parts(pool_of(array))
+    return data, np.ascontiguousarray(offsets, np.int64), _mask(array), wrapping
+
+
+def _mask(array: pa.Array) -> npt.NDArray[np.uint8] | None:
+    nulls = nulls_of(array)
+    return None if nulls is None else nulls.view(np.uint8)
