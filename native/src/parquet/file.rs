@@ -242,7 +242,7 @@ fn read_footer(source: &Source) -> Result<bytes::Bytes> {
     let size = source.size();
     if size < (4 + ENDING_BYTES) as u64 {
         return Err(damaged!(
-            "the file has {size} bytes, and is no Parquet file"
+            "the file has {size} bytes, too few for a Parquet file"
         ));
     }
     let tail_bytes = size.min(TAIL_BYTES as u64) as usize;
