@@ -1,5 +1,6 @@
-"""Memory and threads of cdfd's own processes: Arrow's allocator, Python's garbage collector and lock. Programs that import the library
-keep theirs.
+"""Memory and threads of cdfd's own processes: the allocators of Arrow and of cdfd-native, Python's garbage collector and lock.
+
+Programs that import the library keep theirs.
 """
 
 import ctypes
@@ -8,6 +9,9 @@ import os
 import sys
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
+_PURGE_DELAY = "MIMALLOC_PURGE_DELAY"
+_PURGE_MILLISECONDS = "10"
+"""Until cdfd-native's allocator returns memory. With its own delay, a second, a daemon that delivers a large version has 40 MB more."""
 _THRESHOLDS = 5_000, 20, 10
 """Of the garbage collector. With Python's own, 700 and 10, objects that live as long as a delivery reach the oldest generation, and its
 collection, which stops hundreds of tables for half a second, begins every few seconds."""
@@ -17,25 +21,31 @@ _ARENA_MAX = -8
 
 
 def choose() -> None:
-    """Choose Arrow's allocator, unless you chose one (`ARROW_DEFAULT_MEMORY_POOL`). Call it before Arrow is imported, which reads the choice.
+    """Choose Arrow's allocator, and how soon that of cdfd-native returns memory. Call it before their imports, which read the choice.
+
+    If you set `ARROW_DEFAULT_MEMORY_POOL` or `MIMALLOC_PURGE_DELAY`, your choice counts.
 
     Some threads create batches and others free them. Arrow's default, mimalloc, then keeps much more memory than is in use, and jemalloc
     about twice as much. glibc's malloc keeps less, at the same speed, if it has as many arenas as there are cores. By default, it has eight
     times as many. Without glibc, jemalloc is the best one.
     """
-    if _POOL in os.environ:
-        return
-    libc = _glibc()
-    if libc is not None:
+    libc, chosen = _glibc(), _POOL in os.environ
+    choices = {_PURGE_DELAY: _PURGE_MILLISECONDS}
+    if libc is not None and not chosen:
         libc.mallopt(_ARENA_MAX, max(2, os.cpu_count() or 2))
-        os.environ[_POOL] = "system"
+        choices[_POOL] = "system"
+    own = {name: value for name, value in choices.items() if name not in os.environ}
+    os.environ.update(own)
     try:
         import pyarrow as pa
 
+        import cdfd.runtime.native  # noqa: F401
+
         pool = pa.default_memory_pool()
     finally:
-        os.environ.pop(_POOL, None)  # child processes choose for themselves
-    if libc is None and pool.backend_name == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
+        for name in own:  # child processes choose for themselves
+            del os.environ[name]
+    if libc is None and not chosen and pool.backend_name == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
