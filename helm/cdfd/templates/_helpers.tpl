@@ -73,13 +73,21 @@ annotations:
 {{- define "cdfd.keepsNothing" -}}
 {{- $config := .Values.config -}}
 {{- $sinks := pick $config "sink" "sinks" | toYaml -}}
+{{- $folder := include "cdfd.folderSink" . -}}
 {{- $ledger := dig "progress" "ledger" "none" $config -}}
 {{- $remote := or (has $ledger (list "none" "source")) (contains "://" $ledger) -}}
 {{- range $table := $config.tables -}}
 {{- $remote = and $remote (contains "://" ($table.uri | default $table.discover | default "" | toString)) -}}
 {{- end -}}
-{{- $local := or (contains "kind: files" $sinks) (and (contains "at_least_once" $sinks) (eq $ledger "none")) (eq (dig "engine" "kind" "embedded" $config) "spark") -}}
+{{- $local := or $folder (and (contains "at_least_once" $sinks) (eq $ledger "none")) (eq (dig "engine" "kind" "embedded" $config) "spark") -}}
 {{- if and $remote (not $local) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Not empty if a sink writes into a folder. */}}
+{{- define "cdfd.folderSink" -}}
+{{- range $sink := concat (list (.Values.config.sink | default dict)) (values (.Values.config.sinks | default dict)) -}}
+{{- if or (eq ($sink.kind | default "") "files") (and (eq ($sink.kind | default "") "delta") (not (contains "://" ($sink.path | default "")))) -}}yes{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "cdfd.claim" -}}
@@ -253,8 +261,7 @@ without a volume, set config.progress.ledger to a place that all pods share, suc
 {{/* Whether the pods stand by for each other. With `auto`, only where the chart sees that they can. */}}
 {{- define "cdfd.standby" -}}
 {{- $standby := .Values.standby | toString -}}
-{{- $files := contains "kind: files" (pick .Values.config "sink" "sinks" | toYaml) -}}
-{{- $possible := and .Values.config (not .Values.persistence.existingClaim) (not (include "cdfd.notShared" .)) (or (include "cdfd.volume" .) (not $files)) -}}
+{{- $possible := and .Values.config (not .Values.persistence.existingClaim) (not (include "cdfd.notShared" .)) (or (include "cdfd.volume" .) (not (include "cdfd.folderSink" .))) -}}
 {{- if and (le (int .Values.shards) 1) (or (eq $standby "true") (and (ne $standby "false") $possible)) -}}yes{{- end -}}
 {{- end -}}
 

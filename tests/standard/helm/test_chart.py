@@ -125,6 +125,11 @@ KEPT: list[dict[str, Any]] = [
     {"config": CONFIG | {"tables": [*CONFIG["tables"], {"discover": "/lake/*"}]}},
     {"config": CONFIG | {"sink": CONFIG["sink"] | {"delivery": "at_least_once"}}},
     {"config": CONFIG | {"sink": {"kind": "files", "path": "/var/lib/cdfd/changes"}}},
+    {"config": CONFIG | {"sink": {"kind": "delta", "path": "/var/lib/cdfd/copies"}}},
+    {
+        "config": {key: value for key, value in CONFIG.items() if key != "sink"}
+        | {"sinks": {"topics": CONFIG["sink"], "copies": {"kind": "delta", "path": "/var/lib/cdfd/copies"}}}
+    },
     {"config": CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}},
     {"config": None, "configFrom": {"secret": "x"}},
 ]
@@ -140,6 +145,12 @@ def test_pod_that_keeps_something_has_a_volume_and_runs_alone(chart: Chart, valu
     assert claim["annotations"]["helm.sh/resource-policy"] == "keep"
     volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim["name"] == "shop-cdfd"
+
+
+def test_targets_in_stores_need_no_volume(chart: Chart) -> None:
+    objects = chart.objects(config=CONFIG | {"sink": {"kind": "delta", "path": "s3://lake/copies"}})
+    assert one(objects, "Deployment")["spec"]["replicas"] == 2
+    assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
 
 
 @pytest.mark.parametrize(
