@@ -303,8 +303,17 @@ def test_arrow_streams_have_the_bytes_that_arrow_writes(array: pa.Array, limit: 
     assert found == expected
 
 
+def can_be_ordered(array: pa.Array) -> bool:
+    """Whether pyarrow can take rows of it. pyarrow 26 cannot take views, and rows that are read have none."""
+    try:
+        array.take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
 @settings(max_examples=50, deadline=None)
-@given(arrays(), st.sampled_from([1, 4000]), st.integers(2, 3))
+@given(arrays().filter(can_be_ordered), st.sampled_from([1, 4000]), st.integers(2, 3))
 def test_arrow_streams_of_several_partitions_have_their_rows(array: pa.Array, limit: int, partitions: int) -> None:
     batch = change_rows([Row("insert", 1, number) for number in range(len(array))]).add_column(0, "extra", array)
     records = ArrowRecords(lambda rows: rows.column("id"), lambda ids: to_numpy(ids) % partitions, record_bytes=limit)
