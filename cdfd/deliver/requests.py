@@ -19,9 +19,7 @@ from cdfd.runtime.logs import LEVELS
 Action = Literal["pause", "resume", "snapshot", "stop-snapshot", "move", "log-level"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 Source = Literal["http", "socket", "topic"]
-Kind = Literal[
-    "malformed", "unauthorised", "unknown", "conflict", "duplicate", "too_large", "busy", "unsupported", "failed"
-]
+Kind = Literal["malformed", "unauthorised", "unknown", "conflict", "duplicate", "too_large", "busy", "unsupported"]
 
 MOST_BYTES = 64 << 10
 """Largest request, in bytes."""

@@ -35,7 +35,6 @@ _CODES: Mapping[Kind, int] = {
     "too_large": 413,
     "unsupported": 422,
     "busy": 429,
-    "failed": 500,
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
