@@ -222,15 +222,15 @@ impl Records<'_> {
         for (number, (leads, values)) in self.columns.iter().enumerate() {
             let length = lengths.headers[number];
             if length == NULL {
-                room.put(literals.get(leads[0]).bytes())?;
+                room.put_text(literals.get(leads[0]))?;
             } else {
-                room.put(literals.get(leads[1]).bytes())?;
+                room.put_text(literals.get(leads[1]))?;
                 put_varint(room, length)?;
                 values.put(row, room, literals)?;
             }
         }
         if self.end.size() > 0 {
-            room.put(literals.get(self.end).bytes())?;
+            room.put_text(literals.get(self.end))?;
         }
         Ok(())
     }
