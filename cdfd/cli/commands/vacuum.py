@@ -66,7 +66,8 @@ async def _run(request: Request) -> Removable:
 
 
 def _summary(files: Removable, request: Request) -> str:
-    number, hours = len(files.files), f"{files.retention_ms / 3_600_000:g} hours"
+    number, duration = len(files.files), files.retention_ms / 3_600_000
+    hours = f"{duration:g} hour{'' if duration == 1 else 's'}"
     if not number:
         return f"nothing to remove, with a retention of {hours}"
     count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"

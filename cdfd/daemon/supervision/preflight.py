@@ -1,6 +1,6 @@
 """Checks of the configuration before any loop starts, without network access and without writes.
 
-An error here ends the process with exit code 2, because a restart does not help. Later errors belong to a table.
+An error here ends the process, because a restart does not help. Later errors belong to a table.
 """
 
 from contextlib import suppress
