@@ -85,7 +85,7 @@ class TableMetrics:
         self._families = families
         # Created at 0: Prometheus would see no increase in a counter that first appears at 1.
         self._rows = {kind: families.rows.labels(*table, kind) for kind in CHANGE_TYPES}
-        self._errors = {family: families.errors.labels(*table, family) for family in _error_families()}
+        self._errors = {family: families.errors.labels(*table, family) for family in families.error_families}
         self._transient = families.transient.labels(*table)
         self._stages = {stage: families.stages.labels(*table, stage) for stage in STAGES}
         self._commits = families.commits.labels(*table)
@@ -172,6 +172,8 @@ class _Families:
         def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, help_text, (*of_table, *labels), registry=registry, buckets=buckets)
 
+        # Once: a class of errors that comes or goes later must not leave a series behind.
+        self.error_families = _error_families()
         self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
         self.commits = counter(
             "cdfd_commits", "Completely delivered versions, including those without rows; a snapshot is none."
@@ -203,7 +205,7 @@ class _Families:
         """Remove the series of a table."""
         families = (
             (self.rows, CHANGE_TYPES),
-            (self.errors, _error_families()),
+            (self.errors, self.error_families),
             (self.transactions, ("committed", "aborted")),
             (self.stages, STAGES),
         )

@@ -9,6 +9,7 @@ from threading import Thread
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd import __version__
+from cdfd.daemon.http.metrics import Metrics
 from cdfd.daemon.http.status import Status
 from cdfd.deliver.states import STATES
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
@@ -196,3 +197,14 @@ def test_commands_do_not_wait_for_libraries_of_the_daemon() -> None:
     program = "import sys, cdfd.cli; print([name for name in ('aiohttp', 'prometheus_client') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_table_that_leaves_takes_its_series_along_whatever_errors_there_are_by_then() -> None:
+    class LateError(CdfdError):
+        family = "late"
+
+    metrics = Metrics("1", native=True)
+    metrics.table("orders")
+    LateError.family = "later"
+    metrics.remove("orders")
+    assert b'table="orders"' not in metrics.render([])
