@@ -26,6 +26,9 @@ class Keys(NamedTuple):
     secret_key: str
     token: str | None
 
+    def __repr__(self) -> str:
+        return f"Keys({self.access_key!r})"
+
 
 class KeySource(Protocol):
     """Keys that are renewed before they end. Its methods run in the event loop of requests; see `cdfd.storage.s3.loop`."""

@@ -269,7 +269,7 @@ class RenewedFile(io.RawIOBase):
         super().close()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RenewedSystem:
     """The file system of a location, opened again whenever its source has another credential.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Target:
 
     socket: str | None
     url: str = "http://localhost"
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, config: Path | None, socket: str | None, url: str | None, token_file: Path | None) -> Target:
