@@ -63,6 +63,9 @@ class NativeReader:
         region: to sign for.
         options: of the store.
         credentials: botocore's, which renew themselves; None for unsigned requests.
+
+    Attributes:
+        pages: of listings, which are being read.
     """
 
     def __init__(self, endpoint: str, region: str, options: S3Options, credentials: Any) -> None:
@@ -74,6 +77,7 @@ class NativeReader:
         self._stores: dict[str, S3Store] = {}
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._paused_until = 0.0
+        self.pages = set[asyncio.Future[Any]]()
 
     async def get(self, request: Request, start: int, length: int | None, etag: str | None) -> GetResult | None:
         """The result of `S3Client.get`; None if it is not known, and aiobotocore has to ask.
@@ -205,6 +209,14 @@ class NativeListing:
 
     async def page(self) -> tuple[Sequence[Listed], bool | None]:
         """The next objects; and whether others follow them, None if aiobotocore has to list those."""
+        # If a listing is dropped between its request and the answer, obstore's pool of connections panics, then and in all later requests.
+        # So a page that is not awaited any more is read nevertheless.
+        page = asyncio.ensure_future(self._read_page())
+        self.reader.pages.add(page)
+        page.add_done_callback(self.reader.pages.discard)
+        return await asyncio.shield(page)
+
+    async def _read_page(self) -> tuple[Sequence[Listed], bool | None]:
         try:
             page = await anext(self.pages, None)
         except (BaseError, ValueError, *FAILURES):

@@ -1,6 +1,7 @@
 """The native client of reading: the same bytes as botocore's, and botocore's errors."""
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -265,6 +266,29 @@ class TestListings:
             found.append(stat.path)
             await asyncio.sleep(2.1)
         assert found == ["log/00", "log/~"]
+
+    async def test_one_that_is_cancelled_leaves_the_client_usable(self, proxy: Proxy, bucket: str) -> None:
+        """obstore panics in each request of a client whose first listing was dropped before its answer came."""
+        store = opened(proxy.url, bucket)
+        proxy.delay, proxy.faults = 0.2, [Fault("answer")]  # whose connection stays open
+
+        async def cancel() -> None:
+            native = await store._client.native()
+            assert native is not None
+            listing = await native.listing(store._request("list", "log/"), "")
+            assert listing is not None
+            page = asyncio.create_task(listing.page())
+            await asyncio.sleep(proxy.delay / 2)
+            page.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await page
+            await asyncio.sleep(2 * proxy.delay)  # a traceback may hold the listing so long
+            native._paused_until = 0.0
+
+        await store._client.loop.run(cancel())
+        gc.collect()
+        assert [stat async for stat in store.list("log/")] == []
+        assert lists(proxy) == [True, True]
 
     async def test_a_server_that_includes_the_key_that_a_listing_starts_after(
         self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
