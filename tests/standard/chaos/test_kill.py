@@ -69,6 +69,7 @@ async def killed_and_killed(config: Path, kills: int, random: Random, writer: Ta
 
 async def caught_up(config: Path, place: Path, version: int) -> None:
     with Daemon(config) as daemon:
+        await asyncio.to_thread(daemon.wait_for, is_ready)  # before that, SIGTERM ends a process as it does any other
         while json.loads((place / "_position.json").read_text())["version"] <= version:
             assert daemon.running
             await asyncio.sleep(0.02)
