@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -47,6 +48,11 @@ if sys.platform == "linux":
         | InotifyConstants.IN_CLOSE_WRITE
         | InotifyConstants.IN_DELETE
         | InotifyConstants.IN_DELETE_SELF,
+    )
+
+    # An event of a folder that is no longer watched is not an error.
+    logging.getLogger(InotifyEmitter.__module__).addFilter(
+        lambda record: "thread is inactive" not in record.getMessage()
     )
 
     class _Emitter(InotifyEmitter):

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from watchdog.observers.api import EventQueue, ObservedWatch
 
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch, is_log_entry
 from cdfd.runtime.file_events import FileEvents
@@ -413,3 +414,14 @@ def test_events_that_watchdog_holds_back_are_not_asked_for() -> None:
         observer.start()
         observer.stop()
         observer.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no inotify")
+def test_an_event_of_a_folder_that_is_no_longer_watched_is_not_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from cdfd.runtime.file_events import _Emitter
+
+    emitter = _Emitter(EventQueue(), ObservedWatch(str(tmp_path), recursive=False))
+    emitter.queue_events(0)
+    assert caplog.messages == []
