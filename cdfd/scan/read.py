@@ -131,7 +131,8 @@ class ScanReader:
         """
         # Files side by side take a fifth less time than columns side by side.
         use_threads = self.threads > 1 and not runs_beside_others() and not is_small(scan.size)
-        files, filtered = self.files, self.where is not None and scan.change_type is not None
+        # The filter leaves out parts of data files. Change data files are read whole.
+        files, where = self.files, None if scan.change_type is None else self.where
         with scan_errors(plan, scan, files.storage.uri, self.on_missing):
             schema = self.schema_of(plan, scan)
             if scan.image_phase == "late" and buffer is not None and buffer.reread_from is None:
@@ -139,11 +140,11 @@ class ScanReader:
                     yield Scanned(((plan, rows.num_rows),), schema, rows, skipped)
                 return
             with files.open_scan(scan, [CHANGE_TYPE]) as (source, file):
-                skips = scan.only is not None or scan.piece is not None or filtered
+                skips = scan.only is not None or scan.piece is not None or where is not None
                 if not skips:
                     prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
                 reader = FileReader.prepare(file, schema, scan, files)
-                excluded = excluded_groups(reader, schema, self.where) if filtered and self.where else frozenset[int]()
+                excluded = frozenset[int]() if where is None else excluded_groups(reader, schema, where)
                 if skips:
                     wanted = {group for _, groups in reader.row_groups() for group in groups}
                     prefetch_columns(source, file, reader.names, wanted - excluded)
