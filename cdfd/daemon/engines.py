@@ -20,7 +20,7 @@ from cdfd.deliver.configured import open_table
 from cdfd.deliver.deliverer import PART_BYTES
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
-from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.errors import ConfigError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
 from cdfd.scan.splits import Measured, Part, Split
@@ -50,8 +50,7 @@ class Embedded:
         """Whether the engine can work with the rest of the configuration.
 
         Raises:
-            UnsupportedError: not with that sink.
-            ConfigError: a package is missing, or not with what is said of a table.
+            ConfigError: a package is missing, or the engine does not fit the sink or the settings of a table.
         """
 
     def jobs(self, admission: Admission) -> AbstractAsyncContextManager[Engine]:
@@ -73,7 +72,7 @@ class Auto(Embedded):
     def check(self) -> None:
         """With a sink that takes parts, and PySpark; see `Embedded`."""
         if not connector(self.config).takes_parts:
-            raise UnsupportedError(
+            raise ConfigError(
                 "`engine.kind: auto` needs a Delta sink, or a Kafka sink with `delivery: exactly_once`: "
                 "others cannot take a version in parts",
                 hint="Use `engine.kind: embedded`",
@@ -106,9 +105,9 @@ def engine_of(config: Settings) -> Embedded:
 
 
 def require_spark() -> None:
-    """`ConfigError` where PySpark is not installed."""
+    """Raise `ConfigError` if PySpark is not installed."""
     if find_spec("pyspark") is None:
-        raise ConfigError("Spark is wanted, and PySpark is not installed", hint="pip install 'cdfd[spark]'")
+        raise ConfigError("the engine needs PySpark, which is not installed", hint="pip install 'cdfd[spark]'")
 
 
 @asynccontextmanager

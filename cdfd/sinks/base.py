@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 
-from cdfd.errors import SinkError, UnsupportedError
+from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -297,9 +297,9 @@ class Connector(OwnTopics, ABC):
             patience: seconds without a change after which a claim counts as abandoned.
 
         Raises:
-            UnsupportedError: the sink has no place for a lease.
+            ConfigError: the sink has no place for a lease.
         """
-        raise UnsupportedError("this sink does not support standby", hint="Run one process, without --standby")
+        raise ConfigError("this sink does not support standby", hint="Run one process, without --standby")
 
     async def reach(self) -> None:
         """Check the access to the sink, which all tables share, without a write. A mistyped address is reported once.

@@ -28,7 +28,7 @@ from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.deliverer import Deliverer
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
-from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.bounds import parse_bound
 from cdfd.log.planning import version_batches
 from cdfd.log.start import check_range, start_version, until_version
@@ -52,8 +52,8 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     """Publish the requested range; the text to print, and the exit code: 0 if the backfill is complete, 130 after a signal.
 
     Raises:
-        ConfigError: the configuration or the arguments are invalid, or another backfill of the table is not complete.
-        UnsupportedError: the sink does not support backfills.
+        ConfigError: the configuration or the arguments are invalid, the sink does not support backfills, or another backfill of the
+            table is not complete.
         CdfdError: the backfill failed. Running the command again resumes it.
     """
     config = with_table(load(path).of_sink(request.sink), request.table)
@@ -61,10 +61,10 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     sinks = connector(config)
     if not sinks.takes_backfills:
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
-        raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
+        raise ConfigError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
     if request.engine == "spark":
         if not sinks.takes_parts:
-            raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
+            raise ConfigError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
         require_spark()
     if request.start is None and not request.snapshot:
         raise ConfigError("--from is required without --snapshot", hint="Give a version, a timestamp, or `earliest`")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.delta.protocol import cdf_enabled
-from cdfd.errors import CdfdError, StorageError, UnsupportedError, Within
+from cdfd.errors import CdfdError, StorageError, Within
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.model.columns import change_schema
@@ -86,8 +85,7 @@ def run(path: Path, *, as_json: bool = False, shard: Shard | None = None, sink: 
         ConfigError: the configuration is invalid, has no such sink, or names something that cannot be used.
     """
     config = load(path)
-    with suppress(UnsupportedError):  # reported for each table
-        preflight(config, shard)
+    preflight(config, shard)
     reports, problems, shared = asyncio.run(_check_sinks(config, config.chosen(sink), shard))
     usable = all(each.usable for each in reports) and not any(isinstance(each, CdfdError) for each in shared.values())
     code = 0 if usable and not problems else 1

@@ -26,15 +26,15 @@ def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = F
         standby: whether it takes part in an election.
 
     Raises:
-        ConfigError: a location, an option, a package or a certificate is invalid or missing.
-        UnsupportedError: the engine does not support the sink, shards, or standby.
+        ConfigError: a location, an option, a package or a certificate is invalid or missing, or the engine does not support the sink,
+            shards, or standby.
     """
     if standby and shard is not None:
-        raise UnsupportedError("--standby does not support shards", hint="Run one process for each shard")
+        raise ConfigError("--standby does not support shards", hint="Run one process for each shard")
     if standby and config.engine.kind == "spark":
-        raise UnsupportedError("`engine.kind: spark` does not support --standby", hint="Use `engine.kind: auto`")
+        raise ConfigError("`engine.kind: spark` does not support --standby", hint="Use `engine.kind: auto`")
     if shard is not None and config.engine.kind == "spark":
-        raise UnsupportedError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
+        raise ConfigError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
     for of_sink in config.by_sink.values():
         for table in of_sink.listed:
             with suppress(UnsupportedError):  # an error of this table, while the others continue

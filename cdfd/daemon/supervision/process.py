@@ -86,7 +86,6 @@ async def serve(
 
     Raises:
         ConfigError: the configuration is invalid; see `preflight`.
-        UnsupportedError: the engine does not support shards, or standby.
         CdfdError: all loops have failed; see `Supervisor`.
     """
     preflight(config, shard, standby=standby)

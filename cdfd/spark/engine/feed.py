@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cdfd.config import folder_of, settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
-from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, SchemaChangedError
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.configured import connector
 
@@ -67,16 +67,15 @@ def check(config: Settings) -> None:
     """Check that Spark can run these tables.
 
     Raises:
-        UnsupportedError: not with this sink, or with patterns of folders.
-        ConfigError: not with the settings of a table.
+        ConfigError: not with this sink, with patterns of folders, or with the settings of a table.
     """
     if not connector(config).takes_queries:
-        raise UnsupportedError(
+        raise ConfigError(
             "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`",
             hint="Use `engine.kind: embedded`, or `auto` with a Delta sink",
         )
     if config.discoveries:
-        raise UnsupportedError(
+        raise ConfigError(
             "`engine.kind: spark` does not support `discover`", hint="Name each table with `uri`, or use another engine"
         )
     for table in config.listed:

@@ -11,7 +11,7 @@ from cdfd.config import parse
 from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
-from cdfd.errors import SinkError, UnsupportedError
+from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.lease import Claim, parse_claim
 
 AFTER = 2.5
@@ -167,5 +167,5 @@ class TestClaim:
 def test_standby_with_shards_or_spark_is_refused(engine: str, shard: Shard | None) -> None:
     section = f"engine: {{kind: {engine}, spark: {{checkpoint: /c}}}}"
     text = f"pipeline: p\ntables: [{{uri: /lake/t}}]\nsink: {{kind: files, path: /out}}\n{section}"
-    with pytest.raises(UnsupportedError, match="--standby"):
+    with pytest.raises(ConfigError, match="--standby"):
         preflight(parse(text, {}), shard, standby=True)

@@ -35,7 +35,7 @@ def test_wrong_usage(options: list[str], said: str, orders: str, tmp_path: Path)
 
 def test_a_folder_of_files_takes_nothing_twice(orders: str, tmp_path: Path) -> None:
     path = config(tmp_path, orders, kind="files", path=str(tmp_path / "out"))
-    error = one_line(cdfd("backfill", "-c", path, "orders", "--from", "0"), 1)
+    error = one_line(cdfd("backfill", "-c", path, "orders", "--from", "0"), 2)
     assert "a sink of kind files does not support backfills" in error
     assert "cdfd tail" in error
     assert not (tmp_path / "out").exists()
