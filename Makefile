@@ -71,15 +71,12 @@ demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a p
 # With another configuration of PyO3 than maturin's, each would have the other's scripts and a dozen crates compiled again.
 PYO3 = $(firstword $(shell ls $(CARGO_TARGET_DIR)/maturin/pyo3-config-*-abi3.txt 2> /dev/null))
 CLIPPY = PYO3_BUILD_EXTENSION_MODULE=1 $(if $(PYO3),PYO3_CONFIG_FILE=$(PYO3),PYO3_NO_PYTHON=1) cargo clippy --quiet --locked --release -- -D warnings
-# The checks that .proselintrc.json turns off take headings, tables, names and links for mistakes.
-PROSE = $(wildcard *.md docs/*.md docs/*/*.md changelog.d/*.md bench/*.md helm/*/*.md)
 lint: $(MARK)  ## ruff, mypy, import walls, words, proselint; rustfmt and clippy if there is cargo
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.docs.words
-	$(BIN)/proselint check $(PROSE)
 	$(if $(CARGO),cd native && cargo fmt --check && $(CLIPPY))
 
 quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundred simulated lives (3 minutes)

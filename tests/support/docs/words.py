@@ -1,12 +1,13 @@
 """Finds words, clauses and sentences that pages, texts and comments do without: `python -m tests.support.docs.words`, in `make lint`.
 
 CONTRIBUTING.md says how to write. This finds what can be found without reading: riddles for actors, words that are not the field's,
-clauses that begin with "what" or "who" as subjects of sentences, and sentences of pages that are too long.
+clauses that begin with "what" or "who" as subjects of sentences, and sentences of pages that are too long. proselint reads the pages, too.
 """
 
 import ast
 import io
 import re
+import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -94,22 +95,25 @@ def _below(*folders: str, pattern: str = "*") -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob(pattern)) if path.is_file()]
 
 
+def pages() -> list[Path]:
+    """What people read outside the code."""
+    return [
+        *sorted(ROOT.glob("*.md")),
+        ROOT / "native" / "README.md",
+        *_below("bench", "changelog.d", "docs", pattern="*.md"),
+    ]
+
+
 def findings() -> list[Finding]:
     """All findings in pages, code, tests, benchmarks, build files and charts."""
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
-    pages += [
-        ROOT / "bench" / "README.md",
-        ROOT / "native" / "README.md",
-        *_below("docs", "changelog.d", pattern="*.md"),
-    ]
     tests = [path for path in _below("tests", "bench", pattern="*.py") if path != Path(__file__)]
     rust = _below("native/src", "native/fuzz/fuzz_targets", pattern="*.rs")
     others = [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml", "mkdocs.yml")]
     others += [path for path in _below("helm", "config", ".github", ".ci") if path.suffix in _COMMENTED]
     return [
-        *(each for page in pages for each in in_page(page)),
+        *(each for page in pages() for each in in_page(page)),
         # The benchmarks' page has conditions of runs, which are lists and no sentences.
-        *(each for page in pages if page.parent.name != "bench" for each in long_sentences(page)),
+        *(each for page in pages() if page.parent.name != "bench" for each in long_sentences(page)),
         *(each for module in _below("cdfd", pattern="*.py") for each in in_module(module)),
         *(each for test in tests for each in in_module(test, strings=False)),  # their other strings are data
         *(each for path in rust for each in in_comments(path, "//")),
@@ -121,4 +125,6 @@ if __name__ == "__main__":
     found = findings()
     for path, line, text in found:
         print(f"{path.relative_to(ROOT)}:{line}: {text!r}")
-    sys.exit(bool(found))
+    # The checks that .proselintrc.json turns off take headings, tables, names and links for mistakes.
+    prose = subprocess.run([Path(sys.executable).with_name("proselint"), "check", *pages()], check=False)
+    sys.exit(bool(found) or prose.returncode)
