@@ -16,7 +16,7 @@
 Every field of a scalar type is `optional`: a field that is not there is null. Protobuf does not tell an array or a map that is null from
 an empty one.
 
-A field keeps its number as long as the registry knows it: numbers are those of the subject's schemas, by name, and new
+A field keeps its number as long as the registry knows it: numbers are those of the subject's schemas, by column, and new
 fields get the next ones, which no field ever had. Without earlier schemas, fields are numbered in their order.
 
 Names that Protobuf does not allow get `_` for what is not a
@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -133,12 +134,13 @@ class ProtobufSchema:
         taken: set[str] = set()
         slots = []
         numbers = self._numbers.get(path, {})
-        names = [_field_name(each.name, taken) for each in kind.fields]
+        columns = {each.name for each in kind.fields}
+        names = [_field_name(each.name, taken, columns) for each in kind.fields]
         following = _following(numbers)
         # Names of messages and of fields share a space.
         messages = set(taken)
         for each, name in zip(kind.fields, names, strict=True):
-            number = numbers[name] if name in numbers else next(following)
+            number = numbers.get(each.name) or numbers.get(name) or next(following)
             try:
                 slots.append(self._field(message, each, name, number, path, messages))
             except UnsupportedError as error:
@@ -238,10 +240,13 @@ def _title(name: str) -> str:
     return legal("".join(word[:1].upper() + word[1:] for word in words) or "Field")
 
 
-def _field_name(name: str, taken: set[str]) -> str:
-    """A name that no field has, neither as it is nor as Protobuf has it in JSON by default. Both are taken from now on."""
+def _field_name(name: str, taken: set[str], columns: set[str]) -> str:
+    """A name that no field has, neither as it is nor as Protobuf has it in JSON by default. Both are taken from now on.
+
+    It is not the name of another column, which is that column's `json_name`: Python's Protobuf refuses such a schema.
+    """
     field_name, number = legal(name), 2
-    while field_name in taken or _json_name(field_name) in taken:
+    while field_name in taken or _json_name(field_name) in taken or (field_name != name and field_name in columns):
         field_name, number = f"{legal(name)}_{number}", number + 1
     taken |= {field_name, _json_name(field_name)}
     return field_name
@@ -263,12 +268,18 @@ def _following(numbers: Mapping[str, int]) -> Iterator[int]:
 
 
 _MESSAGE: Final = re.compile(r"\s*message\s+(\w+)\s*\{\s*$")
-_FIELD: Final = re.compile(r"\s*(?:optional\s+|repeated\s+)?[\w.]+(?:<[\w., ]+>)?\s+(\w+)\s*=\s*(\d+)\s*(?:\[.*\])?;")
+_FIELD: Final = re.compile(
+    r"\s*(?:optional\s+|repeated\s+)?[\w.]+(?:<[\w., ]+>)?\s+(\w+)\s*=\s*(\d+)\s*"
+    r"(?:\[\s*(?:json_name\s*=\s*(\"(?:[^\"\\]|\\.)*\"))?.*\])?;"
+)
 _END: Final = re.compile(r"\s*\}\s*$")
 
 
 def numbers_of(text: str) -> dict[str, dict[str, int]]:
-    """The numbers of fields by name, of each message by its path, in a schema that cdfd has written, or a registry in the same form.
+    """The numbers of fields by their `json_name` or else their name, of each message by its path.
+
+    Args:
+        text: a schema that cdfd has written, or a registry in the same form.
 
     Raises:
         DataError: there is no message in it.
@@ -280,7 +291,11 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
             path.append(match[1])
             messages[".".join(path)] = {}
         elif path and (match := _FIELD.match(line)):
-            messages[".".join(path)][match[1]] = int(match[2])
+            column = match[1]
+            if match[3]:
+                with suppress(json.JSONDecodeError):  # Protobuf has escapes that JSON and cdfd do not have
+                    column = json.loads(match[3])
+            messages[".".join(path)][column] = int(match[2])
         elif path and _END.match(line):
             path.pop()
     if not messages:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
@@ -130,6 +130,19 @@ def test_numbers_stay_where_columns_come_and_go() -> None:
     assert (old.c, old.b.y, old.HasField("a"), old.b.HasField("x")) == ("z", 2, False, False)
 
 
+def test_a_number_stays_with_its_column_if_the_field_gets_another_name() -> None:
+    first = encoder_of(pa.record_batch({"a b": pa.array([1]), "2": pa.array([1])}))
+    batch = pa.record_batch({"a_b": pa.array([5]), "2": pa.array([6]), "a b": pa.array([7])})
+    second = encoder_of(batch, earlier=[first.schema])
+    (value,) = second.rows(batch).to_pylist()
+    assert {field.json_name: number for field, number in parse(first.schema, value).ListFields()} == {"a b": 7, "2": 6}
+    assert {field.json_name: field.number for field in message_type(second.schema).DESCRIPTOR.fields} == {
+        "a b": 1,
+        "2": 2,
+        "a_b": 3,
+    }
+
+
 def test_a_schema_of_another_topic_is_refused() -> None:
     with pytest.raises(DataError, match="no message"):
         encoder_of(pa.record_batch({"a": pa.array([1])}), earlier=['{"type":"record"}'])
@@ -140,6 +153,9 @@ def test_a_schema_of_another_topic_is_refused() -> None:
         st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5), min_size=1, max_size=6, unique=True
     )
 )
+@example(["", "_"])
+@example(["a b", "a_b"])
+@example(["a_b", "a b", "a-b"])
 @settings(max_examples=50, deadline=None)
 def test_any_names_make_a_schema_that_has_them(names: list[str]) -> None:
     kind = pa.struct([("value", pa.list_(pa.map_(pa.string(), pa.int32())))])
