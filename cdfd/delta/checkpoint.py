@@ -244,7 +244,16 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
     chosen = typed.filter(rows)
     path, values, size, time, data_change, stats, vector, *more = chosen.flatten()
     if all_fields and action == "add" and column.type.get_field_index(_PARSED) >= 0:
-        stats = _with_parsed(stats, pc.struct_field(column, _PARSED).filter(rows))
+        # A writer of a checkpoint must not lose statistics that files have as structs alone. Readers do without: the writer of a struct
+        # computed it as it liked.
+        parsed = pc.struct_field(column, _PARSED).filter(rows)
+        if stats.null_count:
+            missing = stats.is_null()
+            try:
+                parsed.validate(full=True)
+                stats = pc.replace_with_mask(stats, missing, documents(parsed.filter(missing)))
+            except pa.ArrowException as error:
+                raise LogError(f"the checkpoint's add.{_PARSED} column has values that are none: {error}") from None
     _refuse_negative(f"{action}.size", size)
     columns = [
         paths.decode_column(path),
@@ -258,21 +267,6 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
     ]
     columns += [pa.nulls(len(chosen), kind) for kind in schema.types[len(columns) :]]
     return pa.record_batch(columns, schema=schema)
-
-
-def _with_parsed(stats: pa.Array, parsed: pa.Array) -> pa.Array:
-    """Statistics as text, of files too that have them as structs alone: a writer of a checkpoint must not lose them.
-
-    Readers do without: the writer of a struct computed it as it liked.
-    """
-    if not stats.null_count:
-        return stats
-    missing = stats.is_null()
-    try:
-        parsed.validate(full=True)
-        return pc.replace_with_mask(stats, missing, documents(parsed.filter(missing)))
-    except pa.ArrowException as error:
-        raise LogError(f"the checkpoint's add.{_PARSED} column has values that are none: {error}") from None
 
 
 def _vectors(vector: pa.StructArray) -> pa.Array:

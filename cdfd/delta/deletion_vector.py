@@ -112,21 +112,17 @@ def decode_stored(descriptor: DeletionVectorDescriptor, blob: bytes) -> RowSet:
 def _after_version(blob: bytes, size: int, *, versionless: bool) -> bytes:
     """The data of the first vector of a file; `versionless` files may begin with it."""
     try:
-        return _unframe(_without_version(blob), size)
+        if not blob:
+            raise DataError("a deletion vector file is empty")
+        if blob[0] != _VERSION:
+            raise DataError(f"a deletion vector file is of version {blob[0]}, not {_VERSION}")
+        return _unframe(blob[_VERSION_BYTES:], size)
     except DataError:
         if versionless:
             with suppress(DataError):
                 return _unframe(blob, size)
         # Of two failures the one of the specified layout says more.
         raise
-
-
-def _without_version(blob: bytes) -> bytes:
-    if not blob:
-        raise DataError("a deletion vector file is empty")
-    if blob[0] != _VERSION:
-        raise DataError(f"a deletion vector file is of version {blob[0]}, not {_VERSION}")
-    return blob[_VERSION_BYTES:]
 
 
 def _unframe(framed: bytes, size: int) -> bytes:

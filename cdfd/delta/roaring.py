@@ -83,10 +83,6 @@ class RowSet:
         """How many of the rows `[start, start + length)` are in the set."""
         return self.bitmap.range_cardinality(start, start + length)
 
-    def contains_range(self, start: int, length: int) -> bool:
-        """Whether all rows `[start, start + length)` are in the set."""
-        return self.count(start, length) == length
-
     def positions(self, start: int, length: int) -> npt.NDArray[np.int64]:
         """Those of the rows `[start, start + length)` that are in the set, ascending, as distances from `start`."""
         rows = (self.bitmap & FrozenBitMap64(range(start, start + length))).to_array()

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from cdfd.delta.actions import NO_VALUES
 from cdfd.delta.types import values
-from cdfd.delta.types.datatypes import DataType, Decimal, Primitive, StructField, StructType
+from cdfd.delta.types.datatypes import DataType, Decimal, Primitive, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_merge import TYPE_CHANGES
 from cdfd.errors import LogError
@@ -182,7 +182,30 @@ class FileStatistics:
         child = self.schema.find(path)
         if child is None:
             return Bounds()
-        return _bounds(child, self.min(path), self.max(path))
+        low = self.min(path)
+        high = self.max(path)
+        if child.type == Primitive("binary"):
+            return Bounds()
+        if child.type in _TIMESTAMPS:
+            low, high = _wider(low, -1), _wider(high, 1)
+        least, most = values.as_python(low), values.as_python(high)
+        match child.type:
+            case Primitive("string"):
+                may_be_cut = most is None or most.endswith(_TIE_BREAKER) or len(most) >= STRING_PREFIX
+                return Bounds(least, None if may_be_cut else most)
+            case Primitive("date"):
+                return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
+            case Decimal(digits) if digits > _DOUBLE_DIGITS:
+                return Bounds(
+                    None if least is None or least == -(2**63) else _move(least, -1),
+                    None if most is None or most == 2**63 - 1 else _move(most, 1),
+                )
+            case Primitive("double") if child.metadata.get(TYPE_CHANGES):
+                return Bounds(
+                    None if least is None else min(least, _single(least)),
+                    None if most is None else max(most, _single(most)),
+                )
+        return Bounds(least, most)
 
     def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
         child = self.schema.find(path)
@@ -245,32 +268,6 @@ def typed_scalar(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
             return None
         return parsed if parsed.is_valid and parsed.equals(parsed) else None  # NaN, equal to nothing, bounds nothing
     return None
-
-
-def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any] | None) -> Bounds:
-    """The bounds that are certain, given those that are written."""
-    if column.type == Primitive("binary"):
-        return Bounds()
-    if column.type in _TIMESTAMPS:
-        low, high = _wider(low, -1), _wider(high, 1)
-    least, most = values.as_python(low), values.as_python(high)
-    match column.type:
-        case Primitive("string"):
-            may_be_cut = most is None or most.endswith(_TIE_BREAKER) or len(most) >= STRING_PREFIX
-            return Bounds(least, None if may_be_cut else most)
-        case Primitive("date"):
-            return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
-        case Decimal(digits) if digits > _DOUBLE_DIGITS:
-            return Bounds(
-                None if least is None or least == -(2**63) else _move(least, -1),
-                None if most is None or most == 2**63 - 1 else _move(most, 1),
-            )
-        case Primitive("double") if column.metadata.get(TYPE_CHANGES):
-            return Bounds(
-                None if least is None else min(least, _single(least)),
-                None if most is None else max(most, _single(most)),
-            )
-    return Bounds(least, most)
 
 
 def _wider(bound: pa.Scalar[Any] | None, sign: int) -> pa.Scalar[Any] | None:

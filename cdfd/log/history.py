@@ -123,7 +123,27 @@ class History:
         for anchor in sorted(self.anchors.values(), key=lambda seen: seen.version):
             fingerprint = await self._recheck(anchor)
             if fingerprint is None:
-                await self._check_missing_anchor(anchor, table_id)
+                # An error, unless log clean-up removed the anchor and the log still contains its actions.
+                versions = await self.versions()
+                if not versions:
+                    raise deleted_error(table_id, self._table)
+                self._restart(None)
+                if versions[-1] < anchor.version:
+                    await self._check_id(table_id, None)
+                    raise truncated_error(versions[-1], anchor.version, self._table)
+                if versions[0] > anchor.version + 1:
+                    raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
+                if anchor.version in versions:
+                    self._restart(anchor)
+                elif versions[0] < anchor.version or anchor.file is None or not await self._state_has_file(anchor.file):
+                    await self._check_id(table_id, None)
+                    raise GapError(
+                        f"version {anchor.version}, which cdfd has read, is no longer in the log, "
+                        "and cdfd cannot verify that the log continues it",
+                        table=self._table,
+                        version=anchor.version,
+                        hint="If log clean-up removed it, restart cdfd: it continues with the table of that id",
+                    )
                 return False
             if fingerprint.digest != anchor.digest:
                 await self._check_changed_anchor(anchor, table_id)
@@ -229,28 +249,6 @@ class History:
                 hint="Its writer takes longer to complete an entry than cdfd waits. The part that it added later is not delivered",
             )
         raise replaced_error(anchor.version, self._table)
-
-    async def _check_missing_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
-        """The anchor is gone: an error, unless log clean-up removed it and the log still contains its actions."""
-        versions = await self.versions()
-        if not versions:
-            raise deleted_error(table_id, self._table)
-        self._restart(None)
-        if versions[-1] < anchor.version:
-            await self._check_id(table_id, None)
-            raise truncated_error(versions[-1], anchor.version, self._table)
-        if versions[0] > anchor.version + 1:
-            raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
-        if anchor.version in versions:
-            self._restart(anchor)
-        elif versions[0] < anchor.version or anchor.file is None or not await self._state_has_file(anchor.file):
-            await self._check_id(table_id, None)
-            raise GapError(
-                f"version {anchor.version}, which cdfd has read, is no longer in the log, and cdfd cannot verify that the log continues it",
-                table=self._table,
-                version=anchor.version,
-                hint="If log clean-up removed it, restart cdfd: it continues with the table of that id",
-            )
 
     async def _state_has_file(self, path: str) -> bool:
         """Whether a file is in the table's state, live or as a tombstone. File names are unique, so this identifies the version."""

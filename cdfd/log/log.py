@@ -121,7 +121,23 @@ class DeltaLog(EntryReader):
                 for later in backwards[first : at + READ_AHEAD_ENTRIES + 1]:
                     self.storage.prefetch(later.path)
             with self._errors_naming(number, stat.path), _listing_errors():
-                part = await self._scan_header(number, stat, await listed.pop(at))
+                data = await listed.pop(at)
+                scan = partial(headers.scan, number, line_bytes=self.line_bytes)
+                if data is None and number in self._cache:
+                    data = self._cache[number][0]
+                if data is not None:
+                    part = await self._parse_data(stat.path, data, scan)
+                elif not self.storage.remote or self._cache_bytes + stat.size > CACHE_BYTES:
+                    part = await self._parse_data(
+                        stat.path, await self.storage.read(stat.path, 0, CHUNK_BYTES + 1), scan
+                    )
+                else:
+                    # Readers usually read on from the version of the header.
+                    data, now = await self.storage.fetch(stat.path, CHUNK_BYTES + 1)
+                    if len(data) == now.size:
+                        self._cache[number] = data, now
+                        self._cache_bytes += len(data)
+                    part = await self._parse_data(stat.path, data, scan)
             header = header.before(part.protocol, part.metadata, stat.path)
         if not header.complete and kept is not None:  # as of the checkpoint
             header = header.before(kept.header.protocol, kept.header.metadata)
@@ -132,24 +148,6 @@ class DeltaLog(EntryReader):
         if not self.storage.remote:
             self._cache.clear()
         return header
-
-    async def _scan_header(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
-        """Protocol and metadata of a log entry; `data` is its bytes, where known.
-
-        A remote entry is cached, because readers usually read on from the version of the header.
-        """
-        scan = partial(headers.scan, version, line_bytes=self.line_bytes)
-        if data is None and version in self._cache:
-            data = self._cache[version][0]
-        if data is not None:
-            return await self._parse_data(stat.path, data, scan)
-        if not self.storage.remote or self._cache_bytes + stat.size > CACHE_BYTES:
-            return await self._parse_data(stat.path, await self.storage.read(stat.path, 0, CHUNK_BYTES + 1), scan)
-        data, now = await self.storage.fetch(stat.path, CHUNK_BYTES + 1)
-        if len(data) == now.size:
-            self._cache[version] = data, now
-            self._cache_bytes += len(data)
-        return await self._parse_data(stat.path, data, scan)
 
     async def snapshot(
         self,

@@ -75,7 +75,14 @@ class Rhythm:
             starts, ends, weights = self._intervals()
             times = np.unique(np.concatenate([_GRID, starts, ends]))
             steps, middles = np.diff(times), (times[1:] + times[:-1]) / 2
-            density = _density(middles, starts, ends, weights)
+            # Weight per second at each time, if each weight is spread evenly from its start to its end.
+            rates = weights / np.maximum(ends - starts, MIN_ERROR)
+            by_start, by_end = np.argsort(starts), np.argsort(ends)
+            begun = np.concatenate([[0.0], np.cumsum(rates[by_start])])[
+                np.searchsorted(starts[by_start], middles, "right")
+            ]
+            ended = np.concatenate([[0.0], np.cumsum(rates[by_end])])[np.searchsorted(ends[by_end], middles, "right")]
+            density: Floats = np.maximum(begun - ended, 0.0)
             # Weight of the gaps that have not ended in the middle of each step.
             mass = density * steps
             survival = np.maximum(weights.sum() - np.cumsum(mass) + mass / 2, 0.0)
@@ -121,13 +128,3 @@ def _distance(values: Floats) -> Floats:
     result[order] = distance
     nearest: Floats = np.minimum(result, NEAR * values)
     return nearest
-
-
-def _density(times: Floats, starts: Floats, ends: Floats, weights: Floats) -> Floats:
-    """Weight per second at each time, if each weight is spread evenly from its start to its end."""
-    rates = weights / np.maximum(ends - starts, MIN_ERROR)
-    by_start, by_end = np.argsort(starts), np.argsort(ends)
-    begun = np.concatenate([[0.0], np.cumsum(rates[by_start])])[np.searchsorted(starts[by_start], times, "right")]
-    ended = np.concatenate([[0.0], np.cumsum(rates[by_end])])[np.searchsorted(ends[by_end], times, "right")]
-    density: Floats = np.maximum(begun - ended, 0.0)
-    return density

@@ -271,40 +271,34 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
             times.append((name.version, max(stat.modified_ms, times[-1][1] + 1) if times else stat.modified_ms))
     if not times:
         await log.earliest_version()
-    first_in_commit = await _first_in_commit(log, times[0][0], times[-1][0])
-    if first_in_commit is not None and await _in_commit(log, first_in_commit) <= wanted_ms:
-        # Times of older files do not count: their clock may have been ahead.
-        return await _bisect(log, wanted_ms, first_in_commit, times[-1][0] + 1)
-    end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
-    return next((version for version, time in times if version >= end or time >= wanted_ms), end)
-
-
-async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | None:
-    """The first version in the log with an in-commit timestamp; None if the feature is not enabled."""
+    newest = times[-1][0]
     header = await log.header(newest)
     if not in_commit_timestamps_enabled(header.metadata):
-        return None
-    enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
-    # No version has more digits. Python raises an error for integers of several thousand digits.
-    if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
-        raise LogError(
-            f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is not a version of the table",
-            table=log.storage.uri,
-            version=newest,
-            hint="Start at a version instead of a timestamp",
-        )
-    return max(oldest, int(enabled))
-
-
-async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:
-    """The first version in `[low, high)` not before a time, else `high`. In-commit timestamps always increase."""
-    while low < high:
-        middle = (low + high) // 2
-        if await _in_commit(log, middle) < wanted_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+        first_in_commit = None
+    else:
+        enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
+        # No version has more digits. Python raises an error for integers of several thousand digits.
+        if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
+            raise LogError(
+                f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is not a version of the table",
+                table=log.storage.uri,
+                version=newest,
+                hint="Start at a version instead of a timestamp",
+            )
+        first_in_commit = max(times[0][0], int(enabled))
+    if first_in_commit is not None and await _in_commit(log, first_in_commit) <= wanted_ms:
+        # Times of older files do not count: their clock may have been ahead.
+        # In-commit timestamps always increase.
+        low, high = first_in_commit, times[-1][0] + 1
+        while low < high:
+            middle = (low + high) // 2
+            if await _in_commit(log, middle) < wanted_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+    end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
+    return next((version for version, time in times if version >= end or time >= wanted_ms), end)
 
 
 async def _in_commit(log: DeltaLog, version: int) -> int:

@@ -76,7 +76,15 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     unnamed = vacuum.are_unnamed([stat.path for stat in listed], named.inside)
     files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
-        files = await _other_files(log.storage, files, named)
+        if isinstance(log.storage, LinkedFiles):  # a name in the log may lead to a file of another name
+            outside = await log.storage.file_ids(list(named.outside))
+            for (path, version), file in zip(named.outside.items(), outside, strict=True):
+                if file is None:
+                    raise vacuum.unlocated_error(log.storage.uri, path, version)
+            inside = await log.storage.file_ids(named.inside.to_pylist()) if files else ()
+            named_ids = {*outside, *inside}
+            ids = await log.storage.file_ids([stat.path for stat in files])
+            files = [stat for stat, file in zip(files, ids, strict=True) if file not in named_ids]
     return Removable(state.version, wanted, tuple(files))
 
 
@@ -90,24 +98,6 @@ async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:
 
     for start in range(0, len(files), _PAGE):
         await asyncio.gather(*(one(file.path) for file in files[start : start + _PAGE]))
-
-
-async def _other_files(storage: Storage, files: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
-    """Of files that are not named, those that no name leads to either.
-
-    Raises:
-        PathError: a name outside of the table leads to no file.
-    """
-    if not isinstance(storage, LinkedFiles):
-        return files
-    outside = await storage.file_ids(list(named.outside))
-    for (path, version), file in zip(named.outside.items(), outside, strict=True):
-        if file is None:
-            raise vacuum.unlocated_error(storage.uri, path, version)
-    inside = await storage.file_ids(named.inside.to_pylist()) if files else ()
-    kept = {*outside, *inside}
-    ids = await storage.file_ids([stat.path for stat in files])
-    return [stat for stat, file in zip(files, ids, strict=True) if file not in kept]
 
 
 async def _old_files(storage: Storage, state: Snapshot, cutoff_ms: int) -> AsyncIterator[Stat]:

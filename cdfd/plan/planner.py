@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from cdfd.delta.actions import Add, PartitionValues, Remove
+from cdfd.delta.actions import Add, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.header import Header
@@ -157,7 +157,17 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
     meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
     for remove in ({**removed, **meant}).values():
-        values = _partition_values(remove, previous, before)
+        if _complete(remove, previous) or not previous.metadata.partition_columns:
+            values = remove.partition_values or {}
+        else:
+            live = None if before is None else before.find(remove.key)
+            if live is None:
+                raise LogError(
+                    "a remove without partition values, of a file that is not in the table's state",
+                    path=remove.path,
+                    hint="The partition of the deleted rows is unknown: start again from a snapshot",
+                )
+            values = live.partition_values
         yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)
 
 
@@ -173,19 +183,6 @@ def _complete(remove: Remove, header: Header) -> bool:
     return remove.partition_values is not None and (
         bool(remove.partition_values) or not header.metadata.partition_columns
     )
-
-
-def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -> PartitionValues:
-    if _complete(remove, header) or not header.metadata.partition_columns:
-        return remove.partition_values or {}
-    live = None if before is None else before.find(remove.key)
-    if live is None:
-        raise LogError(
-            "a remove without partition values, of a file that is not in the table's state",
-            path=remove.path,
-            hint="The partition of the deleted rows is unknown: start again from a snapshot",
-        )
-    return live.partition_values
 
 
 def _changed_nothing(commit: Commit) -> bool:

@@ -95,9 +95,11 @@ class _FieldMatching:
     def _type(self, old: DataType, new: DataType, column: str) -> DataType:
         match old, new:
             case StructType(), StructType():
+                # A field that the earlier version does not have. Structs of that version have it as nulls.
+                # No column has this physical name: a new field must not read the values of an old field of the same name.
                 return StructType(
                     tuple(
-                        self._null_field(child)
+                        StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})
                         if source is None
                         else self.field(source, child, f"{column}.{child.name}")
                         for source, child in self.match(old, new)
@@ -114,8 +116,3 @@ class _FieldMatching:
             f"column {column} has type {old!s:.200} at this version and {new!s:.200} in the newest schema of the range",
             hint="Read the versions before and after the change separately, or leave the column out with `columns`",
         )
-
-    def _null_field(self, child: StructField) -> StructField:
-        """A field that the earlier version does not have. Structs of that version have it as nulls."""
-        # No column has this physical name: a new field must not read the values of an old field of the same name.
-        return StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})

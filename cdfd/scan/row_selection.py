@@ -56,14 +56,11 @@ class RowSelection:
         mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
         for group in groups:
             rows = metadata.row_group(group).num_rows
-            if group in mine and (self.groups is None or group in self.groups) and self._any(row, rows):
+            some = self.without is None or self.without.count(row, rows) < rows
+            some = some and (self.only is None or self.only.count(row, rows) > 0)
+            if some and group in mine and (self.groups is None or group in self.groups):
                 yield group, row, rows
             row += rows
-
-    def _any(self, row: int, rows: int) -> bool:
-        if self.without is not None and self.without.contains_range(row, rows):
-            return False
-        return self.only is None or self.only.count(row, rows) > 0
 
     def count(self, metadata: Footer) -> int:
         """How many rows of a file are selected."""

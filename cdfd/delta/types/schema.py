@@ -141,7 +141,19 @@ class TableSchema:
     _arrow: pa.Schema | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        partitions = _partition_fields(self.struct, self.partition_columns)
+        find = ByName({child.name: child for child in self.struct})
+        by_name: dict[str, StructField] = {}
+        for name in self.partition_columns:
+            child = next(iter(find(name)), None)
+            if child is None:
+                raise LogError(f"partition column {name!r:.200} is not in the schema")
+            if child.name in by_name:
+                raise LogError(f"partition column {name!r:.200} is named twice")
+            kind = child.type
+            if not isinstance(kind, Primitive | Decimal) or kind == Primitive("variant"):
+                raise LogError(f"partition column {name!r:.200} is of type {kind!s:.200}, not of a primitive one")
+            by_name[child.name] = child
+        partitions = list(by_name.values())
         # Frozen: this is how a dataclass sets what it derives.
         object.__setattr__(self, "partition_columns", tuple(each.name for each in partitions))
         try:
@@ -242,22 +254,6 @@ class TableSchema:
         names = {child.name for child in fields}
         partitions = tuple(name for name in self.partition_columns if name in names)
         return replace(self, struct=StructType(fields), partition_columns=partitions)
-
-
-def _partition_fields(struct: StructType, columns: Sequence[str]) -> list[StructField]:
-    find = ByName({child.name: child for child in struct})
-    partitions: dict[str, StructField] = {}
-    for name in columns:
-        child = next(iter(find(name)), None)
-        if child is None:
-            raise LogError(f"partition column {name!r:.200} is not in the schema")
-        if child.name in partitions:
-            raise LogError(f"partition column {name!r:.200} is named twice")
-        kind = child.type
-        if not isinstance(kind, Primitive | Decimal) or kind == Primitive("variant"):
-            raise LogError(f"partition column {name!r:.200} is of type {kind!s:.200}, not of a primitive one")
-        partitions[child.name] = child
-    return list(partitions.values())
 
 
 def _known_columns(name: str, names: Sequence[str]) -> str:

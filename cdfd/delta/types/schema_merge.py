@@ -97,18 +97,11 @@ def _pairs(table: StructType, rows: StructType, *, follow: bool) -> dict[str, St
     return pairs
 
 
-def _follow(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
-    """The field by its name in the source."""
-    if SOURCE not in other.metadata:
-        return child
-    if child.name != other.name and len(path) == 1:
-        merged.renamed[child.name] = other.name
-    return replace(child, name=other.name, metadata={**child.metadata, SOURCE: other.metadata[SOURCE]})
-
-
 def _field(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
-    if merged.follow:
-        child = _follow(child, other, path, merged)
+    if merged.follow and SOURCE in other.metadata:
+        if child.name != other.name and len(path) == 1:
+            merged.renamed[child.name] = other.name
+        child = replace(child, name=other.name, metadata={**child.metadata, SOURCE: other.metadata[SOURCE]})
     changes: list[dict[str, Any]] = []
     kind = _type(child.type, other.type, path, (), changes, merged)
     if not changes:

@@ -94,7 +94,21 @@ def _type(document: object, path: _Path) -> DataType:
     if len(path) > MAX_DEPTH:
         raise LogError(f"the schema is nested deeper than {MAX_DEPTH} levels", hint=_HINT)
     if isinstance(document, str):
-        return _type_named(document, path)
+        kind = _PRIMITIVES.get(document) or _SPELLINGS.get(document)
+        if kind is not None:
+            return kind
+        if match := _DECIMAL.fullmatch(document):
+            precision, scale = int(match[1]), int(match[2])
+            if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
+                digits = f"1 to {MAX_PRECISION} digits, scale 0 to precision"
+                raise _error(path, f"decimal({precision},{scale}) is out of range: {digits}")
+            return Decimal(precision, scale)
+        if _CHARACTERS.fullmatch(document):
+            return Primitive("string")
+        for pattern, arrow in _FOREIGN:
+            if pattern.fullmatch(document.lower()):
+                return Foreign(document, arrow)
+        raise _error(path, f"unknown type {document!r:.80}")
     if not isinstance(document, dict):
         raise _error(path, f"a type must be a name or an object, not {_show(document)}")
     kind = document.get("type")
@@ -102,24 +116,6 @@ def _type(document: object, path: _Path) -> DataType:
     if read is None:
         raise _error(path, f"unknown type {_show(kind)}")
     return read(document, path)
-
-
-def _type_named(name: str, path: _Path) -> DataType:
-    kind = _PRIMITIVES.get(name) or _SPELLINGS.get(name)
-    if kind is not None:
-        return kind
-    if match := _DECIMAL.fullmatch(name):
-        precision, scale = int(match[1]), int(match[2])
-        if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
-            digits = f"1 to {MAX_PRECISION} digits, scale 0 to precision"
-            raise _error(path, f"decimal({precision},{scale}) is out of range: {digits}")
-        return Decimal(precision, scale)
-    if _CHARACTERS.fullmatch(name):
-        return Primitive("string")
-    for pattern, arrow in _FOREIGN:
-        if pattern.fullmatch(name.lower()):
-            return Foreign(name, arrow)
-    raise _error(path, f"unknown type {name!r:.80}")
 
 
 def _struct(document: Mapping[str, object], path: _Path) -> StructType:

@@ -48,7 +48,12 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
         return scalar_of(None, arrow)
     try:
         if isinstance(arrow, pa.Decimal128Type):
-            return _decimal(text, arrow)
+            if not _NUMBER.fullmatch(stripped := text.strip()):
+                raise ValueError(text)
+            # Twice the digits that can be stored; trapping Inexact makes digits that would be cut off an error.
+            context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
+            value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
+            return scalar_of(value, arrow)
         if read := _READERS.get(str(kind)):
             # Arrow casts no Python integer to a day or a time.
             return scalar_of(read(text), _INTEGERS.get(str(kind), arrow)).cast(arrow)
@@ -134,15 +139,6 @@ def _float(text: str) -> float:
     if bits & 1 or not math.isfinite(number) or number == (exact := decimal.Decimal(text.strip())):
         return number
     return math.nextafter(number, math.inf if exact > number else -math.inf)
-
-
-def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:
-    if not _NUMBER.fullmatch(stripped := text.strip()):
-        raise ValueError(text)
-    # Twice the digits that can be stored; trapping Inexact makes digits that would be cut off an error.
-    context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
-    value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
-    return scalar_of(value, arrow)
 
 
 def _binary(text: str) -> bytes:

@@ -59,12 +59,6 @@ def can_checkpoint(protocol: Protocol) -> bool:
     return reader_features(protocol) | writer_features(protocol) <= _COMPLETE
 
 
-def takes_v2(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether the checkpoints of a table are V2 checkpoints (`delta.checkpointPolicy`)."""
-    policy = metadata.configuration.get("delta.checkpointPolicy", "classic").lower()
-    return policy == "v2" and V2 in writer_features(protocol)
-
-
 def checkpoint(
     state: Snapshot, now_ms: int | None = None, *, v2_name: str | None = None
 ) -> tuple[bytes, LastCheckpoint]:

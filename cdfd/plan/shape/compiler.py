@@ -213,7 +213,18 @@ class _Compiler:
         if value is None:
             return _UNKNOWN
         if isinstance(value, Number):
-            return _with_number(column, kind, operator, value)
+            # The number may have more digits than whole numbers or decimals can have.
+            place = nearest(value, kind)
+            plain, _ = _plain(column, kind)
+            if place.floor is not None and place.exact:
+                return _call(_COMPARE[operator], plain, _constant(place.floor))
+            if operator in ("=", "<>"):
+                return _of_any_value(column, operator == "<>")
+            # No value equals the number: each is either at most its floor, or above the number.
+            below = operator in ("<", "<=")
+            if place.floor is None:
+                return _of_any_value(column, not below)
+            return _call(_COMPARE["<=" if below else ">"], plain, _constant(place.floor))
         if is_float(kind):
             return _floats(_cast(column, _DOUBLE), operator, _constant(value))
         return _call(_COMPARE[operator], column, _constant(value))
@@ -267,21 +278,6 @@ def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
     """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
     whole = isinstance(kind, Primitive) and kind.name in WHOLE
     return (_cast(column, LONG), LONG) if whole else (column, arrow_type(kind))
-
-
-def _with_number(column: Evaluate, kind: DataType, operator: Operator, number: Number) -> Evaluate:
-    """The comparison of whole numbers or decimals with a number that may have more digits than they can have."""
-    place = nearest(number, kind)
-    plain, _ = _plain(column, kind)
-    if place.floor is not None and place.exact:
-        return _call(_COMPARE[operator], plain, _constant(place.floor))
-    if operator in ("=", "<>"):
-        return _of_any_value(column, operator == "<>")
-    # No value equals the number: each is either at most its floor, or above the number.
-    below = operator in ("<", "<=")
-    if place.floor is None:
-        return _of_any_value(column, not below)
-    return _call(_COMPARE["<=" if below else ">"], plain, _constant(place.floor))
 
 
 def _of_any_value(column: Evaluate, truth: bool) -> Evaluate:
