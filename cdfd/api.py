@@ -268,21 +268,16 @@ def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int, Header]:
     """The first version, the last, and protocol and metadata at the last."""
     # The two are independent, and take several round trips each in a remote store.
-    first, header = await _both(start_version(table.log, start), table.log.header())
+    both = await asyncio.gather(start_version(table.log, start), table.log.header(), return_exceptions=True)
+    for result in both:  # if both fail, the error is that of the first
+        if isinstance(result, BaseException):
+            raise result
+    first, header = cast(tuple[int, Header], tuple(both))
     last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
     await check_version_exists(table.log, last, header.version)
     await check_range(table.log, first, last)
     return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
-
-
-async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """The results of two coroutines that run concurrently. If both fail, the error is that of the first."""
-    first, second = await asyncio.gather(one, other, return_exceptions=True)
-    for result in (first, second):
-        if isinstance(result, BaseException):
-            raise result
-    return cast(tuple[T, U], (first, second))
 
 
 def _plans(loop: _Loop, table: Table, stream: PlanStream, first: int, last: int) -> Iterator[ChangePlan]:

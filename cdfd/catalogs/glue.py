@@ -76,9 +76,22 @@ class GlueCatalog:
 
     async def load(self, name: str) -> CatalogTable:
         """A table; see the port."""
-        database, table = cast(tuple[str, str], self.parts(name))
-        answer = await self._ask("get_table", name, DatabaseName=database, Name=table)
-        return _table_of(answer.get("Table"), name)
+        database, own_name = cast(tuple[str, str], self.parts(name))
+        answer = await self._ask("get_table", name, DatabaseName=database, Name=own_name)
+        table = answer.get("Table")
+        if not isinstance(table, dict) or not _is_delta(table):
+            raise UnsupportedError(
+                f"{name} is not a Delta table in Glue",
+                hint="Its parameter spark.sql.sources.provider is expected to be delta, or table_type to be DELTA",
+            )
+        storage = table.get("StorageDescriptor") or {}
+        path = (storage.get("SerdeInfo") or {}).get("Parameters", {}).get("path")
+        location = str(path or storage.get("Location") or "").rstrip("/")
+        if not location or ".." in location.split("/") or not location.isprintable():
+            raise UnsupportedError(f"{name} has no location in Glue", hint="Set the location of its storage descriptor")
+        created = table.get("CreateTime")
+        # A table that is created again has another time. There is no id.
+        return CatalogTable(f"{table.get('CatalogId', '')}:{name}:{created}", location)
 
     async def credentials(self, name: str, table_id: str | None) -> Sequence[Credential]:
         """None: Glue vends no credentials; see the port."""
@@ -150,19 +163,3 @@ class GlueCatalog:
 def _is_delta(table: Mapping[str, Any]) -> bool:
     parameters = {str(key).lower(): str(value).lower() for key, value in (table.get("Parameters") or {}).items()}
     return parameters.get("spark.sql.sources.provider") == "delta" or parameters.get("table_type") == "delta"
-
-
-def _table_of(table: Any, name: str) -> CatalogTable:
-    if not isinstance(table, dict) or not _is_delta(table):
-        raise UnsupportedError(
-            f"{name} is not a Delta table in Glue",
-            hint="Its parameter spark.sql.sources.provider is expected to be delta, or table_type to be DELTA",
-        )
-    storage = table.get("StorageDescriptor") or {}
-    path = (storage.get("SerdeInfo") or {}).get("Parameters", {}).get("path")
-    location = str(path or storage.get("Location") or "").rstrip("/")
-    if not location or ".." in location.split("/") or not location.isprintable():
-        raise UnsupportedError(f"{name} has no location in Glue", hint="Set the location of its storage descriptor")
-    created = table.get("CreateTime")
-    # A table that is created again has another time. There is no id.
-    return CatalogTable(f"{table.get('CatalogId', '')}:{name}:{created}", location)

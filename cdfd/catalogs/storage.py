@@ -118,7 +118,16 @@ class CatalogStorage:
         Raises:
             StorageError: the catalog's list of commits lacks one that is not published.
         """
-        table = await self._for_listing(prefix, start_after)
+        try:
+            table = await self._resolver.look_up(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
+        except StorageError as error:
+            opened = self._resolver.opened
+            latest = None if opened is None or opened.log is None else opened.log.latest
+            # While the catalog is down, its last answer has the versions that were ratified before.
+            # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
+            if not error.retriable or opened is None or latest is None or not "" < start_after < _path(latest):
+                raise
+            table = opened
         listing = table.store.list(prefix, start_after)
         if table.log is not None and prefix == LOG:
             listing = self._ratified_names(table.log, listing, start_after)
@@ -132,18 +141,6 @@ class CatalogStorage:
         if not isinstance(store, FolderListing):
             raise UnsupportedError("this store cannot list folders", table=self.uri)
         return await store.folders(folder)
-
-    async def _for_listing(self, prefix: str, start_after: str) -> ResolvedTable:
-        """The catalog's answer for a listing. While the catalog is down, the last one has the versions that were ratified before."""
-        try:
-            return await self._resolver.look_up(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
-        except StorageError as error:
-            table = self._resolver.opened
-            latest = None if table is None or table.log is None else table.log.latest
-            # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
-            if not error.retriable or table is None or latest is None or not "" < start_after < _path(latest):
-                raise
-            return table
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. UnsupportedError for a table that is read by its catalog."""

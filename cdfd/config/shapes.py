@@ -73,7 +73,31 @@ def mask_of(column: str, entry: object) -> Mask:
     try:
         if isinstance(entry, Mask):
             return entry
-        return _of_mapping(mask_settings(entry) if isinstance(entry, str) else entry)
+        entry = mask_settings(entry) if isinstance(entry, str) else entry
+        keys = {"method", "value", "length", "hmac_key", "hmac_key_file"}
+        if (
+            not isinstance(entry, Mapping)
+            or not {"method"} <= entry.keys() <= keys
+            or {"hmac_key", "hmac_key_file"} <= entry.keys()
+        ):
+            raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
+        value, length, key = entry.get("value"), entry.get("length"), entry.get("hmac_key")
+        if "hmac_key_file" in entry:
+            try:
+                key = read_secret(str(entry["hmac_key_file"]))
+            except ValueError as error:
+                raise ConfigError(f"the key {str(entry['hmac_key_file'])!r:.200}: {error}") from None
+        key = key.reveal() if isinstance(key, Secret) else key
+        key = key.encode() if isinstance(key, str) else key
+        right: list[bool] = [
+            value is None or isinstance(value, str),
+            length is None or (isinstance(length, int) and not isinstance(length, bool)),
+            key is None or isinstance(key, bytes),
+        ]
+        if not all(right):
+            raise ConfigError("the constant is a text, the length a number, the key text or bytes", hint=_MASK_HINT)
+        parts: Any = (value, length, key)
+        return Mask(_method(str(entry["method"])), *parts)
     except ConfigError as error:
         raise ConfigError(f"mask of column {column!r:.100}: {error.what}", hint=error.hint) from None
 
@@ -107,33 +131,6 @@ def mask_settings(text: str) -> Any:
     if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
         raise ConfigError("the length is not a number", hint=_MASK_HINT)
     return {"method": method, "length": int(argument)}
-
-
-def _of_mapping(entry: object) -> Mask:
-    keys = {"method", "value", "length", "hmac_key", "hmac_key_file"}
-    if (
-        not isinstance(entry, Mapping)
-        or not {"method"} <= entry.keys() <= keys
-        or {"hmac_key", "hmac_key_file"} <= entry.keys()
-    ):
-        raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
-    value, length, key = entry.get("value"), entry.get("length"), entry.get("hmac_key")
-    if "hmac_key_file" in entry:
-        try:
-            key = read_secret(str(entry["hmac_key_file"]))
-        except ValueError as error:
-            raise ConfigError(f"the key {str(entry['hmac_key_file'])!r:.200}: {error}") from None
-    key = key.reveal() if isinstance(key, Secret) else key
-    key = key.encode() if isinstance(key, str) else key
-    right: list[bool] = [
-        value is None or isinstance(value, str),
-        length is None or (isinstance(length, int) and not isinstance(length, bool)),
-        key is None or isinstance(key, bytes),
-    ]
-    if not all(right):
-        raise ConfigError("the constant is a text, the length a number, the key text or bytes", hint=_MASK_HINT)
-    parts: Any = (value, length, key)
-    return Mask(_method(str(entry["method"])), *parts)
 
 
 def _method(name: str) -> Method:

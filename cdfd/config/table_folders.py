@@ -19,8 +19,11 @@ def inside_table(place: str, tables: Sequence[str]) -> str | None:
     """
     for index, table in enumerate(tables):
         for spelling in (canonical, real):
-            below = _below(spelling(place), spelling(table))
-            if below is not None and (not below.startswith(("_", ".")) or below in _OF_TABLES):
+            inner, outer = spelling(place), spelling(table)
+            if inner != outer and not inner.startswith(f"{outer}/"):
+                continue
+            below = inner[len(outer) + 1 :].partition("/")[0]
+            if not below.startswith(("_", ".")) or below in _OF_TABLES:
                 what = "is in the folder of" if below else "is the folder of"
                 return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
     return None
@@ -31,13 +34,6 @@ def check_apart(key: Path, place: str, tables: Iterable[Table]) -> None:
     what = inside_table(place, [table.uri for table in tables])
     if what is not None:
         raise Conflicts((key, what))
-
-
-def _below(inner: str, outer: str) -> str | None:
-    """The first folder between a root and a location in it; empty if both are the same, None if the location is elsewhere."""
-    if inner == outer:
-        return ""
-    return inner[len(outer) + 1 :].partition("/")[0] if inner.startswith(f"{outer}/") else None
 
 
 def real(address: str) -> str:

@@ -87,7 +87,22 @@ class _Place:
         sink: Any = resolved.data
         for step in loc[:2] if loc[:1] == ("sinks",) else ("sink",):
             sink = sink.get(step) if isinstance(sink, dict) else None
-        self._sections = _sections_at(root, loc, sink.get("kind") if isinstance(sink, dict) else None)
+        kind: Any = sink.get("kind") if isinstance(sink, dict) else None
+        here: tuple[type[Section], ...] = (root,)
+        parents = here
+        in_mapping = False
+        for step in loc:
+            if isinstance(step, int) or in_mapping:
+                # A key of a mapping of sections is a user's word.
+                in_mapping = False
+                continue
+            parents = here
+            annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
+            in_mapping = any(map(_maps_to_sections, annotations))
+            here = tuple(below for annotation in annotations for below in _sections_in(annotation))
+            if here == (SinkSettings,):
+                here = (SINKS.load(kind),) if kind in SINKS else ()
+        self._sections = parents + here
 
     def problem(self, below: Path, what: str) -> Problem:
         """A problem here or below, with the text of the file if it may be shown."""
@@ -127,25 +142,6 @@ class _Place:
         sources = self._resolved.sources
         keys = (sources[path[: end + 1]].key if path[: end + 1] in sources else None for end in range(len(path)))
         return tuple(step if key is None else key for step, key in zip(path, keys, strict=True))
-
-
-def _sections_at(root: type[Section], loc: Path, kind: Any) -> tuple[type[Section], ...]:
-    """The sections that contain the last step of a location, and the section at the location, if any. `kind` is the sink's kind."""
-    here: tuple[type[Section], ...] = (root,)
-    parents = here
-    in_mapping = False
-    for step in loc:
-        if isinstance(step, int) or in_mapping:
-            # A key of a mapping of sections is a user's word.
-            in_mapping = False
-            continue
-        parents = here
-        annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
-        in_mapping = any(map(_maps_to_sections, annotations))
-        here = tuple(below for annotation in annotations for below in _sections_in(annotation))
-        if here == (SinkSettings,):
-            here = (SINKS.load(kind),) if kind in SINKS else ()
-    return parents + here
 
 
 def _sections_in(annotation: Any) -> tuple[type[Section], ...]:

@@ -185,26 +185,20 @@ def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, re
     """
     if config.progress.ledger.kind != "table":
         return []
-    error = _unwritable(ledger.uri)
+    error = None
+    if "://" not in ledger.uri:  # other locations cannot be checked without a write
+        place = nearest_existing(os.path.join(ledger.uri, "_delta_log"))
+        if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+            error = StorageError(
+                "the ledger cannot be written",
+                path=place,
+                hint="Check its owner and permissions, or set `progress.ledger` to another location, or to none",
+            )
     if error is not None and report.entry is None and assembly.policies(config, table).ledger_counts:
         assert report.following is not None
         if delivered_version(report.following) is not None:  # the daemon records this before its first delivery
             raise error
     return [] if error is None else [str(error)]
-
-
-def _unwritable(ledger: str) -> StorageError | None:
-    """The error, if a ledger on this machine cannot be written. Other locations cannot be checked without a write."""
-    if "://" in ledger:
-        return None
-    place = nearest_existing(os.path.join(ledger, "_delta_log"))
-    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-        return None
-    return StorageError(
-        "the ledger cannot be written",
-        path=place,
-        hint="Check its owner and permissions, or set `progress.ledger` to another location, or to none",
-    )
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
