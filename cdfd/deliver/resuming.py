@@ -152,7 +152,13 @@ def check_fit(policies: Policies, header: Header, newest: Header) -> list[str]:
     checked = newest if missing else header
     try:
         shape.check_rows(checked.schema, policies.rows.key)
-        _check_headers(policies.headers, header)
+        for name in policies.headers if header.schema.names else ():
+            column = header.schema.find((name,))
+            if column is None or not isinstance(column.type, Primitive | Decimal):
+                what = "there is no column" if column is None else "there can be no header from column"
+                raise ConfigError(
+                    f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested"
+                )
         _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
     except (ConfigError, UnsupportedError) as error:
         raise error.within(version=checked.version) from None
@@ -196,7 +202,19 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
         SchemaChangedError: a column of the key has another name, or the change is not additive and `on_schema_change` is `stop`.
     """
     if policies.keyed:
-        check_key_names(change, policies.rows)
+        aliased = {each.name.lower() for each in policies.rows.shape.columns or () if each.alias is not None}
+        names = {name.lower() for name in policies.rows.key}
+        for rename in change.renamed:
+            old, new = ".".join(rename.old), ".".join(rename.new)
+            if (
+                rename.old[0].lower() in names
+                and old.lower() == new.lower()
+                and (len(rename.old) > 1 or old.lower() not in aliased)
+            ):
+                raise SchemaChangedError(
+                    f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
+                    hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",
+                )
     described = "; ".join(change.describe())
     if not change.additive and policies.on_schema_change == "stop":
         raise SchemaChangedError(
@@ -204,35 +222,6 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
             hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
         )
     return described
-
-
-def check_key_names(change: SchemaChange, rows: RowOptions) -> None:
-    """Check that a version publishes the columns of the key by the names that they had. Names are part of a record's key.
-
-    Raises:
-        SchemaChangedError: a name changed only in case. If it changed otherwise, the key's column is missing, which is an error too.
-    """
-    aliased = {each.name.lower() for each in rows.shape.columns or () if each.alias is not None}
-    names = {name.lower() for name in rows.key}
-    for rename in change.renamed:
-        old, new = ".".join(rename.old), ".".join(rename.new)
-        if (
-            rename.old[0].lower() in names
-            and old.lower() == new.lower()
-            and (len(rename.old) > 1 or old.lower() not in aliased)
-        ):
-            raise SchemaChangedError(
-                f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
-                hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",
-            )
-
-
-def _check_headers(headers: Sequence[str], header: Header) -> None:
-    for name in headers if header.schema.names else ():
-        column = header.schema.find((name,))
-        if column is None or not isinstance(column.type, Primitive | Decimal):
-            what = "there is no column" if column is None else "there can be no header from column"
-            raise ConfigError(f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested")
 
 
 def _missing(names: Sequence[str], setting: str, header: Header) -> MissingColumnError:

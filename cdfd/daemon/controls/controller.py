@@ -71,7 +71,25 @@ class Controller:
                 notification follows.
         """
         try:
-            done = self._hand_over(request)
+            if (request.id, request.table) in self._ids:
+                raise Refused("duplicate", f"a request with the id {request.id} was already received")
+            if request.action == "log-level":
+                self._remember(request)
+                logs.set_level(request.level)
+                done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+                done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
+            else:
+                mailbox = self.tables.get(request.table or "")
+                if mailbox is None:
+                    names = sorted(self.tables)
+                    if not names:
+                        raise Refused(
+                            "unknown", "this process delivers no table: with standby, ask the process that leads"
+                        )
+                    listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
+                    raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
+                done = mailbox.put(request)
+                self._remember(request)
         except Refused as error:
             return self.refuse(error, request.id, request.action, request.table)
         done.add_done_callback(self._note_answer)
@@ -102,26 +120,6 @@ class Controller:
         logger.log(level, "%s", notification.message, extra=extra | dict(notification.details or {}))
         for listener in self.listeners:
             listener(document)
-
-    def _hand_over(self, request: Request) -> asyncio.Future[Notification]:
-        if (request.id, request.table) in self._ids:
-            raise Refused("duplicate", f"a request with the id {request.id} was already received")
-        if request.action == "log-level":
-            self._remember(request)
-            logs.set_level(request.level)
-            done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
-            done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
-            return done
-        mailbox = self.tables.get(request.table or "")
-        if mailbox is None:
-            names = sorted(self.tables)
-            if not names:
-                raise Refused("unknown", "this process delivers no table: with standby, ask the process that leads")
-            listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
-            raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
-        done = mailbox.put(request)
-        self._remember(request)
-        return done
 
     def _remember(self, request: Request) -> None:
         self._ids[request.id, request.table] = None

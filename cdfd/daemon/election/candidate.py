@@ -48,7 +48,7 @@ class Candidate:
         """
         highest = max(self.highest, 0 if read is None else read.term)
         if self.claim is not None:
-            if self._is_succeeded(read):
+            if read is not None and read.owner != self.owner and read.term >= self.claim.term:
                 return replace(self, claim=None, seen=read, since=now, highest=highest), None
             renewed = self.claim.renewed()
             return replace(self, claim=renewed, seen=read, since=now), renewed

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -31,11 +28,6 @@ _REOPEN_SECONDS, _MAX_REOPEN_SECONDS = 0.2, 5.0
 
 Lead = Callable[[asyncio.Event], Awaitable[None]]
 """Delivers until the event is set. Returns once all sinks are closed."""
-
-
-def owner_name() -> str:
-    """A name for this process, which no other process ever has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Election:

@@ -169,9 +169,6 @@ class _Families:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(name, help_text, (*of_table, *labels), registry=registry)
 
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, help_text, (*of_table, *labels), registry=registry, buckets=buckets)
-
         # Once: a class of errors that comes or goes later must not leave a series behind.
         self.error_families = _error_families()
         self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
@@ -192,10 +189,12 @@ class _Families:
             "Committed or aborted deliveries; one holds several small versions or a part of a large one.",
             "result",
         )
-        self.delivery = histogram(
+        self.delivery = Histogram(
             "cdfd_commit_to_delivery_seconds",
             "Time from a version's commit timestamp to its delivery, including backlog; without snapshots and versions without rows.",
-            DELIVERY_SECONDS,
+            of_table,
+            registry=registry,
+            buckets=DELIVERY_SECONDS,
         )
         # Without buckets, which would be half of all series.
         stage = (*of_table, "stage")
@@ -241,11 +240,6 @@ class _Scrape(Collector):
                 if number is not None:
                     gauge.add_metric(reading.labels, number)
             yield gauge
-        yield from self._headrooms()
-        yield self._states()
-        yield from self.further
-
-    def _headrooms(self) -> Iterator[Metric]:
         left = GaugeMetricFamily(
             "cdfd_retention_headroom_seconds",
             "Time until clean-up of the table may remove what is not delivered; all of the retention at the tip; negative: overdue.",
@@ -261,6 +255,8 @@ class _Scrape(Collector):
                 left.add_metric((*reading.labels, each.kind), each.seconds)
                 whole.add_metric((*reading.labels, each.kind), each.retention)
         yield from (left, whole)
+        yield self._states()
+        yield from self.further
 
     def _states(self) -> Metric:
         states = GaugeMetricFamily(

@@ -75,41 +75,42 @@ class Explanation:
 
 def explain(facts: Facts) -> Explanation:
     """The explanation of these facts. Texts of errors are not escaped yet."""
-    explanation = _explain(facts)
+    if facts.state in ("backing_off", "failed"):
+        if facts.error is None:
+            explanation = Explanation("An error.", "The daemon retries.")
+        else:
+            hint = facts.error.hint
+            if facts.state == "failed":
+                explanation = Explanation(
+                    facts.error.what, "No retry: remove the cause, then restart the daemon.", hint
+                )
+            else:
+                following = f"It retries in {duration(facts.retry_in or 0)}."
+                if not facts.error.retriable:
+                    following += " The error stays until you act."
+                explanation = Explanation(facts.error.what, following, hint)
+    elif facts.state == "paused":
+        since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
+        explanation = Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
+    elif facts.state == "stopped":
+        explanation = Explanation("The daemon is stopping.", "The next start continues at this position.")
+    elif facts.state == "starting":
+        why = "The sink is being opened, or the table does not exist yet."
+        explanation = Explanation(why, "It starts once both answer. `cdfd check` names the cause of a long wait.")
+    elif facts.state == "snapshot":
+        explanation = _snapshot(facts)
+    elif facts.lag_versions:
+        explanation = _behind(facts)
+    elif facts.state == "at_tip":
+        explanation = Explanation("Everything is delivered.", "The daemon waits for the next commit.")
+    else:
+        explanation = Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
     if facts.resnapshot is None:
         return explanation
     done, files = facts.resnapshot
     return replace(
         explanation, why=f"{explanation.why} Its rows are published again: {done:,} of {files:,} files are done."
     )
-
-
-def _explain(facts: Facts) -> Explanation:
-    if facts.state in ("backing_off", "failed"):
-        if facts.error is None:
-            return Explanation("An error.", "The daemon retries.")
-        hint = facts.error.hint
-        if facts.state == "failed":
-            return Explanation(facts.error.what, "No retry: remove the cause, then restart the daemon.", hint)
-        following = f"It retries in {duration(facts.retry_in or 0)}."
-        if not facts.error.retriable:
-            following += " The error stays until you act."
-        return Explanation(facts.error.what, following, hint)
-    if facts.state == "paused":
-        since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
-        return Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
-    if facts.state == "stopped":
-        return Explanation("The daemon is stopping.", "The next start continues at this position.")
-    if facts.state == "starting":
-        why = "The sink is being opened, or the table does not exist yet."
-        return Explanation(why, "It starts once both answer. `cdfd check` names the cause of a long wait.")
-    if facts.state == "snapshot":
-        return _snapshot(facts)
-    if facts.lag_versions:
-        return _behind(facts)
-    if facts.state == "at_tip":
-        return Explanation("Everything is delivered.", "The daemon waits for the next commit.")
-    return Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
 
 
 def _snapshot(facts: Facts) -> Explanation:

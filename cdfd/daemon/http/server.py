@@ -4,7 +4,6 @@ import asyncio
 import errno
 import logging
 import math
-import ssl
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -149,7 +148,23 @@ async def serve(
     listening: asyncio.Server | None = None
     try:
         await runner.setup()
-        listening = await _bind(runner, listen, tls)
+        # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
+        handshake: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
+        assert runner.server is not None
+        try:
+            listening = await asyncio.get_running_loop().create_server(
+                runner.server, listen.host, listen.port, **handshake
+            )
+        except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            what, hint = (
+                f"cannot listen at {listen}: {reason}",
+                "Set `http.listen` to another address, or to null for no server",
+            )
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                # Perhaps another daemon is about to stop, so a supervisor may restart this one.
+                raise ListenError(what, hint=f"Stop the process that listens there. {hint}", retriable=True) from error
+            raise ConfigError(what, hint=hint) from error
         assert runner.server is not None
         closing = asyncio.create_task(close_overdue_connections(runner.server), name="cdfd-http-connections")
         bound = Listen(*listening.sockets[0].getsockname()[:2])
@@ -191,24 +206,6 @@ async def serve_socket(
     finally:
         await runner.cleanup()
         writer.shutdown(wait=False, cancel_futures=True)
-
-
-async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | None) -> asyncio.Server:
-    # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
-    handshake: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
-    assert runner.server is not None
-    try:
-        return await asyncio.get_running_loop().create_server(runner.server, listen.host, listen.port, **handshake)
-    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        what, hint = (
-            f"cannot listen at {listen}: {reason}",
-            "Set `http.listen` to another address, or to null for no server",
-        )
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            # Perhaps another daemon is about to stop, so a supervisor may restart this one.
-            raise ListenError(what, hint=f"Stop the process that listens there. {hint}", retriable=True) from error
-        raise ConfigError(what, hint=hint) from error
 
 
 def _application(

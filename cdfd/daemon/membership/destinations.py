@@ -96,7 +96,12 @@ class Destinations:
         changes = {}
         for name in [name for name in self._open if name not in stay]:
             changes[name] = "removed"
-            await self._leave(name)
+            await self._open[name].members.close()
+            task = self._tasks.pop(name)
+            self._changed.set()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.status.remove_sink(name)
         self.config = old.with_tables_of(config)
         self.status.configure(self.config)
         for name, each in stay.items():
@@ -133,11 +138,3 @@ class Destinations:
                 await destination.searching.run()
             finally:
                 del self._open[name]
-
-    async def _leave(self, name: str) -> None:
-        await self._open[name].members.close()
-        task = self._tasks.pop(name)
-        self._changed.set()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        self.status.remove_sink(name)

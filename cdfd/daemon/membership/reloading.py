@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cdfd.config import load
 from cdfd.config.fields import Section
-from cdfd.config.settings import Settings
 from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight
@@ -101,7 +100,31 @@ class Reloading:
         """
         try:
             config = await asyncio.to_thread(load, self.path)
-            await self._apply(config)
+            running = self.destinations.config
+            if running.engine.kind == "spark":
+                raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
+            preflight(config)
+            others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
+            if bool(running.sinks) != bool(config.sinks):
+                raise ConfigError(
+                    "`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon"
+                )
+            if naming := sorted(_NAMING.intersection(others)):
+                raise ConfigError(
+                    f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
+                    hint="Restart the daemon",
+                )
+            changes, failure = await self.destinations.configure(config)
+            self.searches.unapplied = others
+            for sink, what in changes.items():
+                logger.info("the configuration is read again: %s", f"sink {sink}: {what}" if sink else what)
+            if others:
+                logger.warning(
+                    "these settings change with a restart only, and keep their values: %s", ", ".join(others)
+                )
+            if failure is not None:
+                raise failure
+            self.searches.reload_error, self.searches.reloaded_ms = None, self.clock.now_ms()
         except CdfdError as error:
             self.searches.reload_error = str(error)
             counts = self._outage.fail(error, self.clock.monotonic())
@@ -109,29 +132,6 @@ class Reloading:
             return not error.retriable  # such as that of a store that a pattern searches
         self._outage.work()
         return True
-
-    async def _apply(self, config: Settings) -> None:
-        running = self.destinations.config
-        if running.engine.kind == "spark":
-            raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
-        preflight(config)
-        others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
-        if bool(running.sinks) != bool(config.sinks):
-            raise ConfigError("`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon")
-        if naming := sorted(_NAMING.intersection(others)):
-            raise ConfigError(
-                f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
-                hint="Restart the daemon",
-            )
-        changes, failure = await self.destinations.configure(config)
-        self.searches.unapplied = others
-        for sink, what in changes.items():
-            logger.info("the configuration is read again: %s", f"sink {sink}: {what}" if sink else what)
-        if others:
-            logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
-        if failure is not None:
-            raise failure
-        self.searches.reload_error, self.searches.reloaded_ms = None, self.clock.now_ms()
 
 
 def file_content(path: Path) -> bytes | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import secrets
 import signal
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +26,7 @@ from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.controls.publishing import publishing
 from cdfd.daemon.controls.signals import reading_signals
-from cdfd.daemon.election.election import Election, owner_name
+from cdfd.daemon.election.election import Election
 from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
@@ -118,7 +121,10 @@ async def serve(
             sink = connector(next(iter(config.by_sink.values())))
             lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
             timing = config.standby.takeover_after, config.standby.poll
-            status.election = Election(lease, clock, *timing, owner_name())
+            # A name for this process, which no other process ever has.
+            status.election = Election(
+                lease, clock, *timing, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+            )
             await process.stand_by(status.election, stopping.event)
         else:
             await process.deliver(stopping.event)
@@ -201,7 +207,16 @@ class _Process:
             )
             destinations = Destinations(config, status, open_loop)
             await stack.enter_async_context(destinations.running())
-            _log_start(config, self.shard, len({each.table.name for each in status.tables()}))
+            count = len({each.table.name for each in status.tables()})
+            of_shard = "" if self.shard is None else f", shard {self.shard}"
+            tables = f"{count} table{'' if count == 1 else 's'}"
+            if config.sinks:
+                tables += f" into {len(config.sinks)} sinks"
+            patterns = len(config.discoveries)
+            searched = "" if not patterns else f" and those of {patterns} pattern{'' if patterns == 1 else 's'}"
+            logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
+            if not native.built:
+                logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
             reloading = Reloading(self.path, destinations, status.searches, clock, file_events, self.hangup)
             await run_until(stop, beside(supervisor.run(), destinations.run(), reloading.run()))
 
@@ -246,18 +261,6 @@ class _Process:
             # Once the tables are known: signals may have come while the daemon was down.
             await stack.enter_async_context(reading_signals(config, controller, clock, shard))
             yield Destination(members, Searching(members, status.searches, clock, file_events, searches))
-
-
-def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
-    of_shard = "" if shard is None else f", shard {shard}"
-    tables = f"{count} table{'' if count == 1 else 's'}"
-    if config.sinks:
-        tables += f" into {len(config.sinks)} sinks"
-    patterns = len(config.discoveries)
-    searched = "" if not patterns else f" and those of {patterns} pattern{'' if patterns == 1 else 's'}"
-    logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
-    if not native.built:
-        logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
 
 
 T = TypeVar("T")
