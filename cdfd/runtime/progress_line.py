@@ -55,7 +55,19 @@ class ProgressLine:
         if self._terminal:
             if now - self._began >= SHOW_AFTER_SECONDS:
                 try:
-                    self._show(version)
+                    if self._bar is None:
+                        # Imported late, because the import takes longer than most commands.
+                        from rich.console import Console
+                        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+                        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+                        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+                        bar.start()
+                        self._bar = bar, bar.add_task("")
+                    bar, task = self._bar
+                    speed = self._rows / max(self._clock.monotonic() - self._began, 0.001)
+                    where = "" if version is None else f"version {version}: "
+                    bar.update(task, description=f"{where}{self._rows:,} rows {self._verb}, {speed:,.0f} a second")
                 except OSError:
                     self._terminal = False  # the terminal is gone, but the work continues
         elif now - self._logged >= LOG_SECONDS:
@@ -71,21 +83,6 @@ class ProgressLine:
         if self._bar is not None:
             self._bar[0].stop()
             self._bar = None
-
-    def _show(self, version: int | None) -> None:
-        if self._bar is None:
-            # Imported late, because the import takes longer than most commands.
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            bar.start()
-            self._bar = bar, bar.add_task("")
-        bar, task = self._bar
-        speed = self._rows / max(self._clock.monotonic() - self._began, 0.001)
-        where = "" if version is None else f"version {version}: "
-        bar.update(task, description=f"{where}{self._rows:,} rows {self._verb}, {speed:,.0f} a second")
 
 
 def has_terminal() -> bool:

@@ -168,19 +168,15 @@ def _make(root: str, path: str, *, mode: int, sync: bool) -> None:
             try:
                 below = _open_folder(segment, descriptor)
             except FileNotFoundError:
-                below = _make_one(descriptor, segment, mode=mode, sync=sync)
+                try:
+                    os.mkdir(segment, mode, dir_fd=descriptor)
+                except FileExistsError:
+                    pass  # another process created it, or the name is taken: opening it shows which
+                else:
+                    if sync:
+                        sync_folder(descriptor)
+                below = _open_folder(segment, descriptor)
             descriptor, above = below, descriptor
             os.close(above)
     finally:
         os.close(descriptor)
-
-
-def _make_one(folder: int, name: str, *, mode: int, sync: bool) -> int:
-    try:
-        os.mkdir(name, mode, dir_fd=folder)
-    except FileExistsError:
-        pass  # another process created it, or the name is taken: opening it shows which
-    else:
-        if sync:
-            sync_folder(folder)
-    return _open_folder(name, folder)

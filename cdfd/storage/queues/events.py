@@ -36,24 +36,20 @@ def parse_s3_event(body: str) -> list[ObjectCreated] | None:
         if document.get("Event") == "s3:TestEvent":
             return []
         if isinstance(document.get("Records"), list):
-            return _from_records(document["Records"])
+            created = []
+            for record in document["Records"]:
+                if not isinstance(record, dict) or record.get("eventSource") not in ("aws:s3", "minio:s3"):
+                    return None
+                if str(record.get("eventName")).removeprefix("s3:").startswith("ObjectCreated:"):
+                    bucket, key = _s3_names(record.get("s3"))
+                    # Keys in these events are URL-encoded, with + for a space.
+                    created.append(ObjectCreated(bucket, unquote_plus(key)))
+            return created
         wrapped = document.get("Message")
         if not isinstance(wrapped, str):
             return None
         body = wrapped
     return None
-
-
-def _from_records(records: list[Any]) -> list[ObjectCreated] | None:
-    created = []
-    for record in records:
-        if not isinstance(record, dict) or record.get("eventSource") not in ("aws:s3", "minio:s3"):
-            return None
-        if str(record.get("eventName")).removeprefix("s3:").startswith("ObjectCreated:"):
-            bucket, key = _s3_names(record.get("s3"))
-            # Keys in these events are URL-encoded, with + for a space.
-            created.append(ObjectCreated(bucket, unquote_plus(key)))
-    return created
 
 
 def parse_gcs_event(attributes: object) -> list[ObjectCreated] | None:

@@ -78,7 +78,17 @@ class Request:
 def translate(error: Exception, request: Request) -> StorageError:
     """The error as one of cdfd's. It contains nothing from the request's headers."""
     if isinstance(error, ClientError):
-        return _from_response(error, request)
+        code, status = code_of(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
+            return no_such_object(request)
+        if code in EXISTS and request.doing == "write":
+            return ExistsError("there is an object with that name already", path=request.path)
+        if code in EXISTS:
+            return StorageError("the object was replaced while it was read", path=request.path, retriable=True)
+        message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+        said = f"{code}: {message[:300]}" if message and message != code else code or f"HTTP status {status}"
+        hint, retriable = _advice(error, code, status, request)
+        return StorageError(f"cannot {request.doing}: {said}", path=request.path, hint=hint, retriable=retriable)
     reason, hint, retriable = _from_transport(error)
     return StorageError(f"cannot {request.doing}: {reason}", path=request.path, hint=hint, retriable=retriable)
 
@@ -91,20 +101,6 @@ def no_such_object(request: Request) -> NotFoundError:
 def code_of(error: Exception) -> str:
     """The error code of S3's response; empty if there was no response."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
-
-
-def _from_response(error: ClientError, request: Request) -> StorageError:
-    code, status = code_of(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
-        return no_such_object(request)
-    if code in EXISTS and request.doing == "write":
-        return ExistsError("there is an object with that name already", path=request.path)
-    if code in EXISTS:
-        return StorageError("the object was replaced while it was read", path=request.path, retriable=True)
-    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
-    said = f"{code}: {message[:300]}" if message and message != code else code or f"HTTP status {status}"
-    hint, retriable = _advice(error, code, status, request)
-    return StorageError(f"cannot {request.doing}: {said}", path=request.path, hint=hint, retriable=retriable)
 
 
 def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:

@@ -161,7 +161,18 @@ class RangeBuffer:
         claimed = []
         self._reads += 1
         while start < end:
-            piece = self._piece(start, end)
+            piece = self._covering(start)
+            if piece is None:
+                for free_start, free_end in self._free(start, min(max(end, start + MIN_GET_BYTES), self._size)):
+                    for at in range(free_start, free_end, MAX_GET_BYTES):
+                        new = Piece(at, min(at + MAX_GET_BYTES, free_end), min(at + MAX_GET_BYTES, free_end) - at)
+                        insort(self._pieces, new, key=_start)
+                        if self._buffered < 2 * PREFETCH_BYTES:
+                            self._begin(new)
+                piece = self._covering(start)
+                assert piece is not None
+            if piece.future is None:
+                self._begin(piece)
             stop = min(end, piece.end)
             claimed.append((piece, start, stop))
             piece.left -= stop - start
@@ -169,22 +180,6 @@ class RangeBuffer:
             start = stop
             self._prefetch()
         return claimed
-
-    def _piece(self, start: int, end: int) -> Piece:
-        """The piece that contains the byte at `start`. If there is none, pieces up to `end` are created, and fetched in parallel."""
-        piece = self._covering(start)
-        if piece is None:
-            for free_start, free_end in self._free(start, min(max(end, start + MIN_GET_BYTES), self._size)):
-                for at in range(free_start, free_end, MAX_GET_BYTES):
-                    new = Piece(at, min(at + MAX_GET_BYTES, free_end), min(at + MAX_GET_BYTES, free_end) - at)
-                    insort(self._pieces, new, key=_start)
-                    if self._buffered < 2 * PREFETCH_BYTES:
-                        self._begin(new)
-            piece = self._covering(start)
-            assert piece is not None
-        if piece.future is None:
-            self._begin(piece)
-        return piece
 
     def _covering(self, at: int) -> Piece | None:
         index = bisect_right(self._pieces, at, key=_start) - 1
