@@ -49,9 +49,9 @@ class RowCheck:
     """
 
     def __init__(self, conditions: Conditions, struct: StructType, rows: pa.Schema) -> None:
-        self._filters = [
-            (name, compile_filter(parse_filter(text), _of_rows(struct, rows))) for name, text in conditions
-        ]
+        # A column that the rows do not have is null.
+        schema = TableSchema(StructType(tuple(child for child in struct if child.name in rows.names)))
+        self._filters = [(name, compile_filter(parse_filter(text), schema)) for name, text in conditions]
         self._required = {child.name for child in struct if not child.nullable or _has_required(child.type)}
 
     def check(self, rows: pa.Table) -> None:
@@ -72,12 +72,6 @@ class RowCheck:
                         f"{name} of the target is not true of a row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}",
                         hint="Correct the source, filter such rows with `where`, or remove the constraint",
                     )
-
-
-def _of_rows(struct: StructType, rows: pa.Schema) -> TableSchema:
-    """The schema of the rows. A column that they do not have is null."""
-    names = set(rows.names)
-    return TableSchema(StructType(tuple(child for child in struct if child.name in names)))
 
 
 def _has_required(kind: object) -> bool:

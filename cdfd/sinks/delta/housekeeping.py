@@ -21,7 +21,7 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.retention import Retention
-from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
+from cdfd.delta.write.checkpoint_writing import V2, can_checkpoint, checkpoint
 from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -78,7 +78,8 @@ class Housekeeper:
         """
         try:
             state = await self._log.snapshot(version, with_stats=True, with_tombstones=True, all_fields=True)
-            v2 = takes_v2(state.protocol, state.metadata)
+            policy = state.metadata.configuration.get("delta.checkpointPolicy", "classic").lower()
+            v2 = policy == "v2" and V2 in writer_features(state.protocol)
             name = (
                 f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet"
                 if v2

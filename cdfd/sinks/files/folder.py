@@ -94,7 +94,14 @@ class DeliveryFolder:
                 raise
             self._lock = lock
             self._kept = _read_position(self._descriptor, self.path, _POSITION)
-            self._recover()
+            names = os.listdir(self._descriptor)
+            for name in names:
+                if is_temporary(name):
+                    os.unlink(name, dir_fd=self._descriptor)
+            kept = _roll_forward(self.path, names, self._kept, _read_position(self._descriptor, self.path, _NEXT))
+            if kept != self._kept:
+                self._write(kept)
+            self.remove(_NEXT)
         except BaseException:
             self.close()
             raise
@@ -176,17 +183,6 @@ class DeliveryFolder:
         replace(self._descriptor, _POSITION, _serialize(kept), mode=self._mode, sync=self.sync)
         self._kept = kept
 
-    def _recover(self) -> None:
-        """Advance the position over deliveries committed after it was written, and remove temporary files."""
-        names = os.listdir(self._descriptor)
-        for name in names:
-            if is_temporary(name):
-                os.unlink(name, dir_fd=self._descriptor)
-        kept = _roll_forward(self.path, names, self._kept, _read_position(self._descriptor, self.path, _NEXT))
-        if kept != self._kept:
-            self._write(kept)
-        self.remove(_NEXT)
-
 
 def read_position(path: str) -> Position | None:
     """The next position to deliver into a folder; None if nothing was ever delivered. Changes nothing, so that a daemon may be delivering.
@@ -235,7 +231,16 @@ def _read_position(folder: int, path: str, name: str) -> _Kept:
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(_POSITION_BYTES)
     try:
-        return _parse_position(json.loads(data))
+        document = json.loads(data)
+        if not isinstance(document, dict):
+            document = {}
+        if document.get("format") != _FORMAT:
+            raise ValueError(f"its format is {document.get('format')!r}, not {_FORMAT}")
+        delivered = document.get("delivered")
+        if delivered is not True and delivered is not False:
+            raise ValueError(f"delivered is {delivered!r}")
+        control = Control.parse(document["control"]) if "control" in document else EMPTY
+        return _Kept(Position.parse(document), delivered, control, str(document.get("file", "")))
     except (ValueError, RecursionError) as error:
         raise SinkError(
             f"the position of the sink cannot be read: {error}",
@@ -288,15 +293,3 @@ def _serialize(kept: _Kept) -> bytes:
     if kept.file:
         document["file"] = kept.file
     return json.dumps(document).encode() + b"\n"
-
-
-def _parse_position(document: Any) -> _Kept:
-    if not isinstance(document, dict):
-        document = {}
-    if document.get("format") != _FORMAT:
-        raise ValueError(f"its format is {document.get('format')!r}, not {_FORMAT}")
-    delivered = document.get("delivered")
-    if delivered is not True and delivered is not False:
-        raise ValueError(f"delivered is {delivered!r}")
-    control = Control.parse(document["control"]) if "control" in document else EMPTY
-    return _Kept(Position.parse(document), delivered, control, str(document.get("file", "")))

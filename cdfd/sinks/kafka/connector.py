@@ -17,7 +17,7 @@ from cdfd.encode.registered import Registration
 from cdfd.encode.side import EVENTS
 from cdfd.errors import ConfigError, SinkError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Backfill, Connector, Sample, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, Sample, SampleRecord, StageTimer, Write, unmeasured
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
@@ -29,7 +29,8 @@ from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer,
 from cdfd.sinks.kafka.lease import KafkaLease, open_lease
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
-from cdfd.sinks.kafka.samples import KnownSchemas, sample_records
+from cdfd.sinks.kafka.records.batches import rows as rows_of
+from cdfd.sinks.kafka.samples import KnownSchemas
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
@@ -176,7 +177,9 @@ class KafkaConnector(Connector):
             encoder = self._encoders(table, registration)(origin, facts)
             part = SnapshotPart.END if snapshot else SnapshotPart.MIDDLE
             batches = encoder.encode(rows, snapshot=snapshot, part=part)
-        records = tuple(record for batch in batches for record in sample_records(batch))
+        records = tuple(
+            SampleRecord(key, value, tuple(headers)) for each in batches for key, value, headers in rows_of(each)
+        )
         return Sample(table.topic, records, () if lookup is None else tuple(lookup.samples))
 
     def dataset(self, table: Table) -> tuple[str, str]:

@@ -1,13 +1,11 @@
 """Records of a sample, and their schemas, of which nothing is registered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cdfd.encode.records import Records
 from cdfd.encode.registered import Kind, Schemas
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.sinks.base import SampleRecord, SampleSchema
-from cdfd.sinks.kafka.records.batches import rows
+from cdfd.sinks.base import SampleSchema
 
 
 @dataclass(eq=False)
@@ -47,9 +45,3 @@ class KnownSchemas:
     def check(self, kind: Kind) -> None:
         """As of the registry."""
         self.schemas.check(kind)
-
-
-def sample_records(records: Records) -> Iterator[SampleRecord]:
-    """Records one by one."""
-    for key, value, headers in rows(records):
-        yield SampleRecord(key, value, tuple(headers))

@@ -58,7 +58,26 @@ def decide(
     """
     places = places or Places()
     if sink is not None:
-        return _from_sink(sink, entry, places)
+        whole = delivered_version(sink)
+        resuming = f"resuming at version {sink.version}, the position in {places.sink}"
+        if whole is None:
+            return Start(sink, None, resuming)
+        if entry is None:
+            return Start(sink, whole, f"{resuming}; {places.ledger} has nothing yet")
+        if entry.table_id not in (None, sink.table_id):
+            return Start(
+                sink, whole, f"{resuming}; {places.ledger} is of another table, {entry.table_id}", warning=True
+            )
+        if entry.version < whole:
+            return Start(sink, whole, f"{resuming}; {places.ledger} lags at version {entry.version}")
+        if entry.version > whole:
+            reason = (
+                f"{resuming}, although {places.ledger} says that version {entry.version} was delivered: "
+                "the sink has lost its newest records, or was reset"
+            )
+            return Start(sink, whole, reason, warning=True)
+        same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
+        return Start(sink, None if same else whole, resuming)
     if entry is None:
         return Start(None, None, f"neither {places.sink} nor {places.ledger} has a position")
     if entry.digest is None and entry.table_id not in (None, table_id):
@@ -89,24 +108,3 @@ def delivered_version(position: Position) -> int | None:
 def digest_of(position: Position, version: int) -> str | None:
     """The hash of the log entry of `version`, if `position` has it."""
     return position.digest if position.basis == version else None
-
-
-def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
-    whole = delivered_version(sink)
-    resuming = f"resuming at version {sink.version}, the position in {places.sink}"
-    if whole is None:
-        return Start(sink, None, resuming)
-    if entry is None:
-        return Start(sink, whole, f"{resuming}; {places.ledger} has nothing yet")
-    if entry.table_id not in (None, sink.table_id):
-        return Start(sink, whole, f"{resuming}; {places.ledger} is of another table, {entry.table_id}", warning=True)
-    if entry.version < whole:
-        return Start(sink, whole, f"{resuming}; {places.ledger} lags at version {entry.version}")
-    if entry.version > whole:
-        reason = (
-            f"{resuming}, although {places.ledger} says that version {entry.version} was delivered: "
-            "the sink has lost its newest records, or was reset"
-        )
-        return Start(sink, whole, reason, warning=True)
-    same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
-    return Start(sink, None if same else whole, resuming)

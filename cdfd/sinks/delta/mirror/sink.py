@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NoReturn
 
 from cdfd.errors import SinkError, UnsupportedError
@@ -76,14 +77,11 @@ class MirrorSink(MirrorState, TargetSink):
         if self._delivery is not None:
             await self._delivery.abort()
         try:
-            if (position := self._usable()) is not None:
+            position = None
+            with suppress(SinkError):  # it is uncertain after a commit that failed
+                position = self.cursor.position
+            if position is not None:
                 await self.store(position)
         finally:
             self.cursor.close()
             self.table.forget()
-
-    def _usable(self) -> Position | None:
-        try:
-            return self.cursor.position
-        except SinkError:
-            return None

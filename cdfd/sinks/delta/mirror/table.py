@@ -104,7 +104,16 @@ class MirrorTable:
                         commit = (await self._log.entry(version, with_stats=True)).commit
                         self._check_unchanged(commit)
                         if self._live is not None:
-                            await self._apply(commit)
+                            live = self.live
+                            added = {add.path for add in commit.adds}
+                            for removed in commit.removes:
+                                if removed.path not in added:
+                                    live.remove(removed.path)
+                            for add in commit.adds:
+                                if add.path in live:
+                                    live.update(add, await self._rows_of(add.deletion_vector, add.size))
+                                else:
+                                    await self._append(add)
                         self.version = version
                 except NotFoundError:
                     # Clean-up has removed the entry: what it says is in a checkpoint.
@@ -170,18 +179,6 @@ class MirrorTable:
                 rows = reader.of_rows(RowSelection(RowSet.of_array(positions)))
                 batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
-
-    async def _apply(self, commit: Commit) -> None:
-        live = self.live
-        added = {add.path for add in commit.adds}
-        for removed in commit.removes:
-            if removed.path not in added:
-                live.remove(removed.path)
-        for add in commit.adds:
-            if add.path in live:
-                live.update(add, await self._rows_of(add.deletion_vector, add.size))
-            else:
-                await self._append(add)
 
     async def _append(self, add: Add) -> None:
         keys = self._written.get(add.path)

@@ -88,23 +88,19 @@ def tls_reason(error: ssl.SSLError, options: Mapping[str, Any]) -> tuple[str, st
     reason = error.reason or str(error)
     # Brokers say little: a Java broker refuses a missing certificate as bad, and an expired one as unknown.
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return _refused_certificate(reason, options)
+        certificate, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+        if certificate is None or key is None:
+            return (
+                f"the broker wants a client certificate ({reason})",
+                "Set sink.security.certificate_path and key_path, or use a port without client certificates",
+            )
+        if has_expired(certificate, key, str(options.get("ssl_password") or "")):
+            return (
+                f"the broker refused the client's certificate, which has expired ({reason})",
+                f"Renew sink.security.certificate_path, {certificate}",
+            )
+        return (
+            f"the broker refused the client's certificate ({reason})",
+            f"Check that the brokers trust the authority that issued sink.security.certificate_path, {certificate}",
+        )
     return f"TLS failed: {reason}", "Check the port, sink.security.protocol, and certificates"
-
-
-def _refused_certificate(reason: str, options: Mapping[str, Any]) -> tuple[str, str]:
-    certificate, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
-    if certificate is None or key is None:
-        return (
-            f"the broker wants a client certificate ({reason})",
-            "Set sink.security.certificate_path and key_path, or use a port without client certificates",
-        )
-    if has_expired(certificate, key, str(options.get("ssl_password") or "")):
-        return (
-            f"the broker refused the client's certificate, which has expired ({reason})",
-            f"Renew sink.security.certificate_path, {certificate}",
-        )
-    return (
-        f"the broker refused the client's certificate ({reason})",
-        f"Check that the brokers trust the authority that issued sink.security.certificate_path, {certificate}",
-    )

@@ -99,7 +99,8 @@ class SchemaRegistry:
                 f"the schema registry refuses the schema for subject {subject}: {_message(answer)}",
                 hint="Give the table another topic, or set the subject's compatibility to NONE to continue in this one",
             )
-        if status == 404 and not self._auto_register and _code(answer) in _UNKNOWN:
+        unknown = isinstance(answer, dict) and answer.get("error_code") in _UNKNOWN
+        if status == 404 and not self._auto_register and unknown:
             raise SchemaChangedError(
                 f"the schema registry does not have the schema for subject {subject}, and auto_register is false",
                 hint="Register the schema that `cdfd sample` prints",
@@ -263,10 +264,6 @@ def _parse(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text.decode(errors="replace")
-
-
-def _code(answer: Any) -> Any:
-    return answer.get("error_code") if isinstance(answer, dict) else None
 
 
 def _message(answer: Any) -> str:

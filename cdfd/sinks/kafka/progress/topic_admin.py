@@ -92,7 +92,19 @@ class TopicAdmin:
             with _translate_errors("describe topics"):
                 described = {topic["name"]: topic for topic in self.client.describe_topics(names)}
             present = [name for name in names if _exists(name, described[name])]
-            configs = self._configs(present)
+            if not present:
+                configs = {}
+            else:
+                resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in present]
+                # Without settings of topics whose settings the user may not read, and without topics that the broker does not know.
+                with _translate_errors("read settings of topics"):
+                    answer = self.client.describe_configs(resources, config_filter="all")
+                configs = {
+                    name: {
+                        key: described["value"] for key, described in config.items() if described["value"] is not None
+                    }
+                    for name, config in answer.get("topic", {}).items()
+                }
             unknown = [name for name in present if name not in configs]
             if not unknown:
                 return {
@@ -203,18 +215,6 @@ class TopicAdmin:
                 retriable=True,
             )
         return False
-
-    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """All settings by topic: none of topics whose settings the user may not read. Topics that the broker does not know are missing."""
-        if not names:
-            return {}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-        with _translate_errors("read settings of topics"):
-            answer = self.client.describe_configs(resources, config_filter="all")
-        return {
-            name: {key: described["value"] for key, described in config.items() if described["value"] is not None}
-            for name, config in answer.get("topic", {}).items()
-        }
 
     def _create(self, topics: Sequence[Topic], *, only_validate: bool) -> None:
         if not topics:

@@ -28,17 +28,13 @@ def compress(compression: Compression, data: memoryview) -> bytes | memoryview:
             frame: bytes = lz4.frame.compress(data, block_linked=False)
             return frame
         case "snappy":
-            return _snappy(data)
+            codec = pa.Codec("snappy")
+            pieces = [_SNAPPY_HEADER]
+            for start in range(0, len(data), _SNAPPY_BLOCK):
+                block = codec.compress(data[start : start + _SNAPPY_BLOCK], asbytes=True)
+                pieces += [struct.pack(">i", len(block)), block]
+            return b"".join(pieces)
         case "gzip" | "zstd":
             # A new codec for each call, because it has state.
             packed: bytes = pa.Codec(compression, compression_level=_LEVELS[compression]).compress(data, asbytes=True)
             return packed
-
-
-def _snappy(data: memoryview) -> bytes:
-    codec = pa.Codec("snappy")
-    pieces = [_SNAPPY_HEADER]
-    for start in range(0, len(data), _SNAPPY_BLOCK):
-        block = codec.compress(data[start : start + _SNAPPY_BLOCK], asbytes=True)
-        pieces += [struct.pack(">i", len(block)), block]
-    return b"".join(pieces)

@@ -73,7 +73,16 @@ async def deliver(
         began = time.monotonic()
         try:
             async with open_sink() as sink:
-                return await _attempt(sink, job, position, write)
+                counts = counts_of(sink.progress, job)
+                if counts is not None:
+                    return counts
+                sink.move_to(position)
+                async with aborting(await sink.begin(position)) as delivery:
+                    counts = await write(delivery)
+                    if delivery.events is not None:
+                        counts = {**counts, EVENTS: delivery.events}
+                    await delivery.commit(position.after_version(), {"id": job}, counts)
+                return counts
         except FencedError as error:
             took = time.monotonic() - began
             if took >= place.transaction_timeout:
@@ -94,19 +103,6 @@ async def deliver(
                     retriable=True,
                 ) from error
             log.warning("%s: another attempt took over and did not deliver it; retrying", place.delivery_name)
-
-
-async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
-    counts = counts_of(sink.progress, job)
-    if counts is not None:
-        return counts
-    sink.move_to(position)
-    async with aborting(await sink.begin(position)) as delivery:
-        counts = await write(delivery)
-        if delivery.events is not None:
-            counts = {**counts, EVENTS: delivery.events}
-        await delivery.commit(position.after_version(), {"id": job}, counts)
-    return counts
 
 
 async def _wait_for_other_attempt(place: Destination, job: str) -> Counts | None:
