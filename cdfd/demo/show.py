@@ -96,7 +96,20 @@ async def _show(place: Place) -> None:
             stop.set()
             await delivering
             await sink.close()
-    _compare(sink, writer)
+    folded: Counter[tuple[object, ...]] = Counter()
+    for batch in sink.batches:
+        for row in batch.to_pylist():
+            sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
+            values = {name: value for name, value in row.items() if name not in {each.name for each in CHANGE_COLUMNS}}
+            folded[tuple(values.get(column) for column in writer.schema.names)] += sign
+    rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
+    same = +folded == rows and not -folded
+    verdict = "equal to" if same else "NOT EQUAL to"
+    say(
+        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes applied in order: {verdict} the table's {rows.total()} rows."
+    )
+    if not same:
+        raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
     milliseconds = sorted(sink.latencies)
     say(
         f"From commit{sync_note(table)} to delivery, synced to disk: {len(milliseconds)} commits, "
@@ -244,24 +257,6 @@ class _Showing(Delivery):
 
     async def abort(self) -> None:
         await self.inner.abort()
-
-
-def _compare(sink: ShowingSink, writer: TableWriter) -> None:
-    """Fold all delivered changes, and compare them with the table's rows."""
-    folded: Counter[tuple[object, ...]] = Counter()
-    for batch in sink.batches:
-        for row in batch.to_pylist():
-            sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
-            values = {name: value for name, value in row.items() if name not in {each.name for each in CHANGE_COLUMNS}}
-            folded[tuple(values.get(column) for column in writer.schema.names)] += sign
-    rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
-    same = +folded == rows and not -folded
-    verdict = "equal to" if same else "NOT EQUAL to"
-    say(
-        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes applied in order: {verdict} the table's {rows.total()} rows."
-    )
-    if not same:
-        raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
 
 
 def say(line: str) -> None:

@@ -166,26 +166,26 @@ class _Reader:
             consumer.assign([TopicPartition(self.topic, partition) for partition in partitions])
             consumer.seek_to_beginning()
             while not self._stop.is_set():
-                self._take([record for records in consumer.poll(timeout_ms=50).values() for record in records])
+                records = [record for records in consumer.poll(timeout_ms=50).values() for record in records]
+                now = time.monotonic()
+                for number, record in enumerate(records):
+                    row = json.loads(record.value)
+                    if number < SHOWN:
+                        say(
+                            f"{record.topic}-{record.partition}@{record.offset} {record.key.decode()} {record.value.decode()}"
+                        )
+                    elif number == SHOWN:
+                        say(f"... and {len(records) - SHOWN} more")
+                    self._arrived.setdefault(row["_commit_version"], now)
+                    if row["_change_type"] in ("insert", "update_postimage"):
+                        self.folded[record.key] = row
+                    elif row["_change_type"] == "delete":
+                        self.folded.pop(record.key, None)
+                with self._more:
+                    self.rows += len(records)
+                    self._more.notify_all()
         finally:
             consumer.close()
-
-    def _take(self, records: list[Any]) -> None:
-        now = time.monotonic()
-        for number, record in enumerate(records):
-            row = json.loads(record.value)
-            if number < SHOWN:
-                say(f"{record.topic}-{record.partition}@{record.offset} {record.key.decode()} {record.value.decode()}")
-            elif number == SHOWN:
-                say(f"... and {len(records) - SHOWN} more")
-            self._arrived.setdefault(row["_commit_version"], now)
-            if row["_change_type"] in ("insert", "update_postimage"):
-                self.folded[record.key] = row
-            elif row["_change_type"] == "delete":
-                self.folded.pop(record.key, None)
-        with self._more:
-            self.rows += len(records)
-            self._more.notify_all()
 
 
 def _compare(reader: _Reader, writer: TableWriter) -> None:

@@ -27,7 +27,12 @@ def assemble(shape: Shape, columns: Mapping[int, Slice], rows: int) -> Any:
             children = [assemble(field.shape, columns, rows) for field in fields]
             return pa.Array.from_buffers(arrow_type(shape), rows, [None], children=children)
         case Array():
-            return _array(shape, columns)
+            lengths = _lengths(columns, shape.column)
+            if shape.entries is not None:
+                return _map(*shape.entries, columns, lengths)
+            items = assemble(shape.items, columns, int(lengths.sum()))
+            kind = pa.list_(arrow_field("element", shape.items))
+            return pa.Array.from_buffers(kind, len(lengths), [None, _offsets(lengths)], children=[items])
         case Map():
             return _map(shape.key, shape.value, columns, _lengths(columns, shape.column))
         case Union():
@@ -46,15 +51,6 @@ def _offsets(lengths: Numbers) -> Any:
     if offsets[-1] > np.iinfo(np.int32).max:
         raise TrevniError(f"a batch has {offsets[-1]} values in lists, more than Arrow's lists can have")
     return pa.py_buffer(offsets.astype(np.int32))
-
-
-def _array(shape: Array, columns: Mapping[int, Slice]) -> Any:
-    lengths = _lengths(columns, shape.column)
-    if shape.entries is not None:
-        return _map(*shape.entries, columns, lengths)
-    items = assemble(shape.items, columns, int(lengths.sum()))
-    kind = pa.list_(arrow_field("element", shape.items))
-    return pa.Array.from_buffers(kind, len(lengths), [None, _offsets(lengths)], children=[items])
 
 
 def _map(key: Leaf, value: Shape, columns: Mapping[int, Slice], lengths: Numbers) -> Any:

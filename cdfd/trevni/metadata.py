@@ -114,7 +114,26 @@ def read(source: Source) -> FileMetadata:
     columns: dict[str, ColumnMetadata] = {}
     for _ in range(count):
         at = cursor.position
-        column = _column(_properties(cursor), codec, checksum, columns, at)
+        properties = _properties(cursor)
+        name = _text(properties, _NAME)
+        if name is None:
+            raise TrevniError("a column has no name").at(offset=at)
+        try:
+            kind = _type(properties)
+            parent = _text(properties, _PARENT)
+            column = ColumnMetadata(
+                name,
+                kind,
+                _ARRAY in properties,
+                parent,
+                _VALUES in properties,
+                _codec(properties, codec),
+                _checksum(properties, checksum),
+                properties,
+            )
+            check_column(column, columns)
+        except TrevniError as error:
+            raise error.at(column=name, offset=at) from None
         columns[column.name] = column
     starts = tuple(cursor.integer(8) for _ in range(count))
     for column, start in zip(columns.values(), starts, strict=True):
@@ -144,35 +163,6 @@ def _properties(cursor: Cursor) -> dict[str, bytes]:
         key = cursor.text()
         properties[key] = cursor.byte_string()
     return properties
-
-
-def _column(
-    properties: Mapping[str, bytes],
-    codec: Codec,
-    checksum: Checksum,
-    before: Mapping[str, ColumnMetadata],
-    at: int,
-) -> ColumnMetadata:
-    name = _text(properties, _NAME)
-    if name is None:
-        raise TrevniError("a column has no name").at(offset=at)
-    try:
-        kind = _type(properties)
-        parent = _text(properties, _PARENT)
-        column = ColumnMetadata(
-            name,
-            kind,
-            _ARRAY in properties,
-            parent,
-            _VALUES in properties,
-            _codec(properties, codec),
-            _checksum(properties, checksum),
-            properties,
-        )
-        check_column(column, before)
-    except TrevniError as error:
-        raise error.at(column=name, offset=at) from None
-    return column
 
 
 def check_column(column: ColumnMetadata, before: Mapping[str, ColumnMetadata]) -> None:

@@ -56,7 +56,21 @@ class _Shredder:
                 self.shape(shape.key, keys, before, f"{name}.key")
                 self.shape(shape.value, items, before, f"{name}.value")
             case Union():
-                self._union(shape, values, entries, name)
+                if shape.optional is not None:
+                    # 1 for each value, 0 for each null; and the values that are not null.
+                    lengths, present = np.ones(len(values), np.int64), values
+                    if values.null_count:
+                        valid = values.is_valid()
+                        lengths, present = valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
+                    self._items(shape.optional, shape.optional.shape, lengths, present, entries, name)
+                    return
+                codes, offsets = values.type_codes.to_numpy(), values.offsets
+                for number, branch in enumerate(shape.branches):
+                    if branch is None:
+                        continue
+                    chosen = codes == values.type.type_codes[number]
+                    items = values.field(number).take(offsets.filter(array_of(chosen)))
+                    self._items(branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}")
 
     def _lengths(self, column: int, lengths: Numbers, entries: Numbers) -> None:
         self.columns[column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
@@ -81,23 +95,6 @@ class _Shredder:
         else:
             lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
         self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
-
-    def _union(self, shape: Union, values: Any, entries: Numbers, name: str) -> None:
-        if shape.optional is not None:
-            # 1 for each value, 0 for each null; and the values that are not null.
-            lengths, present = np.ones(len(values), np.int64), values
-            if values.null_count:
-                valid = values.is_valid()
-                lengths, present = valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
-            self._items(shape.optional, shape.optional.shape, lengths, present, entries, name)
-            return
-        codes, offsets = values.type_codes.to_numpy(), values.offsets
-        for number, branch in enumerate(shape.branches):
-            if branch is None:
-                continue
-            chosen = codes == values.type.type_codes[number]
-            items = values.field(number).take(offsets.filter(array_of(chosen)))
-            self._items(branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}")
 
 
 def _inside(lengths: Numbers, entries: Numbers) -> Numbers:
@@ -134,7 +131,14 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
         if pa.types.is_dictionary(kind):
             return physical(leaf, values.dictionary_decode(), name)
         if pa.types.is_decimal(leaf.arrow):
-            return _decimals(leaf.arrow, values)
+            # Big-endian bytes, as few as the precision needs.
+            values = values.cast(leaf.arrow)
+            count, size = len(values), decimal_bytes(leaf.arrow.precision)
+            data = values.buffers()[1]
+            table = np.zeros((0, 16), np.uint8) if data is None else np.frombuffer(data, np.uint8).reshape(-1, 16)
+            big_endian = np.ascontiguousarray(table[values.offset : values.offset + count, size - 1 :: -1])
+            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+            return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(big_endian)])
         if pa.types.is_temporal(leaf.arrow):
             return values.cast(leaf.arrow).view(ARROW[leaf.kind])
         if leaf.kind is ValueType.NULL:
@@ -144,14 +148,3 @@ def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
         raise DataError(f"column {name} has a value that does not fit: {error}") from None
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedError(f"column {name} is of the type {kind!s:.200}: {error}") from None
-
-
-def _decimals(kind: Any, values: Any) -> pa.Array:
-    """Decimals as big-endian bytes, as few as the precision needs."""
-    values = values.cast(kind)
-    count, size = len(values), decimal_bytes(kind.precision)
-    data = values.buffers()[1]
-    table = np.zeros((0, 16), np.uint8) if data is None else np.frombuffer(data, np.uint8).reshape(-1, 16)
-    big_endian = np.ascontiguousarray(table[values.offset : values.offset + count, size - 1 :: -1])
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(big_endian)])

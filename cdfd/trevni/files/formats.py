@@ -108,7 +108,12 @@ def _json(path: str) -> Iterator[Rows]:
     count = 0
     for rows in _json_rows(path):
         count += len(rows)
-        schema = _unify(schema, rows)
+        try:
+            inferred = array_of(rows)
+            whole_schema = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
+            schema = pa.unify_schemas([schema, whole_schema], promote_options="permissive")
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(f"the rows have no common schema: {error}") from None
     fields: Any = pa.struct(list(schema))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -116,15 +121,6 @@ def _json(path: str) -> Iterator[Rows]:
             yield pa.RecordBatch.from_struct_array(array_of(rows, fields))
 
     yield Rows(schema, batches(), count)
-
-
-def _unify(schema: pa.Schema, rows: list[Any]) -> pa.Schema:
-    try:
-        inferred = array_of(rows)
-        whole_schema = pa.schema(list(inferred.type)) if pa.types.is_struct(inferred.type) else pa.schema([])
-        return pa.unify_schemas([schema, whole_schema], promote_options="permissive")
-    except (pa.ArrowException, OverflowError) as error:
-        raise DataError(f"the rows have no common schema: {error}") from None
 
 
 def _json_rows(path: str) -> Iterator[list[Any]]:

@@ -133,7 +133,23 @@ class TrevniWriter:
             StorageError: it cannot be written.
         """
         with self._stack:
-            _write(self._where, self._writer.finish(self._run), self._options)
+            parts = self._writer.finish(self._run)
+            if not isinstance(self._where, str | os.PathLike):
+                for part in parts:
+                    self._where.write(part)
+                return
+            storage, name = split(self._where, self._options)
+            try:
+                if isinstance(storage, LocalStorage):
+                    with durable.replacing(os.path.join(storage.root, name), mode=0o666) as file:
+                        for part in parts:
+                            file.write(part)
+                else:
+                    # A thread of its own: a notebook's has a running event loop.
+                    with ThreadPoolExecutor(1) as thread:
+                        thread.submit(asyncio.run, storage.put(name, b"".join(parts))).result()
+            except OSError as error:
+                raise StorageError(f"cannot write: {error.strerror or error}", path=os.fspath(self._where)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -185,22 +201,3 @@ class SpillStore:
     def close(self) -> None:
         """Remove the temporary file."""
         self._stack.close()
-
-
-def _write(where: Where, parts: Iterable[bytes | memoryview], options: StorageOptions | None) -> None:
-    if not isinstance(where, str | os.PathLike):
-        for part in parts:
-            where.write(part)
-        return
-    storage, name = split(where, options)
-    try:
-        if isinstance(storage, LocalStorage):
-            with durable.replacing(os.path.join(storage.root, name), mode=0o666) as file:
-                for part in parts:
-                    file.write(part)
-        else:
-            # A thread of its own: a notebook's has a running event loop.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(asyncio.run, storage.put(name, b"".join(parts))).result()
-    except OSError as error:
-        raise StorageError(f"cannot write: {error.strerror or error}", path=os.fspath(where)) from error
