@@ -34,26 +34,18 @@ def shape_of(
     if mask is not None and not isinstance(mask, Mapping):
         raise ConfigError("mask is not a mapping", hint='Give masks by column, such as {"email": "nullify"}')
     excluded = (exclude_change_types,) if isinstance(exclude_change_types, str) else tuple(exclude_change_types)
+    chosen = None
+    if columns is not None:
+        listed = [columns] if isinstance(columns, str | Mapping) or not isinstance(columns, Iterable) else list(columns)
+        if not listed:
+            raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
+        chosen = tuple(map(_choose, listed))
     return Shape(
-        chosen_columns(columns),
+        chosen,
         None if where is None else parse_filter(where),
         tuple((name, mask_of(name, text)) for name, text in (mask or {}).items()),
         excluded,
     )
-
-
-def chosen_columns(entries: object) -> tuple[Chosen, ...] | None:
-    """The columns of `columns`: names, or mappings such as `{"name": "amount", "as": "value"}`.
-
-    Raises:
-        ConfigError: it has another form.
-    """
-    if entries is None:
-        return None
-    listed = [entries] if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable) else list(entries)
-    if not listed:
-        raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
-    return tuple(map(_choose, listed))
 
 
 def _choose(entry: object) -> Chosen:

@@ -97,20 +97,20 @@ def run(request: Request) -> None:
             out.write(json.dumps(document).encode() + b"\n")
             out.flush()
     if not request.only_summary:
-        print(_summary(before, after, total), file=sys.stderr)  # noqa: T201 - a summary for people, beside the rows
+        where = f"version {before.plan.version} and version {after.plan.version}"
+        if before.table.uri != after.table.uri:
+            where = f"{before.table.uri} ({before.plan.version}) and {after.table.uri} ({after.plan.version})"
+        if not any(total.values()):
+            summary = f"{where} have the same rows"
+        else:
+            summary = (
+                f"{where} differ: {total['insert']} inserted, {total['update']} updated, {total['delete']} deleted"
+            )
+        print(summary, file=sys.stderr)  # noqa: T201 - a summary for people, beside the rows
 
 
 def _about(state: State) -> dict[str, object]:
     return {"table": state.table.uri, "version": state.plan.version}
-
-
-def _summary(before: State, after: State, total: dict[str, int]) -> str:
-    where = f"version {before.plan.version} and version {after.plan.version}"
-    if before.table.uri != after.table.uri:
-        where = f"{before.table.uri} ({before.plan.version}) and {after.table.uri} ({after.plan.version})"
-    if not any(total.values()):
-        return f"{where} have the same rows"
-    return f"{where} differ: {total['insert']} inserted, {total['update']} updated, {total['delete']} deleted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,17 +99,15 @@ def _table_lines(uri: str, name: str, header: Header) -> Iterator[str]:
     else:
         yield "    # The columns that identify a row: the key of the records. This is a guess: correct it, and remove the # before it."
         yield f"    # key: [{', '.join(map(_scalar, header.schema.names[:1]))}]"
-    yield f"    # {_updates(header)}"
+    if cdf_enabled(header.metadata):
+        updates = "The table has a change data feed, which tells updates from rows that were rewritten."
+    elif row_tracking_enabled(header.metadata):
+        updates = "The table has no change data feed. Its row tracking tells updates from rows that were rewritten."
+    else:
+        updates = "The table has no change data feed. With a key, cdfd tells updates from rows that were rewritten."
+    yield f"    # {updates}"
     yield "    # `snapshot` delivers the live rows, then every change. Or: earliest, latest, a version, a time."
     yield "    start: snapshot"
-
-
-def _updates(header: Header) -> str:
-    if cdf_enabled(header.metadata):
-        return "The table has a change data feed, which tells updates from rows that were rewritten."
-    if row_tracking_enabled(header.metadata):
-        return "The table has no change data feed. Its row tracking tells updates from rows that were rewritten."
-    return "The table has no change data feed. With a key, cdfd tells updates from rows that were rewritten."
 
 
 def _sink_lines(kind: str, place: str, pipeline: str) -> Iterator[str]:

@@ -16,7 +16,6 @@ from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.log.table import position_after
-from cdfd.model.position import Position
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import app_id
@@ -82,7 +81,16 @@ def _row(name: str, report: DryRun) -> tuple[str, ...]:
     note = report.reason if report.error is None else str(report.error)
     recorded = None if report.entry is None else report.entry.version
     numbers = (_number(number) for number in (recorded, report.newest, _lag(report)))
-    return name, _position_text(report.position), *numbers, note
+    if report.position is None:
+        position = "-"
+    elif report.position.phase == "snapshot":
+        position = f"snapshot of {report.position.version}, {report.position.part} files"
+    else:
+        whole = _number(delivered_version(report.position))
+        position = (
+            whole if not report.position.part else f"{whole}, {report.position.part} files of {report.position.version}"
+        )
+    return name, position, *numbers, note
 
 
 def _document(name: str, report: DryRun) -> dict[str, Any]:
@@ -145,15 +153,6 @@ def table_named(config: Settings, name: str) -> settings.Table:
         names = ", ".join(table.name for table in config.listed)
         raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {names}")
     return table
-
-
-def _position_text(position: Position | None) -> str:
-    if position is None:
-        return "-"
-    if position.phase == "snapshot":
-        return f"snapshot of {position.version}, {position.part} files"
-    whole = _number(delivered_version(position))
-    return whole if not position.part else f"{whole}, {position.part} files of {position.version}"
 
 
 def _number(version: int | None) -> str:

@@ -109,7 +109,13 @@ def rows(file: str, columns: Sequence[str] | None, range_text: str | None) -> It
     """
     with TrevniFile(file) as opened_file:
         lines = line_encoder(opened_file.schema)
-        for batch in opened_file.iter_batches(BATCH_ROWS, columns, _range(range_text)):
+        chosen = None
+        if range_text is not None:
+            match = re.fullmatch(r"(\d{0,18}):(\d{0,18})", range_text)
+            if match is None:
+                raise ConfigError(f"the rows are {range_text!r:.100}", hint="Give FROM:TO, such as 100:200")
+            chosen = slice(*(int(each) if each else None for each in match.groups()))
+        for batch in opened_file.iter_batches(BATCH_ROWS, columns, chosen):
             yield lines(batch)
 
 
@@ -119,15 +125,6 @@ def line_encoder(schema: pa.Schema) -> Any:
         return lambda batch: "".join(f"{json.dumps(row, default=str)}\n" for row in batch.to_pylist())
     encoder = LineEncoder()
     return lambda batch: bytes(encoder(batch)).decode()
-
-
-def _range(text: str | None) -> slice | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{0,18}):(\d{0,18})", text)
-    if match is None:
-        raise ConfigError(f"the rows are {text!r:.100}", hint="Give FROM:TO, such as 100:200")
-    return slice(*(int(each) if each else None for each in match.groups()))
 
 
 def columns(file: str) -> Iterator[str]:

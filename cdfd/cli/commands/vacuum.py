@@ -50,7 +50,17 @@ def run(request: Request) -> str:
         }
         return f"{plain.as_json(facts, indent=2)}\n"
     lines = [plain.one_line(file.path) for file in files.files]
-    return "".join(f"{line}\n" for line in [*lines, _summary(files, request)])
+    number, duration = len(files.files), files.retention_ms / 3_600_000
+    hours = f"{duration:g} hour{'' if duration == 1 else 's'}"
+    if not number:
+        summary = f"nothing to remove, with a retention of {hours}"
+    else:
+        count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"
+        if request.delete:
+            summary = f"removed {count}"
+        else:
+            summary = f"{count}: no version of the last {hours} needs {'it' if number == 1 else 'them'}. To remove, use --delete"
+    return "".join(f"{line}\n" for line in [*lines, summary])
 
 
 async def _run(request: Request) -> Removable:
@@ -63,14 +73,3 @@ async def _run(request: Request) -> Removable:
     if request.delete:
         await remove(table.log.storage, files.files)
     return files
-
-
-def _summary(files: Removable, request: Request) -> str:
-    number, duration = len(files.files), files.retention_ms / 3_600_000
-    hours = f"{duration:g} hour{'' if duration == 1 else 's'}"
-    if not number:
-        return f"nothing to remove, with a retention of {hours}"
-    count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"
-    if request.delete:
-        return f"removed {count}"
-    return f"{count}: no version of the last {hours} needs {'it' if number == 1 else 'them'}. To remove, use --delete"

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
-from cdfd.deliver.headroom import Headroom, Kind
+from cdfd.deliver.headroom import Kind
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.times import duration
 
@@ -45,19 +45,16 @@ class RetentionWarnings:
                 self._warned[name] = now
                 first = min(risks, key=lambda each: each.seconds)
                 extra = {"table": name, "headroom_seconds": round(first.seconds), "retention_seconds": first.retention}
-                logger.warning("%s", describe_risk(first), extra=extra)
-
-
-def describe_risk(headroom: Headroom) -> str:
-    """The threat, its time, and the remedy."""
-    actor, prop = _CLEAN_UP[headroom.kind]
-    if headroom.lost:
-        return f"{actor} has removed undelivered changes; see the last error of the table"
-    if headroom.seconds <= 0:
-        when = f"may already have removed undelivered changes, {duration(-headroom.seconds)} ago or later"
-    else:
-        when = f"may remove undelivered changes in {duration(headroom.seconds)}"
-    return f"{actor} {when}: stop it until the table has caught up, or raise the table property `{prop}`"
+                actor, prop = _CLEAN_UP[first.kind]
+                remedy = f"stop it until the table has caught up, or raise the table property `{prop}`"
+                if first.lost:
+                    risk = "has removed undelivered changes; see the last error of the table"
+                elif first.seconds <= 0:
+                    ago = duration(-first.seconds)
+                    risk = f"may already have removed undelivered changes, {ago} ago or later: {remedy}"
+                else:
+                    risk = f"may remove undelivered changes in {duration(first.seconds)}: {remedy}"
+                logger.warning("%s %s", actor, risk, extra=extra)
 
 
 SECONDS = 60.0
