@@ -197,18 +197,9 @@ async def position_after(table: Table, version: int, last: Position | None) -> P
             if await tailer.resume(last):
                 table_id = last.table_id
     following = Position(table_id, version + 1, digest=await table.log.digest(version))
-    await check_position(table, following)
-    return following
-
-
-async def check_position(table: Table, position: Position) -> None:
-    """Check that the log has the version of a position.
-
-    Raises:
-        CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
-    """
     with table.tailer() as tailer:
-        await tailer.resume(position)
-        await table.stream().begin(tailer, position.version)
-        async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
+        await tailer.resume(following)
+        await table.stream().begin(tailer, following.version)
+        async with aclosing(tailer.entries(following.version, await table.log.latest_version())) as entries:
             await anext(entries, None)
+    return following

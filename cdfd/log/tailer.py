@@ -209,7 +209,24 @@ class Tailer:
                 await self.confirm()
             interval = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
             if self.clock.monotonic() - self._gap_checked_at >= interval:
-                await self._check_gap(version)
+                self._gap_checked_at = self.clock.monotonic()
+                names = [name async for name, _ in self.log.list_names(name_before(version))]
+                later = [name.version for name in names if name.kind == "commit"]
+                newest = max(
+                    (name.version for name in names if name.kind == "commit" or name.is_checkpoint), default=-1
+                )
+                if later and later[0] == version:
+                    # It was created after the request, or the store lists objects before they can be read: the tailer waits.
+                    logger.debug("version %d is listed now", version, extra={"table": self.log.storage.uri})
+                elif newest >= version:
+                    try:
+                        # It may have been created after the request, and a listing may miss objects that are created meanwhile.
+                        await self.log.stat(version)
+                    except NotFoundError:
+                        following = later[0] if later else newest + 1
+                        raise history.gap_error(version, following, newest, self.log.storage.uri) from None
+                elif not self.log.history.anchors:
+                    await self.check_table()
             self.idle.set()
             self._has_waited = True
             await self._wait()
@@ -273,25 +290,6 @@ class Tailer:
         except NotFoundError:
             return True  # its writer removed it again, so it is read again
         return self.clock.now_ms() - stat.modified_ms < SETTLE_SECONDS * 1000
-
-    async def _check_gap(self, version: int) -> None:
-        """The next version does not exist: raise an error if later versions do."""
-        self._gap_checked_at = self.clock.monotonic()
-        names = [name async for name, _ in self.log.list_names(name_before(version))]
-        later = [name.version for name in names if name.kind == "commit"]
-        newest = max((name.version for name in names if name.kind == "commit" or name.is_checkpoint), default=-1)
-        if later and later[0] == version:
-            # It was created after the request, or the store lists objects before they can be read: the tailer waits.
-            logger.debug("version %d is listed now", version, extra={"table": self.log.storage.uri})
-        elif newest >= version:
-            try:
-                # It may have been created after the request, and a listing may miss objects that are created meanwhile.
-                await self.log.stat(version)
-            except NotFoundError:
-                following = later[0] if later else newest + 1
-                raise history.gap_error(version, following, newest, self.log.storage.uri) from None
-        elif not self.log.history.anchors:
-            await self.check_table()
 
     async def check_table(self) -> int:
         """Raise an error if the table as of its newest version is another one; see `check_id`.

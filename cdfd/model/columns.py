@@ -134,15 +134,6 @@ _NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
 _FIRST_ORDINALS: Final = array_of(_NUMBERS)
 
 
-def _ordinals(first: int, count: int) -> pa.Int64Array:
-    """The numbers from `first` on. Those of small versions are one array for all."""
-    if first + count <= _FEW:
-        return _FIRST_ORDINALS.slice(first, count)
-    if count > _FEW:
-        return array_of(np.arange(first, first + count, dtype=np.int64))
-    return _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first, out=numbers))
-
-
 def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa.Array:
     """An array of `count` integers of 64 bits, which `fill` writes."""
     buffer = pa.allocate_buffer(8 * count)
@@ -185,7 +176,13 @@ class VersionColumns:
             self._versions = _numbers(pa.int64(), count, lambda numbers: numbers.fill(self.version))
             self._timestamps = _numbers(_TIMESTAMP, count, lambda numbers: numbers.fill(self._timestamp_ms))
         constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
-        columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]
+        if first_ordinal + count <= _FEW:
+            ordinals = _FIRST_ORDINALS.slice(first_ordinal, count)
+        elif count > _FEW:
+            ordinals = array_of(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))
+        else:
+            ordinals = _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first_ordinal, out=numbers))
+        columns = [*batch.columns, *constants, ordinals]
         return pa.RecordBatch.from_arrays(columns, schema=self._complete(batch.schema))
 
     def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:

@@ -102,7 +102,13 @@ class Control:
             raise ValueError("control has invalid ids")
         if type(snapshots) is not int or snapshots < 0:
             raise ValueError("control has an invalid number of snapshots")
-        return cls(_pause(document), _resnapshot(document), snapshots, tuple(recent))
+        fields, resnapshot = _object(document, "snapshot"), None
+        if fields is not None:
+            numbers = {
+                name: _number(fields, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")
+            }
+            resnapshot = Resnapshot(_text(fields, "id"), where=_text(fields, "where"), **numbers)
+        return cls(_pause(document), resnapshot, snapshots, tuple(recent))
 
 
 EMPTY = Control()
@@ -112,14 +118,6 @@ EMPTY = Control()
 def _pause(document: Mapping[str, Any]) -> Pause | None:
     fields = _object(document, "paused")
     return None if fields is None else Pause(_text(fields, "id"), _number(fields, "at_ms"))
-
-
-def _resnapshot(document: Mapping[str, Any]) -> Resnapshot | None:
-    fields = _object(document, "snapshot")
-    if fields is None:
-        return None
-    numbers = {name: _number(fields, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")}
-    return Resnapshot(_text(fields, "id"), where=_text(fields, "where"), **numbers)
 
 
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

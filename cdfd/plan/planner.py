@@ -95,7 +95,10 @@ def plan(
         scans = in_phases(_order(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
         origin = "cdc"
     elif not _changed_nothing(commit):
-        scans = _many_inserts(commit) or _order(_from_files(commit, header, previous or header, before))
+        if isinstance(commit.adds, PackedFiles) and not any(remove.data_change for remove in commit.removes):
+            added = commit.adds.changing()
+            scans = LiveScans(added.by_path()) if added.distinct() else ()
+        scans = scans or _order(_from_files(commit, header, previous or header, before))
     _check_columns(header.schema, scans)
     cross_partition: Sequence[FileScan] = ()
     if origin == "cdc" and any(scan.partition_values != scans[0].partition_values for scan in scans):
@@ -110,14 +113,6 @@ def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     # The post-image of an update, or the row that replaces a deleted one, may be in an earlier file than the row before the change.
     phases: tuple[ImagePhase, ...] = ("early", "late")
     return tuple(replace(scan, image_phase=phase) for phase in phases for scan in scans)
-
-
-def _many_inserts(commit: Commit) -> LiveScans | None:
-    """The scans of a commit that only adds, and adds many files; None for other commits."""
-    if not isinstance(commit.adds, PackedFiles) or any(remove.data_change for remove in commit.removes):
-        return None
-    added = commit.adds.changing()
-    return LiveScans(added.by_path()) if added.distinct() else None
 
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:

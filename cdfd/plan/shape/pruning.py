@@ -86,13 +86,10 @@ class _Compiler:
             case Like(column):
                 return self._of_values(column)
             case Truth(operand):
-                return self._truth(operand)
-
-    def _truth(self, operand: Column | Literal) -> _Term:
-        if isinstance(operand, Column):
-            return self._of_values(operand)
-        outcomes = _NEITHER if operand.form == "null" else (operand.text == "true", operand.text == "false")
-        return lambda range_of: outcomes
+                if isinstance(operand, Column):
+                    return self._of_values(operand)
+                outcomes = _NEITHER if operand.form == "null" else (operand.text == "true", operand.text == "false")
+                return lambda range_of: outcomes
 
     def _of_range(self, column: Column, outcomes: Callable[[Range], Outcomes], without: Outcomes = _NEITHER) -> _Term:
         """A term that depends on the range of a column. `without`: its outcomes if the schema does not have the column."""
