@@ -72,7 +72,14 @@ def _type(kind: Kind) -> dict[str, Any]:
             assert kind.items is not None
             return {"type": "array", "items": _nullable(kind.items)}
         case "map":
-            return _map(kind)
+            assert kind.keys is not None
+            assert kind.items is not None
+            if kind.keys.type == "string" and kind.keys.name != JSON:
+                return {"type": "object", "additionalProperties": _nullable(kind.items), "connect.type": "map"}
+            key = _nullable(kind.keys) if kind.keys.can_be_nan else _schema(kind.keys)
+            pair = {"key": key, "value": _nullable(kind.items)}
+            items = {"type": "object", "properties": pair, "required": ["key"]}
+            return {"type": "array", "connect.type": "map", "items": items}
         case "float32" | "float64":
             return {"type": "number", "connect.type": kind.type}
         case "bytes":
@@ -92,17 +99,6 @@ def _format(kind: Kind) -> dict[str, Any]:
     if types.is_date(kind.arrow):
         return {"format": "date"}
     return {"format": "date-time"} if types.is_timestamp(kind.arrow) and kind.arrow.tz is not None else {}
-
-
-def _map(kind: Kind) -> dict[str, Any]:
-    assert kind.keys is not None
-    assert kind.items is not None
-    if kind.keys.type == "string" and kind.keys.name != JSON:
-        return {"type": "object", "additionalProperties": _nullable(kind.items), "connect.type": "map"}
-    key = _nullable(kind.keys) if kind.keys.can_be_nan else _schema(kind.keys)
-    pair = {"key": key, "value": _nullable(kind.items)}
-    items = {"type": "object", "properties": pair, "required": ["key"]}
-    return {"type": "array", "connect.type": "map", "items": items}
 
 
 def _nullable(kind: Kind) -> dict[str, Any]:

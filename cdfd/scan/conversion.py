@@ -40,7 +40,17 @@ def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | No
     if pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if isinstance(kind, Decimal):
-        return _to_decimal(source, kind)
+        target = arrow_type(kind)
+        if pa.types.is_decimal(source):
+            # Some writers declare more digits than the table has, at the same scale. The cast checks each value.
+            room = kind.precision - kind.scale >= source.precision - source.scale
+            readable = source.scale == kind.scale or (source.scale < kind.scale and room)
+            return _cast_to(target) if readable else None
+        if pa.types.is_integer(source):
+            return _cast_to(target) if kind.precision - kind.scale >= _INTEGER_DIGITS[source.bit_width] else None
+        if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
+            return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)
+        return None
     if isinstance(kind, Foreign):
         rule = _FOREIGN_RULES.get(target)
         return None if rule is None else rule(source, target)
@@ -110,20 +120,6 @@ def _floor(array: pa.Array[Any]) -> pa.Array[Any]:
 
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """Decimal digits of the widest integer of so many bits. Arrow's cast requires as many."""
-
-
-def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
-    target = arrow_type(kind)
-    if pa.types.is_decimal(source):
-        # Some writers declare more digits than the table has, at the same scale. The cast checks each value.
-        room = kind.precision - kind.scale >= source.precision - source.scale
-        readable = source.scale == kind.scale or (source.scale < kind.scale and room)
-        return _cast_to(target) if readable else None
-    if pa.types.is_integer(source):
-        return _cast_to(target) if kind.precision - kind.scale >= _INTEGER_DIGITS[source.bit_width] else None
-    if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
-        return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)
-    return None
 
 
 def _unscale(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:

@@ -108,8 +108,10 @@ def plan_splits(
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
     scans = plan.scans[part:stop]
-    if not ordered and len(scans) == len(plan.scans):
-        scans = _as_written(scans)
+    whole = not ordered and len(scans) == len(plan.scans) and not isinstance(scans, LiveScans)
+    if whole and scans and scans[0].change_type is None and scans[0].bucket is None:
+        # Change data files, which are not read in halves.
+        scans = tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
     splits, seen = list[Split](), set[str]()
     for first, run in _scan_runs(scans, limit):
         first_known = not splits
@@ -130,13 +132,6 @@ def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
     unseen = {scan.path: scan for scan in scans if scan.path not in seen}
     seen.update(unseen)
     return tuple(unseen.values())
-
-
-def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
-    """Change data files whole, and not in halves. Other scans are as they are."""
-    if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None or scans[0].bucket is not None:
-        return scans
-    return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
 
 
 def _scan_runs(scans: Sequence[FileScan], limit: int) -> Iterator[tuple[int, Sequence[FileScan]]]:

@@ -23,7 +23,8 @@ def strings(array: pa.Array) -> Column:
     texts, nulls = pool_of(array), nulls_of(array)
     data = _data(texts)
     check_utf8(array, data)
-    escape = _needs_escapes(data)
+    plain = data.tobytes()  # `in` on bytes is many times faster than a comparison of arrays
+    escape = bool(data.min(initial=255) < 32) or b'"' in plain or b"\\" in plain
     if nulls is None and same_everywhere(texts, parts(texts)[0], data):
         first = texts.slice(0, 1)
         return Column(_escape(first) if escape else first, (0,), None, _QUOTE, _QUOTE)
@@ -84,14 +85,6 @@ def _data(texts: pa.Array) -> Bytes:
     """The bytes of all texts, one after the other."""
     offsets, data = parts(texts)
     return data[offsets[0] : offsets[-1]]
-
-
-def _needs_escapes(data: Bytes) -> bool:
-    """Whether there is a control character, a quote or a backslash."""
-    if not len(data):
-        return False
-    plain = data.tobytes()  # `in` on bytes is many times faster than a comparison of arrays
-    return bool(data.min() < 32) or b'"' in plain or b"\\" in plain
 
 
 def same_everywhere(texts: pa.Array, offsets: Integers, data: Bytes) -> bool:

@@ -75,7 +75,11 @@ class ProtobufWriter(Writer[Slot]):
         if len(array) and array.null_count == len(array):
             return literal(_NULL)
         if types.is_dictionary(array.type):
-            return self._dictionary(array, field)
+            nulls = nulls_of(array)
+            codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
+            texts = join([b"", b""], [self.array(array.dictionary, field)], len(array.dictionary))
+            same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
+            return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls, null=_NULL)
         match field.kind.type:
             case "array":
                 return self._list(array, field)
@@ -94,13 +98,6 @@ class ProtobufWriter(Writer[Slot]):
     ) -> Cell:
         separators = [b""] * (len(cells) + 1)
         return Nested(separators, cells, count, index, nulls, _NULL, tag(field.number, _BYTES), Form.PLAIN)
-
-    def _dictionary(self, array: pa.Array, field: Slot) -> Cell:
-        nulls = nulls_of(array)
-        codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
-        texts = join([b"", b""], [self.array(array.dictionary, field)], len(array.dictionary))
-        same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
-        return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls, null=_NULL)
 
     def _scalar(self, array: pa.Array, field: Slot) -> Cell:
         kind = field.kind

@@ -126,7 +126,28 @@ class Buckets:
             self._held[bucket].append(part)
             self._bytes += part.nbytes
         if self._bytes > self._memory:
-            self._spill()
+            self._file = self._file or self._space.open()
+            for bucket, batches in enumerate(self._held):
+                if not batches:
+                    continue
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, self.schema, options=self._options) as stream:
+                    for batch in batches:
+                        stream.write_batch(batch)
+                data = sink.getvalue()
+                self._space.take(data.size)
+                self._places[bucket].append((self._end, data.size))
+                self._end += data.size
+                try:
+                    self._file.write(data)
+                except OSError as error:
+                    raise StorageError(
+                        f"rows cannot be spilled: {error.strerror or error}",
+                        hint="Free disk space, or set `spill.path`",
+                    ) from error
+                batches.clear()
+            self._file.flush()
+            self._bytes = 0
 
     def rows(self, bucket: int) -> pa.Table:
         """The rows of a bucket."""
@@ -144,29 +165,6 @@ class Buckets:
     def __del__(self) -> None:
         # The space is shared: rows that have no reader any more must not fill it.
         self.close()
-
-    def _spill(self) -> None:
-        self._file = self._file or self._space.open()
-        for bucket, batches in enumerate(self._held):
-            if not batches:
-                continue
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, self.schema, options=self._options) as stream:
-                for batch in batches:
-                    stream.write_batch(batch)
-            data = sink.getvalue()
-            self._space.take(data.size)
-            self._places[bucket].append((self._end, data.size))
-            self._end += data.size
-            try:
-                self._file.write(data)
-            except OSError as error:
-                raise StorageError(
-                    f"rows cannot be spilled: {error.strerror or error}", hint="Free disk space, or set `spill.path`"
-                ) from error
-            batches.clear()
-        self._file.flush()
-        self._bytes = 0
 
     def _read_spill(self, bucket: int) -> Iterator[pa.RecordBatch]:
         for start, size in self._places[bucket]:

@@ -47,8 +47,14 @@ class OversizedRecords:
         destination, keys = self._destination, records.whole_keys
         for item in oversized:
             key = keys[item.index]
+            # A key as text of bounded length.
+            if key is None:
+                shown = "no key"
+            else:
+                text = key[: _SHOWN + 1].decode(errors="backslashreplace")
+                shown = f"key {text if len(key) <= _SHOWN else text[:_SHOWN] + '...'}"
             what = (
-                f"a record of {item.size} bytes, with {_printable(key)}, is too large for topic {destination.topic}, "
+                f"a record of {item.size} bytes, with {shown}, is too large for topic {destination.topic}, "
                 f"whose limit is {self._limit}"
             )
             if destination.oversized == "fail":
@@ -80,11 +86,3 @@ class OversizedRecords:
             "limit": self._limit,
         }
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _printable(key: bytes | None) -> str:
-    """A key as text of bounded length."""
-    if key is None:
-        return "no key"
-    text = key[: _SHOWN + 1].decode(errors="backslashreplace")
-    return f"key {text if len(key) <= _SHOWN else text[:_SHOWN] + '...'}"
