@@ -115,20 +115,17 @@ class GlueCatalog:
             client = await self._client()
             answer: Mapping[str, Any] = await getattr(client, operation)(**self._catalog, **parameters)
         except FAILURES as error:
-            raise self._explain(error, operation, name) from None
+            action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
+            code = code_of(error) if isinstance(error, ClientError) else ""
+            if code == "EntityNotFoundException":
+                hint = "Check the name, the region and the account"
+                raise NotATableError(f"Glue has no table or database {name}", hint=hint) from None
+            denied = code in _DENIED
+            hint = f"Allow {action} on it to cdfd's role" if denied else "Check the region and the credentials"
+            what = code or self._options.redact(f"{type(error).__name__}: {error}")
+            transient = not code or code in _TRANSIENT
+            raise StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient) from None
         return answer
-
-    def _explain(self, error: Exception, operation: str, name: str) -> Exception:
-        action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
-        code = code_of(error) if isinstance(error, ClientError) else ""
-        if code == "EntityNotFoundException":
-            return NotATableError(
-                f"Glue has no table or database {name}", hint="Check the name, the region and the account"
-            )
-        hint = f"Allow {action} on it to cdfd's role" if code in _DENIED else "Check the region and the credentials"
-        what = code or self._options.redact(f"{type(error).__name__}: {error}")
-        transient = not code or code in _TRANSIENT
-        return StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient)
 
     async def _client(self) -> Any:
         if self._opening is None:

@@ -135,30 +135,23 @@ class _Composer:
         if event.tag is not None and event.tag not in _CORE_TAGS:
             self.problems.append(Problem(self._place(), "a YAML tag that is not supported", _line(event)))
         if isinstance(event, yaml.ScalarEvent):
-            node = Node(self._scalar(event), _line(event))
+            # The first of `implicit` says that the scalar is plain and has no tag.
+            is_null = event.implicit[0] and event.value in _NULLS
+            if not is_null and not is_unicode(event.value):
+                raise self._stop("the text is not valid Unicode", event)
+            node = Node(None if is_null else str(event.value).translate(self._unshield), _line(event))
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = self._sequence(event)
+            items: list[Node] = []
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                self._path.append(len(items))
+                items.append(self._node(item))
+                self._path.pop()
+            node = _parent(tuple(items), event)
         else:
             node = self._mapping(event)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
-
-    def _scalar(self, event: yaml.ScalarEvent) -> str | None:
-        # The first of `implicit` says that the scalar is plain and has no tag.
-        if event.implicit[0] and event.value in _NULLS:
-            return None
-        if not is_unicode(event.value):
-            raise self._stop("the text is not valid Unicode", event)
-        return str(event.value).translate(self._unshield)
-
-    def _sequence(self, start: yaml.Event) -> Node:
-        items: list[Node] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            self._path.append(len(items))
-            items.append(self._node(event))
-            self._path.pop()
-        return _parent(tuple(items), start)
 
     def _mapping(self, start: yaml.Event) -> Node:
         entries: dict[str, Node] = {}

@@ -51,7 +51,16 @@ def run(path: Path, request: Request, *, as_json: bool = False) -> tuple[str, in
     Raises:
         ConfigError: the configuration or a price is invalid, or there is no such sink.
     """
-    charged = {**PRICES, **_prices(request.prices)}
+    prices = {}
+    for text in request.prices:
+        name, _, value = text.partition("=")
+        try:
+            prices[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"the price {text!r:.100} is not NAME=USD", hint=_NAMES) from None
+        if name not in PRICES or not 0 <= prices[name] < 1e9:
+            raise ConfigError(f"{name!r:.100} is not the name of a price, or its value is not one", hint=_NAMES)
+    charged = {**PRICES, **prices}
     chosen = load(path).chosen(request.sink)
     reports = {config.sink_name: _report(config, request, charged) for config in chosen}
     code = int(any(report.problems for report in reports.values()))
@@ -127,19 +136,6 @@ async def _read(config: Settings, days: float, shard: Shard | None) -> tuple[Set
     config, refused = await discover_tables(config, shard=shard)
     works, errors = await read_work(config, days, SystemClock())
     return config, works, [*refused, *errors]
-
-
-def _prices(texts: Sequence[str]) -> dict[str, float]:
-    prices = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            prices[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"the price {text!r:.100} is not NAME=USD", hint=_NAMES) from None
-        if name not in PRICES or not 0 <= prices[name] < 1e9:
-            raise ConfigError(f"{name!r:.100} is not the name of a price, or its value is not one", hint=_NAMES)
-    return prices
 
 
 _NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
