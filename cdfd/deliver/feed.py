@@ -188,7 +188,15 @@ class Feed:
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""
         delivered = await self.sink.last_position()
-        entry = await self._read_ledger(needed=delivered is None)
+        entry: LedgerEntry | None = None
+        if self.recorder is not None:
+            # If the sink has a position, an unreadable ledger does not delay the delivery.
+            read = read_ledger(self.recorder.position, self.recorder.uri, needed=delivered is None)
+            entry, unreadable = await read
+            if unreadable is not None:
+                about = {"table": self.table.uri}
+                logger.warning("the ledger cannot be read: %s; continuing without it", unreadable, extra=about)
+                self.monitor.error(unreadable)
         if delivered is None and entry is None:
             return await unless_set(self.stop, self._first_position())
         if delivered is None and await unless_set(self.stop, self.tailer.wait_for_table()) is None:
@@ -214,18 +222,6 @@ class Feed:
         if start.record is not None:
             self._note_delivered(start.record, start.position)
         return start.position
-
-    async def _read_ledger(self, *, needed: bool) -> LedgerEntry | None:
-        """The ledger's position. If the sink has a position, an unreadable ledger does not delay the delivery."""
-        if self.recorder is None:
-            return None
-        entry, error = await read_ledger(self.recorder.position, self.recorder.uri, needed=needed)
-        if error is not None:
-            logger.warning(
-                "the ledger cannot be read: %s; continuing without it", error, extra={"table": self.table.uri}
-            )
-            self.monitor.error(error)
-        return entry
 
     async def _first_position(self) -> Position:
         """The configured start. It is committed at once, so that a daemon that crashes before its first row starts there again."""

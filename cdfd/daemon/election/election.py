@@ -160,7 +160,15 @@ class Election:
         async with self._turn:
             before = self.candidate
             try:
-                await self._read_and_write()
+                now = self._clock.monotonic()
+                self.candidate, claim = self.candidate.after(await self._lease.read(), now)
+                if claim is not None:
+                    await self._lease.write(claim)
+                    if not self.candidate.leads:
+                        await self._clock.sleep(self._lease.settle)
+                        now = self._clock.monotonic()
+                        # Another standby may have taken it at the same time. The claim that is there now counts.
+                        self.candidate, _ = self.candidate.after(await self._lease.read(), now)
             except CdfdError as error:
                 self.candidate = self.candidate.after_failure()
                 if not error.retriable and not self._used:
@@ -181,18 +189,6 @@ class Election:
             else:
                 self.expected.clear()
             self._announce(before)
-
-    async def _read_and_write(self) -> None:
-        now = self._clock.monotonic()
-        self.candidate, claim = self.candidate.after(await self._lease.read(), now)
-        if claim is None:
-            return
-        await self._lease.write(claim)
-        if not self.candidate.leads:
-            await self._clock.sleep(self._lease.settle)
-            now = self._clock.monotonic()
-            # Another standby may have taken it at the same time. The claim that is there now counts.
-            self.candidate, _ = self.candidate.after(await self._lease.read(), now)
 
     def _announce(self, before: Candidate) -> None:
         after = self.candidate

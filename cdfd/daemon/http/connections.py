@@ -44,18 +44,13 @@ class AllowedHosts:
         if matched is None:
             return False
         name = matched[1].strip("[]").lower().rstrip(".")
-        if name in self._names or "*" in self._names or _is_address(name):
+        if name in self._names or "*" in self._names:
+            return True
+        with suppress(ValueError):
+            ip_address(name)
             return True
         labels = name.split(".")
         return any(f"*.{'.'.join(labels[start:])}" in self._names for start in range(1, len(labels)))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def require_allowed_host(names: AllowedHosts) -> Middleware:

@@ -118,7 +118,13 @@ class Searching:
         search, before = self._searched.pop(discovery, (self.shared.of(self.members.config, discovery), None))
         if before is not None:
             status.note_tables(self.clock.now_ms(), len(before))
-        watch, backoff = self._watch(discovery)
+        root, interval = discovery.pattern.root, discovery.interval
+        storage = open_storage(root, self.members.config.options(root))
+        watch: Watch = PollWatch(self.clock)
+        backoff = Backoff(interval, interval)
+        if isinstance(storage, LocalStorage):
+            watch = DirectoryWatch(storage.root, self.file_events, self.clock, accepts=lambda _: True)
+            backoff = Backoff(min(FIRST_SECONDS, interval), interval)
         outage = Outage()
         try:
             while True:
@@ -143,15 +149,6 @@ class Searching:
                 await asyncio.shield(self.members.note_folders({discovery: folders}))
         finally:
             watch.close()
-
-    def _watch(self, discovery: Discovery) -> tuple[Watch, Backoff]:
-        """Wakes the search, and its intervals."""
-        root, interval = discovery.pattern.root, discovery.interval
-        storage = open_storage(root, self.members.config.options(root))
-        if isinstance(storage, LocalStorage):
-            watch = DirectoryWatch(storage.root, self.file_events, self.clock, accepts=lambda _: True)
-            return watch, Backoff(min(FIRST_SECONDS, interval), interval)
-        return PollWatch(self.clock), Backoff(interval, interval)
 
     def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
         for steps in sorted(before - now):

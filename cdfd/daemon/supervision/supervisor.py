@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -244,22 +244,28 @@ class Supervisor:
     def _failure(self, name: str, table: _Supervised, error: BaseException) -> CdfdError:
         """The loop's error as a `CdfdError` about its table. Logs the traceback of the first error from each site."""
         # The error lives until the table runs again. Its frames may hold much memory, so they are cleared first.
-        chain = list(_chain(error))
+        chain: dict[int, BaseException] = {}
+        waiting: list[BaseException | None] = [error]
+        while waiting:
+            each = waiting.pop()
+            if each is not None and id(each) not in chain:
+                chain[id(each)] = each
+                waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
         # The identity of an error: its type, and the place that raised it.
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
             last = last.tb_next
         place = ("", 0) if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno)
         site = type(error), *place
-        for each in chain:
-            traceback.clear_frames(each.__traceback__)
+        for cause in chain.values():
+            traceback.clear_frames(cause.__traceback__)
         failure = _translate(error).within(table=name)
         if site not in table.logged and len(table.logged) < _MOST_TRACEBACKS:
             table.logged.add(site)
             level = logging.ERROR if isinstance(failure, InternalError) else logging.DEBUG
             logger.log(level, "%s", failure, exc_info=error, extra={"table": name, "family": failure.family})
-        for each in chain:
-            each.__traceback__ = each.__cause__ = each.__context__ = None
+        for cause in chain.values():
+            cause.__traceback__ = cause.__cause__ = cause.__context__ = None
         return failure
 
     async def _pause(self, name: str, table: _Supervised, error: CdfdError, delay: float) -> None:
@@ -298,15 +304,3 @@ def _translate(error: BaseException) -> CdfdError:
         hint="Other tables continue. The log has the traceback of the first occurrence: please report it",
         retriable=True,
     )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all of its causes and contexts."""
-    causes: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in causes:
-            causes[id(each)] = each
-            waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
-    yield from causes.values()
