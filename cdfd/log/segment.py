@@ -112,8 +112,20 @@ class SegmentBuilder:
         commits = [entry for entry in self._commits if self.checkpoint is None or entry[0] > self.checkpoint.version]
         after = -1 if self.checkpoint is None else self.checkpoint.version
         newest = commits[-1][0] if commits else after
-        if self.wanted is not None and newest < max(self.wanted, 0):
-            raise self._missing(self.wanted)
+        if (wanted := self.wanted) is not None and newest < max(wanted, 0):
+            if self.latest is None or wanted > self.latest or wanted < 0:
+                raise LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
+            if self.earliest is not None and self.earliest < wanted:
+                raise GapError(
+                    f"version {wanted} is missing: the log continues to {self.latest} without it",
+                    version=wanted,
+                    hint="A log must be contiguous: restore the missing entries from a copy of the table",
+                )
+            raise GapError(
+                f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
+                version=wanted,
+                hint="Log clean-up removed it; start at a newer version, or from a snapshot",
+            )
         if newest < self._left_out:
             raise GapError(f"the checkpoint of version {self._left_out} is damaged", version=self._left_out)
         if self.checkpoint is None and commits and commits[0][0] != 0:
@@ -124,21 +136,6 @@ class SegmentBuilder:
             )
         check_contiguous(after, (version for version, _ in commits))
         return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits))
-
-    def _missing(self, wanted: int) -> LogError:
-        if self.latest is None or wanted > self.latest or wanted < 0:
-            return LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
-        if self.earliest is not None and self.earliest < wanted:
-            return GapError(
-                f"version {wanted} is missing: the log continues to {self.latest} without it",
-                version=wanted,
-                hint="A log must be contiguous: restore the missing entries from a copy of the table",
-            )
-        return GapError(
-            f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
-            version=wanted,
-            hint="Log clean-up removed it; start at a newer version, or from a snapshot",
-        )
 
 
 def check_contiguous(after: int, versions: Iterable[int]) -> None:

@@ -110,27 +110,24 @@ class PlanStream:
         if tailer is not None:
             tailer.check_id(state.metadata.id, state.version)
         with Within(self.log.storage.uri, state.version):
-            timestamp, digest = await self._time_and_digest(state)
+            try:
+                entry = await self.log.entry(state.version)
+            except NotFoundError:
+                # A checkpoint may outlive its log entry. Then its time is the only one known for the version.
+                segment = await self.log.segment(state.version)
+                if segment.checkpoint is None or segment.checkpoint.version != state.version:
+                    await self.log.history.confirm()
+                    raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
+                timestamp, digest = file_time(segment.checkpoint.files[0].modified_ms), None
+            else:
+                before, digest = await self._time_before(state.version), entry.digest
+                timestamp = commit_timestamp(entry.commit, state.header, entry.stat.modified_ms, before)
         if not await self.log.history.confirm():
             return None
         self.header, self._snapshot, self._timestamp = state.header, None, timestamp
         self._table_id = None if tailer is None else tailer.table_id
         with Within(self.log.storage.uri, state.version):
             return Version(plan_state(state, timestamp), self._table_id or state.metadata.id, digest=digest)
-
-    async def _time_and_digest(self, state: Snapshot) -> tuple[int, str | None]:
-        """A version's time, and the hash of its log entry."""
-        try:
-            entry = await self.log.entry(state.version)
-        except NotFoundError:
-            # A checkpoint may outlive its log entry. Then its time is the only one known for the version.
-            segment = await self.log.segment(state.version)
-            if segment.checkpoint is None or segment.checkpoint.version != state.version:
-                await self.log.history.confirm()
-                raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
-            return file_time(segment.checkpoint.files[0].modified_ms), None
-        before = await self._time_before(state.version)
-        return commit_timestamp(entry.commit, state.header, entry.stat.modified_ms, before), entry.digest
 
     async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
         """Plans of the versions from `start` on, as they are committed.

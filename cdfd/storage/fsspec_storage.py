@@ -295,21 +295,18 @@ class RenewedSystem:
         config = request_loop().submit(self.source.config()).result()
         with self._lock:
             if config != self._config:
-                arguments = {**self.options, **_credential(config), "skip_instance_cache": True}
+                # A vended credential as options of adlfs or gcsfs.
+                credential: dict[str, object] = {}
+                if "azure.sas-token" in config:
+                    credential = {"sas_token": config["azure.sas-token"]}
+                elif "gcs.oauth-token" in config:
+                    from google.oauth2.credentials import Credentials  # gcsfs has it, and takes no bare token
+
+                    credential = {"token": Credentials(config["gcs.oauth-token"])}  # type: ignore[no-untyped-call]
+                arguments = {**self.options, **credential, "skip_instance_cache": True}
                 self._system = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **arguments)[0]
                 self._config = config
             return self._system
-
-
-def _credential(config: Mapping[str, str]) -> dict[str, object]:
-    """A vended credential as options of adlfs or gcsfs."""
-    if "azure.sas-token" in config:
-        return {"sas_token": config["azure.sas-token"]}
-    if "gcs.oauth-token" in config:
-        from google.oauth2.credentials import Credentials  # gcsfs has it, and takes no bare token
-
-        return {"token": Credentials(config["gcs.oauth-token"])}  # type: ignore[no-untyped-call]
-    return {}
 
 
 _memory = threading.Lock()

@@ -203,19 +203,16 @@ class LocalStorage:
             with _translate_errors("read", wanted[0][0]), self._confined.folder(folder, wanted[0][0]) as descriptor:
                 for path, size in wanted:
                     check_path(path)
-                    contents.append(self._read_in(descriptor, path, size))
+                    with _translate_errors("read", path):
+                        file = regular(self._confined.open_in(descriptor, path, _OPEN), path)
+                        try:
+                            data = pread(file, 0, size + 1)
+                        finally:
+                            os.close(file)
+                    if len(data) > size:
+                        raise StorageError(f"the file has more than {size} bytes, which it should have", path=path)
+                    contents.append(data)
         return contents
-
-    def _read_in(self, folder: int, path: str, size: int) -> bytes:
-        with _translate_errors("read", path):
-            file = regular(self._confined.open_in(folder, path, _OPEN), path)
-            try:
-                data = pread(file, 0, size + 1)
-            finally:
-                os.close(file)
-        if len(data) > size:
-            raise StorageError(f"the file has more than {size} bytes, which it should have", path=path)
-        return data
 
     def _open(self, path: str) -> int:
         check_path(path)

@@ -82,9 +82,9 @@ class S3Client:
         begun = time.monotonic()
         native = await self.native()
         got = None if native is None else await native.get(request, start, length, etag)
-        return got or await self._ask(request, start, length, etag, time.monotonic() - begun)
-
-    async def _ask(self, request: Request, start: int, length: int | None, etag: str | None, spent: float) -> GetResult:
+        if got is not None:
+            return got
+        spent = time.monotonic() - begun
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -241,7 +241,7 @@ class S3Client:
             problem.retriable = True
             self.options.source.expire()
         elif code_of(error) in EXPIRED:
-            problem.retriable = not self.options.static_credentials
+            problem.retriable = self.options.access_key_id is None  # those of the options cannot be renewed
             if problem.retriable:
                 # Open new clients for the next request: the credentials chain may have newer credentials than they.
                 now = asyncio.get_running_loop().time()

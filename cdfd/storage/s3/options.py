@@ -41,11 +41,6 @@ class S3Options:
     deadline: float = 60.0
     source: KeySource | None = field(default=None, repr=False)
 
-    @property
-    def static_credentials(self) -> bool:
-        """Whether the options have credentials, which then cannot be renewed from a chain."""
-        return self.access_key_id is not None
-
     def redact(self, text: str) -> str:
         """A text from elsewhere, with these options' secrets masked."""
         for secret in (self.secret_access_key, self.session_token, self.access_key_id):

@@ -191,25 +191,16 @@ class S3Storage:
         check_range(path, start, length)
         if length == 0:
             return await self._client.loop.run(self._client.head(self._request("read", path)))
-        got = None if start else await self._take_prefetched(path, length)
-        if got is not None:
-            return got
+        if not start and (started := self._prefetcher.take(path)):
+            (_, first), *others = started
+            for _, other in others:
+                other.cancel()
+            if not first.done():
+                await asyncio.wait((asyncio.wrap_future(first),))
+            got = result_or_none(first)
+            if got is not None and len(got.data) >= min(got.size, got.size if length is None else length):
+                return got if length is None else replace(got, data=got.data[:length])
         return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
-
-    async def _take_prefetched(self, path: str, length: int | None) -> GetResult | None:
-        """The prefetched bytes, if they cover the request."""
-        started = self._prefetcher.take(path)
-        if not started:
-            return None
-        (_, first), *others = started
-        for _, other in others:
-            other.cancel()
-        if not first.done():
-            await asyncio.wait((asyncio.wrap_future(first),))
-        got = result_or_none(first)
-        if got is None or len(got.data) < min(got.size, got.size if length is None else length):
-            return None
-        return got if length is None else replace(got, data=got.data[:length])
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
