@@ -45,15 +45,12 @@ class KeyColumns:
         for name in self._names:
             places = find(name)
             if not places:
-                raise _missing(name, table, self._setting)
+                near = difflib.get_close_matches(name, table, n=1)
+                advice = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
+                remedy = f"change `{self._setting}`, and give the table a new topic"
+                raise MissingColumnError(
+                    f"the table has no column {name!r:.200}, which is in its `{self._setting}`",
+                    hint=f"{advice}. If a writer renamed or dropped it, {remedy}",
+                )
             positions.append(places[0])
         return positions
-
-
-def _missing(name: str, table: Sequence[str], setting: str) -> MissingColumnError:
-    near = difflib.get_close_matches(name, table, n=1)
-    advice = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
-    return MissingColumnError(
-        f"the table has no column {name!r:.200}, which is in its `{setting}`",
-        hint=f"{advice}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
-    )

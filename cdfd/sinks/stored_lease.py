@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 
 from cdfd.errors import ExistsError, NotFoundError, SinkError, StorageError
 from cdfd.sinks.lease import Claim, Lease, parse_claim
@@ -57,7 +57,10 @@ class StoredLease(Lease):
             if self._number is None or now - self._known_at > self._pause:
                 await self._list()
             else:
-                await self._follow()
+                with suppress(NotFoundError):
+                    while True:
+                        text = await self._storage.read(self._path(self._number + 1), 0, 1 << 16)
+                        self._claim, self._number = parse_claim(text, self.place), self._number + 1
         self._known_at = now
         return self._claim
 
@@ -75,15 +78,6 @@ class StoredLease(Lease):
             else:
                 self._number, self._claim = number, claim
                 await self._delete(number - KEPT)
-
-    async def _follow(self) -> None:
-        assert self._number is not None
-        while True:
-            try:
-                text = await self._storage.read(self._path(self._number + 1), 0, 1 << 16)
-            except NotFoundError:
-                return
-            self._claim, self._number = parse_claim(text, self.place), self._number + 1
 
     async def _list(self) -> None:
         """Read the newest of all objects, and delete what is left of old ones."""

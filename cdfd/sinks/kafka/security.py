@@ -138,12 +138,12 @@ class Security(Section):
 
     @model_validator(mode="after")
     def _check_protocol(self) -> Security:
-        conflicts = [*self._login_conflicts(), *self._tls_conflicts()]
+        conflicts = list(self._conflicts())
         if conflicts:
             raise Conflicts(*conflicts)
         return self
 
-    def _login_conflicts(self) -> Iterator[tuple[Path, str]]:
+    def _conflicts(self) -> Iterator[tuple[Path, str]]:
         sasl = self.protocol.startswith("SASL_")
         needed = {"mechanism", *_NEEDED[self.mechanism]} if sasl else set()
         for name in ("mechanism", "username", "password", "oauth", "aws"):
@@ -157,8 +157,6 @@ class Security(Section):
                 yield (name,), f"has no use with mechanism {self.mechanism}"
         if self.mechanism == "AWS_MSK_IAM" and self.protocol == "SASL_PLAINTEXT":
             yield ("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"
-
-    def _tls_conflicts(self) -> Iterator[tuple[Path, str]]:
         tls = self.protocol.endswith("SSL")
         for name in ("ca_path", "certificate_path", "key_path"):
             if not tls and getattr(self, name) is not None:

@@ -82,8 +82,13 @@ class SourceLedger(TxnLedger):
             return False
         # Newest first: the first version with other content ends the loop, usually at once.
         for each in range(version, txn.version, -1):
-            if not await self._is_ours(each):
+            try:
+                data = await self._storage.read(log_path(paths.commit_name(each)), 0, _MOST_BYTES + 1)
+            except NotFoundError:
                 return False
+            with Within(self.uri):
+                if len(data) > _MOST_BYTES or not is_ours(commits.parse(each, data).only_txns):
+                    return False
         return True
 
     async def _has_entry(self, version: int, digest: str | None) -> bool:
@@ -95,11 +100,3 @@ class SourceLedger(TxnLedger):
         except NotFoundError:
             return False
         return entry.digest == digest
-
-    async def _is_ours(self, version: int) -> bool:
-        try:
-            data = await self._storage.read(log_path(paths.commit_name(version)), 0, _MOST_BYTES + 1)
-        except NotFoundError:
-            return False
-        with Within(self.uri):
-            return len(data) <= _MOST_BYTES and is_ours(commits.parse(version, data).only_txns)

@@ -106,7 +106,9 @@ def commit_info(
     }
     if tags:
         fields["tags"] = dict(tags)
-    if before is not None and _has_in_commit_timestamps(before):
+    features = {IN_COMMIT_TIMESTAMP, f"{IN_COMMIT_TIMESTAMP}-preview"}
+    enabled = before is not None and in_commit_timestamps_enabled(before.metadata)
+    if before is not None and enabled and features & writer_features(before.protocol):
         if before.in_commit_timestamp is None:
             raise LogError(
                 "in-commit timestamps are enabled, but the newest commit has none, so that the next one is unknown",
@@ -129,8 +131,3 @@ def is_ours(only_txns: Sequence[str]) -> bool:
     `commitInfo`. A false positive is harmless.
     """
     return bool(only_txns) and all(app_id.startswith(PREFIX) for app_id in only_txns)
-
-
-def _has_in_commit_timestamps(state: TxnState) -> bool:
-    features = {IN_COMMIT_TIMESTAMP, f"{IN_COMMIT_TIMESTAMP}-preview"}
-    return in_commit_timestamps_enabled(state.metadata) and bool(features & writer_features(state.protocol))

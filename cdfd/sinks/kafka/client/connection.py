@@ -97,7 +97,15 @@ def network(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**options, "kafka_client": network.client}
     except (KafkaError, OSError, ValueError) as error:
         network.close()
-        raise _connect_error(error, network.failure, options) from error
+        servers = options["bootstrap_servers"]
+        what = f"cannot connect to Kafka at {', '.join(servers)}"
+        if network.failure is None:
+            problem = SinkError(f"{what}: {error}", retriable=isinstance(error, TRANSIENT))
+        else:
+            reason, hint = hangup(options) if network.failure.refused else reason_of(network.failure.error, options)
+            where = "" if list(servers) == [network.failure.address] else f"{network.failure.address}: "
+            problem = SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not network.failure.final)
+        raise problem from error
 
 
 class _ClientFactory:
@@ -162,13 +170,3 @@ class _ClientFactory:
         if refused or isinstance(error, SaslAuthenticationFailedError):
             transient = credentials.renewed()
         self.failure = _Failure(address, error, final=not transient, refused=refused)
-
-
-def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[str, Any]) -> SinkError:
-    servers = options["bootstrap_servers"]
-    what = f"cannot connect to Kafka at {', '.join(servers)}"
-    if failure is None:
-        return SinkError(f"{what}: {error}", retriable=isinstance(error, TRANSIENT))
-    reason, hint = hangup(options) if failure.refused else reason_of(failure.error, options)
-    where = "" if list(servers) == [failure.address] else f"{failure.address}: "
-    return SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not failure.final)

@@ -39,16 +39,13 @@ class TopicIds:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LOOKUP_SECONDS
             try:
-                self._ids[topic] = self._look_up(topic)
+                with network(self._connection) as options:
+                    client = KafkaAdminClient(**options, bootstrap_timeout_ms=_ANSWER_MS, request_timeout_ms=_ANSWER_MS)
+                try:
+                    (described,) = client.describe_topics([topic])
+                    self._ids[topic] = known_id(described.get("topic_id"))
+                finally:
+                    client.close()
             except (KafkaError, SinkError) as error:
                 log.debug("cannot look up the id of topic %s: %s", topic, error)
         return self._ids.get(topic)
-
-    def _look_up(self, topic: str) -> str | None:
-        with network(self._connection) as options:
-            client = KafkaAdminClient(**options, bootstrap_timeout_ms=_ANSWER_MS, request_timeout_ms=_ANSWER_MS)
-        try:
-            (described,) = client.describe_topics([topic])
-            return known_id(described.get("topic_id"))
-        finally:
-            client.close()
