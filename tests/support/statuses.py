@@ -2,7 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdfd.config import Settings, parse
+from cdfd.config.parser import parse
+from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema

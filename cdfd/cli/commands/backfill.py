@@ -17,7 +17,8 @@ from pathlib import Path
 
 from cdfd.cli.commands.backfill_job import Job, Request
 from cdfd.cli.commands.progress import table_named, with_table
-from cdfd.config import load, settings
+from cdfd.config import settings
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import EmbeddedEngine, require_spark, spark_engine

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cdfd.cli.commands.dry_run import DryRun, dry_run
-from cdfd.config import load, settings
+from cdfd.config import settings
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.config.sinks import sink_address
 from cdfd.daemon import assembly

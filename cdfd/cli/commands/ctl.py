@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.errors import ConfigError, StorageError
 from cdfd.escaping import as_json, one_line
 

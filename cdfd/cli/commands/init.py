@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from cdfd.config import parse, values
+from cdfd.config import values
+from cdfd.config.parser import parse
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
 from cdfd.errors import ConfigError, StorageError, Within

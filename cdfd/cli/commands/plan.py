@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdfd.cli.commands.check import align_columns
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard

@@ -7,7 +7,8 @@ from typing import Any
 
 from cdfd.cli.commands.check import align_columns
 from cdfd.cli.commands.dry_run import DryRun, dry_run
-from cdfd.config import load, settings
+from cdfd.config import settings
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from cdfd.api import read_range
 from cdfd.cli.commands.progress import table_named, with_table
-from cdfd.config import load, settings
+from cdfd.config import settings
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import execution, open_table
 from cdfd.errors import CdfdError, ConfigError

@@ -18,7 +18,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from cdfd.config import Http, Listen
+from cdfd.config.sections import Http
+from cdfd.config.values import Listen
 from cdfd.daemon.http import overview
 from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import (

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdfd.config import load
 from cdfd.config.fields import Section
+from cdfd.config.parser import load
 from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight

@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from cdfd import __version__
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdfd.config import folder_of, settings
+from cdfd.config import settings
+from cdfd.config.parser import folder_of
 from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import cdfd.spark
 from cdfd import errors
-from cdfd.config import Settings, Table
+from cdfd.config.settings import Settings, Table
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.model.position import Position
 from cdfd.spark.active_session import active_session

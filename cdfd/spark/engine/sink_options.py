@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdfd.config import Settings, Table, load, parse
+from cdfd.config.parser import load, parse
+from cdfd.config.settings import Settings, Table
 from cdfd.config.shapes import mask_settings
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.plan.shape.chosen import Chosen

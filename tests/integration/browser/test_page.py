@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from cdfd.config import Listen
+from cdfd.config.values import Listen
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.server import serve

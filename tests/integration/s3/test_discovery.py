@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.daemon.membership.discovery import FolderSearch
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError

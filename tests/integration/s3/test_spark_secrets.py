@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError

@@ -67,7 +67,7 @@ def feed(spark: SparkSession, config: str) -> Any:
     """Run the query of `engine: spark` to the end of the table. Returns Spark's plan and progress reports."""
     from pathlib import Path
 
-    from cdfd.config import load
+    from cdfd.config.parser import load
     from cdfd.spark.engine import queries
 
     settings = load(Path(config))

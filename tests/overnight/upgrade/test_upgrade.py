@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.model.position import Position
 from cdfd.sinks.configured import connector
 from tests.support.fold import SIGN

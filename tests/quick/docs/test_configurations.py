@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from tests.support.docs.pages import blocks
 

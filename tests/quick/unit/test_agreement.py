@@ -14,7 +14,7 @@ import pytest
 
 from cdfd.cli.commands import check as checking
 from cdfd.cli.commands import progress as progress_command
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.http.status import Status

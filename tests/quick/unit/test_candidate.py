@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight

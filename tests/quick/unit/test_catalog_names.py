@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from cdfd.cli.parameters import catalog_options
-from cdfd.config import parse
 from cdfd.config.discovery import FolderPattern
+from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import search
 from cdfd.daemon.telemetry.lineage import source_dataset

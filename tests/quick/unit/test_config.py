@@ -14,20 +14,12 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from cdfd.config import (
-    ConfigProblems,
-    Ledger,
-    Listen,
-    Secret,
-    Settings,
-    Start,
-    load,
-    parse,
-    sections,
-    storage,
-)
-from cdfd.config.settings import Section, SinkSettings
+from cdfd.config import sections
+from cdfd.config.parser import load, parse, storage
+from cdfd.config.problems import ConfigProblems
+from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.validation_errors import file_settings
+from cdfd.config.values import Ledger, Listen, Secret, Start
 from cdfd.errors import ConfigError
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
@@ -990,7 +982,7 @@ MINIMAL_FILES = "pipeline: p\ntables: [{uri: t}]\nsink: {kind: files, path: o}\n
 def test_a_table_without_a_shape_needs_no_arrow() -> None:
     """The settings are checked by commands that ask the daemon and read no table."""
     program = (
-        "import sys; from cdfd.config import Table\n"
+        "import sys; from cdfd.config.table import Table\n"
         "Table.model_validate({'uri': 'orders', 'key': ['id'], 'where': 'id > 1'}); print('pyarrow' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)

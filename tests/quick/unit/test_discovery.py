@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import parse
 from cdfd.config.discovery import Discovery, FolderPattern
+from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.membership import discovery as module

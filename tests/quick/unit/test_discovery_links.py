@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.ledgers import ledgers

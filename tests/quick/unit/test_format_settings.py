@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.encode.formats import CHOICES, FormatChoice, RecordFormat
 from cdfd.runtime.registry import RECORD_FORMATS

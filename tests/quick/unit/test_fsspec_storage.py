@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
 from cdfd.log.table import Table, versions

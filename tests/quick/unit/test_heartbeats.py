@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.daemon.heartbeats import Heartbeats
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, SinkError

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cdfd.config import Listen
+from cdfd.config.values import Listen
 from cdfd.daemon.http import connections, server
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status

@@ -13,7 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cdfd.config import Http, Listen
+from cdfd.config.sections import Http
+from cdfd.config.values import Listen
 from cdfd.daemon.http import server
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status

@@ -13,9 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cdfd.config import Listen
 from cdfd.config.sections import Http, HttpAuthentication
-from cdfd.config.values import Secret
+from cdfd.config.values import Listen, Secret
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import cdfd
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.daemon.ledgers import ledgers
 from cdfd.errors import PathError
 from cdfd.storage.local import LocalStorage

@@ -9,7 +9,7 @@ import pytest
 
 import cdfd
 from cdfd.cli.commands import ctl, inspect
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingFileError, TableChangedError

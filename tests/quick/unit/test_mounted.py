@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import Secret, parse
 from cdfd.config.mounted import MountedText, state_of
+from cdfd.config.parser import parse
+from cdfd.config.values import Secret
 from cdfd.sinks.kafka.settings import KafkaSettings
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import cdfd
 from cdfd.cli import app
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.config.settings import Table
 from cdfd.deliver.configured import open_table
 from cdfd.delta import paths

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.control import EMPTY

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import pytest
 
 from cdfd.cli.commands import progress as progress_command
-from cdfd.config import load, settings
+from cdfd.config import settings
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings, SinkSettings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers

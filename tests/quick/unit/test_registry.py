@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.formats import EncoderOptions, EncodingName, FormatChoice, encoding_of
 from cdfd.encode.records import Origin

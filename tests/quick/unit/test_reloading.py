@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cdfd.config import load
 from cdfd.config.discovery import Discovery
+from cdfd.config.parser import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cdfd.config import ConfigProblems, parse
+from cdfd.config.parser import parse
+from cdfd.config.problems import ConfigProblems
 from cdfd.errors import ConfigError
 
 FILE = """

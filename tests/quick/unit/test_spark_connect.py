@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from cdfd.config import ConfigProblems, parse
+from cdfd.config.parser import parse
+from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Settings
 
 TOKEN = "t0ken-of-this-test"

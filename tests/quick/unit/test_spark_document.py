@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.spark.engine.feed import copy_document
 
 CONFIG = """
@@ -24,7 +24,7 @@ engine: {kind: spark, spark: {checkpoint: /checkpoints}}
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.spark.engine.feed import copy_document
 
 path = Path(sys.argv[1])

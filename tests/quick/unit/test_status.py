@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from cdfd.config import Secret
 from cdfd.config.settings import Table
+from cdfd.config.values import Secret
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor

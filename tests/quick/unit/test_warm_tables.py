@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.election import warm_tables
 from cdfd.daemon.election.warm_tables import WarmTables

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from tests.support.commands import cdfd, one_line
 from tests.support.sampling import sample
 

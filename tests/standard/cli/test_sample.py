@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd.cli.commands.sample import run
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.model.columns import change_schema
 from cdfd.sinks.configured import connector

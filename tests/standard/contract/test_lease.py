@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.errors import SinkError
 from cdfd.sinks.configured import connector
 from cdfd.sinks.lease import Claim, Lease

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.cli.commands import check as checking
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.errors import SinkError
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.configured import connector

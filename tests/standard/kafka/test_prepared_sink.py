@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.table import Table
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.connector import KafkaConnector

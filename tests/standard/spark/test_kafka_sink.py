@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.spark.engine.queries import source_options
 from tests.support.commands import cdfd as command
 from tests.support.kafka.daemon_process import configure

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.demo.writer import TableWriter
 from cdfd.spark.engine import queries
 from cdfd.storage.local import LocalStorage

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import cdfd
 from cdfd import snapshot
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.log.log import DeltaLog

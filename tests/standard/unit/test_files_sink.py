@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.errors import ConfigError, DataError, FencedError, SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.delta.retention import Retention

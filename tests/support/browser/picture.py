@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from cdfd.config import Listen
+from cdfd.config.values import Listen
 from cdfd.daemon.http.history import POINTS, SECONDS
 from cdfd.daemon.http.server import serve
 from tests.support.browser import daemons

@@ -5,8 +5,8 @@ import socket
 from pathlib import Path
 from random import Random
 
-from cdfd.config import Listen
-from cdfd.config import parse as parse_config
+from cdfd.config.parser import parse as parse_config
+from cdfd.config.values import Listen
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 
-from cdfd.config import Settings, parse
+from cdfd.config.parser import parse
+from cdfd.config.settings import Settings
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.supervision.signals import STOP_SECONDS

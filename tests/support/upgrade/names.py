@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from cdfd.config import parse
+from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.shard import owner
 from cdfd.deliver.path_ranges import MOST_RANGES

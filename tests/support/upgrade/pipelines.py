@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 import cdfd
-from cdfd.config import load
+from cdfd.config.parser import load
 from cdfd.model.position import Position
 from cdfd.sinks.configured import connector
 from cdfd.sinks.kafka.progress.records import Progress, key_of
