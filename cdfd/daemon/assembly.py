@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,6 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.config.table import RateLimits
 from cdfd.daemon.engines import engine_of, large_versions
-from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.sources import Sources
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Engine
@@ -32,12 +31,15 @@ from cdfd.errors import CdfdError
 from cdfd.log.notifications import Notifications
 from cdfd.log.pace import Pace, PollBudget
 from cdfd.runtime import allocator
-from cdfd.runtime.clock import Clock
+from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.progress_line import is_watched
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
-from cdfd.sinks.ledger.ledger import Ledger, app_id
+from cdfd.sinks.ledger.ledger import Ledger, NoLedger, app_id
+from cdfd.sinks.ledger.source_ledger import SourceLedger
+from cdfd.sinks.ledger.table_ledger import TableLedger
+from cdfd.storage.location import open_private
 from cdfd.storage.queues.address import QueueAddress
 from cdfd.storage.queues.base import Queue
 from cdfd.storage.queues.factory import open_queue
@@ -275,3 +277,31 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
         headers=tuple(table.headers.values()),
         keyed=config.sink.has_topics,
     )
+
+
+@asynccontextmanager
+async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator[Callable[[settings.Table], Ledger]]:
+    """A function that returns a table's ledger: one ledger for all tables, or with `source` one for each. Closes them at the end.
+
+    It does not access any ledger yet.
+
+    Raises:
+        ConfigError, UnsupportedError: the location cannot be opened.
+    """
+    time = clock or SystemClock()
+    place = config.progress.ledger
+    async with AsyncExitStack() as stack:
+
+        def keep(ledger: Ledger) -> Ledger:
+            stack.push_async_callback(ledger.close)
+            return ledger
+
+        if place.kind == "source":
+            yield lambda table: keep(SourceLedger(open_table(config, table).log.storage, time))
+            return
+        shared = keep(
+            TableLedger(open_private(place.uri, config.options(place.uri)), time)
+            if place.kind == "table"
+            else NoLedger()
+        )
+        yield lambda table: shared

@@ -25,9 +25,8 @@ from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, Within
-from cdfd.log.planning import version_batches
 from cdfd.log.start import wait_for_start_position
-from cdfd.log.stream import PlanStream
+from cdfd.log.stream import PlanStream, version_batches
 from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Phase, Position

@@ -104,10 +104,6 @@ class HeadroomTracker:
                 headrooms.append(Headroom(kind, min(0.0, seconds) if lost else seconds, retention, lost))
         return tuple(headrooms)
 
-    def least(self) -> Headroom | None:
-        """The headroom that ends first; None if unknown."""
-        return min(self.headrooms(), key=lambda each: each.seconds, default=None)
-
     def urgency(self) -> float | None:
         """The least headroom in seconds of a table at risk; None for others, and where delivery comes too late."""
         return min((each.seconds for each in self.headrooms() if each.at_risk and not each.lost), default=None)

@@ -31,8 +31,8 @@ from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.bounds import parse_bound
-from cdfd.log.planning import version_batches
 from cdfd.log.start import check_range, start_version, until_version
+from cdfd.log.stream import version_batches
 from cdfd.log.table import versions
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position

@@ -13,8 +13,8 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.config.sinks import sink_address
 from cdfd.daemon import assembly
+from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.engines import engine_of
-from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight

@@ -11,7 +11,7 @@ from cdfd.config import settings
 from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of

@@ -26,7 +26,6 @@ from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
 from cdfd.escaping import one_line
 from cdfd.log.bounds import parse_bound
-from cdfd.log.planning import version_batches
 from cdfd.log.start import (
     check_range,
     check_version_exists,
@@ -35,6 +34,7 @@ from cdfd.log.start import (
     until_version,
     wait_for_start,
 )
+from cdfd.log.stream import version_batches
 from cdfd.log.table import Table, versions
 from cdfd.log.tailer import Tailer
 from cdfd.model.batch import ChangeBatch

@@ -76,9 +76,3 @@ class Candidate:
         can reach nothing, it delivers nothing, and its tables report that.
         """
         return replace(self, since=None)
-
-    def _is_succeeded(self, read: Claim | None) -> bool:
-        assert self.claim is not None
-        if read is None or read.owner == self.owner:
-            return False
-        return read.term >= self.claim.term

@@ -16,11 +16,13 @@ class SeenError:
     Attributes:
         error: the error.
         at_ms: time of its last occurrence, in ms since the Unix epoch.
+        retry_at: time of the restart after it, by the monotonic clock; None if the loop continues, or does not restart.
         count: occurrences in a row.
     """
 
     error: CdfdError
     at_ms: int
+    retry_at: float | None = None
     count: int = 1
 
 
@@ -40,13 +42,13 @@ class Activity:
     _slowest: float | None = None
     _stages: dict[str, float] = field(default_factory=dict)
 
-    def error(self, error: CdfdError, at_ms: int) -> None:
+    def error(self, error: CdfdError, at_ms: int, retry_at: float | None = None) -> None:
         """An error. One that repeats, as retries do, is counted."""
         last = self.errors[-1] if self.errors else None
         if last is not None and (last.error.what, last.error.version) == (error.what, error.version):
-            last.error, last.at_ms, last.count = error, at_ms, last.count + 1
+            last.error, last.at_ms, last.retry_at, last.count = error, at_ms, retry_at, last.count + 1
         else:
-            self.errors.append(SeenError(error, at_ms))
+            self.errors.append(SeenError(error, at_ms, retry_at))
 
     def delivered_after(self, seconds: float) -> None:
         """The time from a version's commit to its delivery."""

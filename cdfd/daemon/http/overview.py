@@ -201,7 +201,7 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
         files=activity.files,
         waiting=activity.waiting,
         busiest=activity.busiest(),
-        error=None if error is None else error.error,
+        error=error,
         retry_in=table.retry_in(),
         seconds_to_tip=ring.seconds_to_tip(),
         paused_for=table.paused_for(),

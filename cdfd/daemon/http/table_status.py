@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from cdfd.config import settings
 from cdfd.config.sinks import sink_address
-from cdfd.daemon.http.activity import Activity
+from cdfd.daemon.http.activity import Activity, SeenError
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, TableMetrics
 from cdfd.deliver.grace import START_SECONDS, Outage
 from cdfd.deliver.headroom import HeadroomTracker
@@ -26,21 +26,6 @@ from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.times import iso
-
-
-@dataclass(frozen=True, slots=True)
-class LastError:
-    """The last error of a table.
-
-    Attributes:
-        error: the error.
-        at_ms: time in milliseconds since the Unix epoch.
-        retry_at: time of the restart, by the monotonic clock; None if the loop continues, or does not restart.
-    """
-
-    error: CdfdError
-    at_ms: int
-    retry_at: float | None = None
 
 
 class TableMonitor(Monitor):
@@ -57,7 +42,6 @@ class TableMonitor(Monitor):
         name: the name of the loop; see `Settings.address`.
         commits: versions delivered since the start.
         position: the next position to deliver; None if unknown.
-        last_error: the last error.
         resnapshot_progress: of an incremental snapshot; None if there is none.
         activity: recent events.
         exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
@@ -91,7 +75,6 @@ class TableMonitor(Monitor):
         self._delivered_ms: int | None = None
         self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
         self.commits = 0
-        self.last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
         self._entry_ms: int | None = None  # time of the log entry at the position
         self.activity = Activity()
@@ -202,7 +185,7 @@ class TableMonitor(Monitor):
     def error(self, error: CdfdError) -> None:
         """An error that does not stop the loop: most are of the ledger."""
         self._metrics.error(error, counts=self._ledger_outage.fail(error, self._clock.monotonic()))
-        self._note_error(LastError(error, self._clock.now_ms()))
+        self.activity.error(error, self._clock.now_ms())
 
     def lost_position(self) -> None:
         """The table begins again, although the sink seems to have had a position."""
@@ -225,7 +208,7 @@ class TableMonitor(Monitor):
         now = self._clock.monotonic()
         self._metrics.error(error, counts=self._outage.fail(error, now) or retry_in is None)
         retry_at = None if retry_in is None else now + retry_in
-        self._note_error(LastError(error, self._clock.now_ms(), retry_at))
+        self.activity.error(error, self._clock.now_ms(), retry_at)
         self._enter("failed" if retry_in is None else "retrying")
         self._paused = True
         self._lag_known = False
@@ -246,6 +229,11 @@ class TableMonitor(Monitor):
         return self._headroom.urgency()
 
     @property
+    def last_error(self) -> CdfdError | None:
+        """The last error; None if there was none."""
+        return self.activity.errors[-1].error if self.activity.errors else None
+
+    @property
     def rows(self) -> int:
         """Rows delivered since the start."""
         return self._rows.total()
@@ -256,10 +244,7 @@ class TableMonitor(Monitor):
 
     def errors(self) -> list[dict[str, Any]]:
         """The last errors, newest first, as JSON values."""
-        return [
-            self._describe(LastError(each.error, each.at_ms)) | {"count": each.count}
-            for each in reversed(self.activity.errors)
-        ]
+        return [self._describe(each) | {"count": each.count} for each in reversed(self.activity.errors)]
 
     def reading(self) -> Reading:
         """The status of the table at this moment."""
@@ -287,7 +272,7 @@ class TableMonitor(Monitor):
 
     def not_ready(self) -> str | None:
         """Why this table is not ready; None if it is. An outage that does not count yet leaves a ready table ready."""
-        what = "" if self.last_error is None else shorten(self.last_error.error.what)
+        what = "" if self.last_error is None else shorten(self.last_error.what)
         if self._state == "failed":
             return f"failed without a retry: {what}"
         if self._state == "stopped":
@@ -335,7 +320,7 @@ class TableMonitor(Monitor):
                 }
                 for each in reading.headrooms
             },
-            "last_error": None if self.last_error is None else self._describe(self.last_error),
+            "last_error": self._describe(self.activity.errors[-1]) if self.activity.errors else None,
         }
 
     def _enter(self, event: Event, phase: Phase | None = None) -> None:
@@ -345,10 +330,6 @@ class TableMonitor(Monitor):
         """The loop works, whatever failed before."""
         self._paused = False
         self._outage.work()
-
-    def _note_error(self, error: LastError) -> None:
-        self.last_error = error
-        self.activity.error(error.error, error.at_ms)
 
     def _note(self, version: int) -> int:
         """Note that the table has this version; the newest known version."""
@@ -366,16 +347,17 @@ class TableMonitor(Monitor):
 
     def retry_in(self) -> float | None:
         """Seconds until the loop restarts; None if it does not wait for a restart."""
-        if self._state != "backing_off" or self.last_error is None or self.last_error.retry_at is None:
+        retry_at = self.activity.errors[-1].retry_at if self.activity.errors else None
+        if self._state != "backing_off" or retry_at is None:
             return None
-        return max(0.0, round(self.last_error.retry_at - self._clock.monotonic(), 1))
+        return max(0.0, round(retry_at - self._clock.monotonic(), 1))
 
-    def _describe(self, last_error: LastError) -> dict[str, Any]:
-        error = last_error.error
+    def _describe(self, seen: SeenError) -> dict[str, Any]:
+        error = seen.error
         return {
             "what": shorten(error.what),
             "family": error.family,
-            "at": iso(last_error.at_ms),
+            "at": iso(seen.at_ms),
             "retry_in": self.retry_in(),
             "version": error.version,
             "path": None if error.path is None else shorten(error.path),

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -13,11 +13,11 @@ import pyarrow as pa
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encode.records import Origin, SnapshotPart
-from cdfd.encode.registered import Registration
+from cdfd.encode.registered import Kind, Registration, Schemas
 from cdfd.encode.side import EVENTS
-from cdfd.errors import ConfigError, SinkError
+from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.position import Position
-from cdfd.sinks.base import Backfill, Connector, Sample, SampleRecord, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, Sample, SampleRecord, SampleSchema, StageTimer, Write, unmeasured
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
@@ -30,7 +30,6 @@ from cdfd.sinks.kafka.lease import KafkaLease, open_lease
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.records.batches import rows as rows_of
-from cdfd.sinks.kafka.samples import KnownSchemas
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
@@ -318,3 +317,42 @@ def client(sink: KafkaSettings) -> MakeProducer:
             hint="Run pip install 'cdfd[librdkafka]', or remove sink.producer",
         ) from error
     return LibrdkafkaProducer
+
+
+@dataclass(eq=False)
+class KnownSchemas:
+    """A registry that is asked for ids alone. A schema without an id has 0 in its frame.
+
+    Attributes:
+        schemas: the registry, which looks schemas up and registers none.
+
+    Attributes:
+        samples: the schemas that were asked for.
+    """
+
+    schemas: Schemas
+    samples: list[SampleSchema] = field(default_factory=list, init=False)
+
+    def register(self, subject: str, schema: str, kind: Kind) -> int:
+        """The id of a schema; 0 if the registry does not have it, or does not answer."""
+        number = 0
+        try:
+            number = self.schemas.register(subject, schema, kind)
+            state = f"id {number}"
+        except SchemaChangedError:
+            state = "not registered yet"
+        except SinkError as error:
+            state = f"id unknown: {error.what}"
+        self.samples.append(SampleSchema(subject, kind, schema, state))
+        return number
+
+    def history(self, subject: str) -> Sequence[str]:
+        """The schemas of a subject; none if the registry does not answer."""
+        try:
+            return self.schemas.history(subject)
+        except SinkError:
+            return ()
+
+    def check(self, kind: Kind) -> None:
+        """As of the registry."""
+        self.schemas.check(kind)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
+from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.membership.discovery import Folders, FolderSearch, search
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.supervision.supervisor import Supervisor

@@ -10,7 +10,7 @@ import pytest
 
 import cdfd
 from cdfd.config.parser import parse
-from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.assembly import ledgers
 from cdfd.errors import PathError
 from cdfd.storage.local import LocalStorage
 from tests.support import lake

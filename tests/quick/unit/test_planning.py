@@ -8,7 +8,7 @@ import pytest
 
 from cdfd.delta.types.schema import StructType, TableSchema
 from cdfd.errors import LogError
-from cdfd.log.planning import version_batches
+from cdfd.log.stream import version_batches
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.version import Version

@@ -12,7 +12,7 @@ from cdfd.config import settings
 from cdfd.config.parser import load
 from cdfd.config.settings import Settings, SinkSettings
 from cdfd.daemon import assembly
-from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.assembly import ledgers
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.model.position import Position

@@ -17,7 +17,7 @@ from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Notification, Request
 from cdfd.demo.writer import TableWriter
-from cdfd.log.planning import version_batches
+from cdfd.log.stream import version_batches
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import ORDINAL_SPAN
 from cdfd.plan import resnapshot
