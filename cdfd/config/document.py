@@ -75,15 +75,15 @@ def _events(text: str) -> Iterator[yaml.Event]:
         yield from yaml.parse(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         # Without the error's excerpt of the file, because that line may have a password.
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        said = said.replace("character '\\t'", "a tab")
-        said = re.sub(
-            r"'([^']*)'", lambda match: match[0] if match[1][:1] == "<" or len(match[1]) < 2 else "a name", said
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        reason = reason.replace("character '\\t'", "a tab")
+        reason = re.sub(
+            r"'([^']*)'", lambda match: match[0] if match[1][:1] == "<" or len(match[1]) < 2 else "a name", reason
         )
         mark = error.problem_mark or error.context_mark
-        problem = Problem((), f"not YAML: {said}")
+        problem = Problem((), f"not YAML: {reason}")
         if mark is not None:
-            problem = Problem((), f"not YAML: {said}, column {mark.column + 1}", mark.line + 1)
+            problem = Problem((), f"not YAML: {reason}, column {mark.column + 1}", mark.line + 1)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = Problem((), f"not YAML: character {error.position} is not allowed", line)

@@ -122,11 +122,11 @@ async def spark_engine(config: Settings) -> AsyncIterator[Engine]:
     from cdfd.spark.engine.engine import SparkEngine
     from cdfd.spark.engine.sessions import Sessions
 
-    made = SparkEngine(Sessions(config.engine.spark, f"cdfd-{config.pipeline}"))
+    engine = SparkEngine(Sessions(config.engine.spark, f"cdfd-{config.pipeline}"))
     try:
-        yield made
+        yield engine
     finally:
-        await made.close()
+        await engine.close()
 
 
 def large_versions(

@@ -87,8 +87,10 @@ class PathRange:
         changed = array_of(self.changed, TEXT)
         listed = self.listing.batches(storage, with_stats=True)
         between = (_between(batch, self.lower, self.upper) for batch in listed)
-        kept = self.listing.kept(without(counted(batch), changed) for batch in between)
-        files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
+        in_range = self.listing.kept(without(counted(batch), changed) for batch in between)
+        files = PackedFiles(
+            Add, pa.concat_tables([pa.Table.from_batches(in_range, FILES), self.others.table])
+        ).by_path()
         if len(files) != self.count:
             raise LogError(
                 f"the checkpoint lists {len(files)} files of a range, but {self.count} when the snapshot was planned",

@@ -57,11 +57,11 @@ class EntryBatches:
         count = min(1 << min(self._run - MIN_RUN + 1, 16), MAX_ENTRIES, MAX_BYTES // max(self._size, 1))
         if count < 2:
             return
-        wanted = range(version, version + count)
-        names = [f"{paths.LOG}/{paths.commit_name(each)}" for each in wanted]
+        versions = range(version, version + count)
+        names = [f"{paths.LOG}/{paths.commit_name(each)}" for each in versions]
         objects = await self._storage.fetch_many(names, MAX_BYTES)
         followed = objects if len(objects) == count else objects[:-1]
-        self._buffered = dict(zip(wanted, followed, strict=False))
+        self._buffered = dict(zip(versions, followed, strict=False))
 
 
 @dataclass(eq=False)

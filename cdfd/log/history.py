@@ -160,16 +160,16 @@ class History:
 
     async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
         """Whether all these entries are unchanged in one listing."""
-        wanted = {entry.version: entry.stat for entry in entries}
-        async with contextlib.aclosing(self._log.list_names(f"{min(wanted):020d}")) as names:
+        unseen = {entry.version: entry.stat for entry in entries}
+        async with contextlib.aclosing(self._log.list_names(f"{min(unseen):020d}")) as names:
             async for name, stat in names:
-                if name.version > max(wanted):
+                if name.version > max(unseen):
                     break
-                if name.kind == "commit" and name.version in wanted and is_same(wanted[name.version], stat):
-                    del wanted[name.version]
-                if not wanted:
+                if name.kind == "commit" and name.version in unseen and is_same(unseen[name.version], stat):
+                    del unseen[name.version]
+                if not unseen:
                     break
-        return not wanted
+        return not unseen
 
     async def compare(self, version: int, digest: str, table_id: str) -> bool:
         """Verify that the entry of a version has the digest from a saved position.

@@ -112,18 +112,18 @@ class SegmentBuilder:
         commits = [entry for entry in self._commits if self.checkpoint is None or entry[0] > self.checkpoint.version]
         after = -1 if self.checkpoint is None else self.checkpoint.version
         newest = commits[-1][0] if commits else after
-        if (wanted := self.wanted) is not None and newest < max(wanted, 0):
-            if self.latest is None or wanted > self.latest or wanted < 0:
-                raise LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
-            if self.earliest is not None and self.earliest < wanted:
+        if (target := self.wanted) is not None and newest < max(target, 0):
+            if self.latest is None or target > self.latest or target < 0:
+                raise LogError(f"version {target} is not in the log; the newest is {self.latest}", version=target)
+            if self.earliest is not None and self.earliest < target:
                 raise GapError(
-                    f"version {wanted} is missing: the log continues to {self.latest} without it",
-                    version=wanted,
+                    f"version {target} is missing: the log continues to {self.latest} without it",
+                    version=target,
                     hint="A log must be contiguous: restore the missing entries from a copy of the table",
                 )
             raise GapError(
-                f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
-                version=wanted,
+                f"version {target} is no longer in the log; the oldest that can be read is {self.earliest}",
+                version=target,
                 hint="Log clean-up removed it; start at a newer version, or from a snapshot",
             )
         if newest < self._left_out:

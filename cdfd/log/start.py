@@ -43,17 +43,17 @@ async def wait_for_start(tailer: Tailer, start: Start) -> int:
     Raises:
         ConfigError, LogError: see `start_version`; also for a version after the next one.
     """
-    wanted = await _await_start(tailer, parse_bound(start))
-    first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
-    if _is_version(wanted):
+    bound = await _await_start(tailer, parse_bound(start))
+    first = await start_version(tailer.log, bound, tailer.clock.now_ms())
+    if _is_version(bound):
         await check_version_exists(tailer.log, first, await tailer.log.latest_version() + 1)
     return first
 
 
 async def wait_for_start_position(tailer: Tailer, start: Start) -> StartPosition:
     """The same as `start_position`, for a table that may not exist yet."""
-    wanted: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
-    return await start_position(tailer.log, await _await_start(tailer, wanted), tailer.clock.now_ms())
+    bound: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
+    return await start_position(tailer.log, await _await_start(tailer, bound), tailer.clock.now_ms())
 
 
 async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> StartPosition:
@@ -166,9 +166,9 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
         ConfigError: not a version.
         LogError: no version as old as that time can be read any more.
     """
-    wanted = None if version is None else parse_bound(version)
-    until = await until_version(log, wanted)
-    if until is not None and isinstance(wanted, datetime | timedelta) and until < (oldest := await _earliest(log)):
+    bound = None if version is None else parse_bound(version)
+    until = await until_version(log, bound)
+    if until is not None and isinstance(bound, datetime | timedelta) and until < (oldest := await _earliest(log)):
         raise LogError(
             f"there is no version as old as {version!s:.100}; {await _describe(log, oldest, 'oldest')}",
             table=log.storage.uri,

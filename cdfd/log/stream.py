@@ -209,17 +209,21 @@ class PlanStream:
         if previous is None or commit.protocol is not None or commit.metadata is not None:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
-        made = plan(commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot)
+        version_plan = plan(
+            commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot
+        )
         if self.rows.shape.where is not None:
-            made = prune(made, self.rows.shape.where, self.target)
+            version_plan = prune(version_plan, self.rows.shape.where, self.target)
         if previous is not None:
             begun = commit.version in self.unrefined
-            made = refine(made, commit, header, previous, self.rows, begun=begun)
+            version_plan = refine(version_plan, commit, header, previous, self.rows, begun=begun)
             # Log why a version is not refined: once for each reason.
-            if made.unrefined is not None and made.unrefined not in self._said:
-                self._said.add(made.unrefined)
-                extra = {"table": self.log.storage.uri, "version": made.version}
-                logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
+            if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
+                self._said.add(version_plan.unrefined)
+                extra = {"table": self.log.storage.uri, "version": version_plan.version}
+                logger.warning(
+                    "version %d is not refined: %s", version_plan.version, version_plan.unrefined, extra=extra
+                )
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)
             self.log.warn_of_mismatches(self._snapshot)
@@ -230,7 +234,9 @@ class PlanStream:
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
         touched = None if self.files is None else self.files.touched(commit)
-        return Version(made, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched)
+        return Version(
+            version_plan, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched
+        )
 
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
@@ -279,15 +285,15 @@ async def version_batches(
     The error that ends `versions` is raised after all versions before it. `versions` is closed with this generator.
     """
     planned: asyncio.Queue[Version | None] = asyncio.Queue()
-    taken = asyncio.Event()
+    room = asyncio.Event()
     files = 0
 
     async def plan() -> None:
         nonlocal files
         async for version in versions:
             while planned.qsize() >= max_versions or files >= max_files:
-                taken.clear()
-                await taken.wait()
+                room.clear()
+                await room.wait()
             files += len(version.plan.scans)
             planned.put_nowait(version)
 
@@ -300,7 +306,7 @@ async def version_batches(
             version = await planned.get()
             while version is not None:
                 files -= len(version.plan.scans)
-                taken.set()
+                room.set()
                 batch.append(version)
                 if planned.empty():
                     break

@@ -232,16 +232,19 @@ class Tailer:
             await self._wait()
 
     async def _wait(self) -> None:
-        delay = self.backoff.delay
-        if self.pace is not None:
-            now = self.clock.monotonic()
-            delay = self.pace.delay(now)
-            # The requests of the next poll are paid for now. Neither check was made yet while the table does not exist.
-            checks = CHECK_SECONDS <= now + delay - self._checked_at < math.inf
-            lists = LISTING_SECONDS <= now + delay - self._gap_checked_at < math.inf
-            self.pace.spend(now, 1 + checks + lists)
+        delay = self.backoff.delay if self.pace is None else self._decide(self.pace)
         await self.watch.wait(delay)
         self.backoff = self.backoff.longer()
+
+    def _decide(self, pace: Pace) -> float:
+        """Seconds to the next poll, whose requests are paid for now."""
+        now = self.clock.monotonic()
+        delay = pace.delay(now)
+        # Neither check was made yet while the table does not exist.
+        checks = CHECK_SECONDS <= now + delay - self._checked_at < math.inf
+        lists = LISTING_SECONDS <= now + delay - self._gap_checked_at < math.inf
+        pace.spend(now, 1 + checks + lists)
+        return delay
 
     def recall(self, times: Sequence[int]) -> None:
         """Learn the table's rhythm from entries before the first one, by the times of their files in ms since the Unix epoch, in order.

@@ -58,21 +58,21 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     state = await log.snapshot()
     check_writable(state.protocol)
     safe = deleted_files_ms(state.metadata)
-    wanted = safe if retention_ms is None else retention_ms
-    if wanted < safe and not unsafe:
+    retention = safe if retention_ms is None else retention_ms
+    if retention < safe and not unsafe:
         raise ConfigError(
-            f"a retention of {_hours(wanted)} is shorter than that of the table, {_hours(safe)}",
+            f"a retention of {_hours(retention)} is shorter than that of the table, {_hours(safe)}",
             hint="Readers of old versions and writers that have not committed would lose files. --unsafe allows it",
         )
-    cutoff = now_ms - wanted
+    cutoff = now_ms - retention
     listed = [stat async for stat in _old_files(log.storage, state, cutoff)]
     # After the listing, so that a file that is old and was added again meanwhile is known.
     state = await log.snapshot(with_tombstones=True)
     check_writable(state.protocol)
-    kept = vacuum.kept(state, cutoff, log.storage.uri)
+    named_by_state = vacuum.kept(state, cutoff, log.storage.uri)
     # Tombstones do not suffice: change data files have none, those without a time count as old, and a checkpoint may have forgotten files
     # that were removed within this retention, because the table's was shorter then.
-    named = vacuum.NamedFiles.union([kept, *[each async for each in _named_since(log, cutoff)]])
+    named = vacuum.NamedFiles.union([named_by_state, *[each async for each in _named_since(log, cutoff)]])
     unnamed = vacuum.are_unnamed([stat.path for stat in listed], named.inside)
     files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
@@ -85,7 +85,7 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
             named_ids = {*outside, *inside}
             ids = await log.storage.file_ids([stat.path for stat in files])
             files = [stat for stat, file in zip(files, ids, strict=True) if file not in named_ids]
-    return Removable(state.version, wanted, tuple(files))
+    return Removable(state.version, retention, tuple(files))
 
 
 async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:

@@ -39,9 +39,9 @@ def check_names(names: Iterable[str]) -> None:
         UnsupportedError: naming the columns.
     """
     if not _NAMES.isdisjoint(names := list(names)):
-        taken = ", ".join(sorted(_NAMES.intersection(names)))
+        shared_names = ", ".join(sorted(_NAMES.intersection(names)))
         raise UnsupportedError(
-            f"the table has columns with the names of change columns: {taken}",
+            f"the table has columns with the names of change columns: {shared_names}",
             hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
         )
 

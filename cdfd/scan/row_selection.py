@@ -56,9 +56,9 @@ class RowSelection:
         mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
         for group in groups:
             rows = metadata.row_group(group).num_rows
-            some = self.without is None or self.without.count(row, rows) < rows
-            some = some and (self.only is None or self.only.count(row, rows) > 0)
-            if some and group in mine and (self.groups is None or group in self.groups):
+            is_selected = self.without is None or self.without.count(row, rows) < rows
+            is_selected = is_selected and (self.only is None or self.only.count(row, rows) > 0)
+            if is_selected and group in mine and (self.groups is None or group in self.groups):
                 yield group, row, rows
             row += rows
 

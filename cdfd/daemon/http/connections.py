@@ -84,7 +84,7 @@ def private_socket(path: str) -> Iterator[socket.socket]:
                 listening.bind(path)
             finally:
                 os.umask(before)
-            made = os.stat(path).st_ino
+            inode = os.stat(path).st_ino
         except OSError as error:
             what = f"cannot make the socket {path}: {error.strerror or error}"
             raise ConfigError(what, hint="Set `controls.socket` to another path") from error
@@ -92,7 +92,7 @@ def private_socket(path: str) -> Iterator[socket.socket]:
             yield listening
         finally:
             with suppress(OSError):
-                if os.stat(path).st_ino == made:
+                if os.stat(path).st_ino == inode:
                     os.unlink(path)
 
 

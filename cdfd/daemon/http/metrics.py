@@ -132,8 +132,8 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._labels = ("table", "sink") if sinks else ("table",)
         self._families = _Families(self._registry, self._labels)
-        said = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
-        build = Gauge("cdfd_build_info", said, ["version", "native"], registry=self._registry)
+        help_text = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
+        build = Gauge("cdfd_build_info", help_text, ["version", "native"], registry=self._registry)
         build.labels(version, str(native).lower()).set(1)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)

@@ -106,10 +106,10 @@ class Searching:
         for task in gone:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
-        kept = {discovery: task for discovery, task in self._running.items() if discovery in discoveries}
+        same = {discovery: task for discovery, task in self._running.items() if discovery in discoveries}
         self._note(discoveries)
         self._running = {
-            discovery: kept.get(discovery) or asyncio.create_task(self._keep(discovery)) for discovery in discoveries
+            discovery: same.get(discovery) or asyncio.create_task(self._keep(discovery)) for discovery in discoveries
         }
 
     async def _keep(self, discovery: Discovery) -> None:

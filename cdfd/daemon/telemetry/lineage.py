@@ -264,9 +264,9 @@ async def lineage(
 
     def monitor(table: settings.Table) -> Monitor:
         job = (chosen.namespace, f"{config.pipeline}.{config.address(table.name)}")
-        made = LineageMonitor(job, source_dataset(table.uri), target(table), sender.put, clock)
-        monitors[table.name] = made
-        return made
+        table_monitor = LineageMonitor(job, source_dataset(table.uri), target(table), sender.put, clock)
+        monitors[table.name] = table_monitor
+        return table_monitor
 
     async def tick() -> None:
         while True:

@@ -55,9 +55,9 @@ async def telemetry_monitors(
             status.exemplars = True
 
             def traced(monitor: TableMonitor) -> Monitor:
-                made = traces(monitor.table)
-                monitor.exemplar = made.exemplar
-                return made
+                trace_monitor = traces(monitor.table)
+                monitor.exemplar = trace_monitor.exemplar
+                return trace_monitor
 
             makers.append(traced)
         if config.telemetry.openlineage.url is not None:

@@ -65,9 +65,9 @@ class RowCheck:
                 _check_nulls(chunk, rows.schema.field(name), name)
         for name, each in self._filters:
             for batch in rows.to_batches():
-                kept = each.mask(batch)
-                if not kept.all():
-                    number = int(np.argmin(kept))
+                mask = each.mask(batch)
+                if not mask.all():
+                    number = int(np.argmin(mask))
                     raise DataError(
                         f"{name} of the target is not true of a row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}",
                         hint="Correct the source, filter such rows with `where`, or remove the constraint",

@@ -188,8 +188,8 @@ class RangeBuffer:
     def _free(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of `[start, end)` that no piece contains."""
         index = max(0, bisect_right(self._pieces, start, key=_start) - 1)
-        taken = [(piece.start, piece.end) for piece in self._pieces[index:] if piece.start < end]
-        for taken_start, taken_end in taken:
+        covered = [(piece.start, piece.end) for piece in self._pieces[index:] if piece.start < end]
+        for taken_start, taken_end in covered:
             if start < taken_start:
                 yield start, taken_start
             start = max(start, taken_end)
@@ -238,11 +238,11 @@ class RangeBuffer:
             if piece is not self._known and piece.future is not None and piece.future.done()
         ]
         read = sorted((piece for piece in done if piece.left <= 0), key=lambda piece: piece.used)
-        kept = sum(piece.end - piece.start for piece in read)
+        read_bytes = sum(piece.end - piece.start for piece in read)
         for piece in read:
-            if kept <= KEPT_BYTES:
+            if read_bytes <= KEPT_BYTES:
                 break
-            kept -= self._drop(piece)
+            read_bytes -= self._drop(piece)
         for piece in done:
             if self._buffered + size <= 4 * PREFETCH_BYTES:
                 break

@@ -33,8 +33,9 @@ def _impatient(candidate: Candidate, read: Claim | None, now: float) -> tuple[Ca
     return _after(replace(candidate, takeover_after=0.0), read, now)
 
 
-def _never_succeeded(*_: object) -> bool:
-    return False
+def _staying(candidate: Candidate, read: Claim | None, now: float) -> tuple[Candidate, Claim | None]:
+    succeeded = candidate.leads and read is not None and read.owner != candidate.owner
+    return _after(candidate, None if succeeded else read, now)
 
 
 async def _not_released(election: Election) -> None:
@@ -47,7 +48,7 @@ def _unfenced(_: object) -> None:
 
 _after = Candidate.after
 PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
-    "a leader does not step down": (Candidate, "_is_succeeded", _never_succeeded, "processes lead"),
+    "a leader does not step down": (Candidate, "after", _staying, "processes lead"),
     "a standby does not wait": (Candidate, "after", _impatient, "leader changes"),
     "the lease is not released": (Election, "_release", _not_released, "no process leads soon"),
     "a process that is fenced ends": (Election, "_deliver", _deliver_once, "FencedError"),

@@ -68,12 +68,12 @@ class Removal:
 
     def _take(self, hashes: Hashes, rows: pa.Table) -> bool:
         """Whether rows had to be compared."""
-        wanted, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        owners, numbers = self.table.index.find(wanted)
+        distinct, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        owners, numbers = self.table.index.find(distinct)
         if self._taken:
             left = ~contains(RowSet(FrozenBitMap64(self._taken)), numbers)
             owners, numbers = owners[left], numbers[left]
-        matches = np.bincount(owners, minlength=len(wanted))
+        matches = np.bincount(owners, minlength=len(distinct))
         if (matches < counts).any():
             raise self._missing(int((counts - np.minimum(matches, counts)).sum()))
         several = matches > counts

@@ -34,8 +34,8 @@ def hashes(keys: pa.Array, wrapping: Wrapping = BARE) -> _Hashes:
     """The 32 bits of Java's `Utils.murmur2` of each key."""
     if not native.built:
         before, after = wrapping
-        found = [murmur2(before + key + after) for key in pool_of(keys).to_pylist()]
-        return np.array(found, np.int64).astype(np.uint32)
+        numbers = [murmur2(before + key + after) for key in pool_of(keys).to_pylist()]
+        return np.array(numbers, np.int64).astype(np.uint32)
     offsets, data = text_parts(keys)
     hashed = np.empty(len(keys), np.uint32)
     native.kafka_records.hashes((data, offsets, None, wrapping), hashed)
