@@ -1,7 +1,8 @@
 """Requests of operators over HTTP: `POST` only, with a token, or over the Unix socket."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -36,7 +37,6 @@ _CODES: Mapping[Kind, int] = {
     "unsupported": 422,
     "busy": 429,
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControlRoutes:
@@ -60,29 +60,33 @@ class ControlRoutes:
     def routes(self) -> list[web.RouteDef]:
         """The routes. No other method than `POST` has an effect."""
         return [
-            web.post("/tables/{table}/snapshot/stop", self._handler("stop-snapshot")),
+            web.post("/tables/{table}/snapshot/stop", partial(self._respond, action="stop-snapshot")),
             web.post("/tables/{table}/{action}", self._of_table),
-            web.post("/log-level", self._handler("log-level")),
+            web.post("/log-level", partial(self._respond, action="log-level")),
         ]
 
     async def _of_table(self, request: web.Request) -> web.StreamResponse:
         action = request.match_info["action"]
         return await self._respond(request, action if action in ("pause", "resume", "snapshot", "move") else "?")
 
-    def _handler(self, action: str) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            return await self._respond(request, action)
-
-        return handle
-
     async def _respond(self, request: web.Request, action: str) -> web.Response:
         try:
-            self._check_access(request)
+            if not self._trusted:
+                if self.token is None:
+                    raise Refused("unknown", "controls over HTTP are off: set `controls.token`")
+                if not bearer(request, self.token):
+                    what = "the token is missing or wrong: send `Authorization: Bearer <controls.token>`"
+                    raise Refused("unauthorised", what)
             if action == "?":
                 raise web.HTTPNotFound
             notification = await self._carry_out(request, action)
         except Refused as error:
-            notification = self._refusal(error, action, request.match_info.get("table"))
+            now = self._clock.monotonic()
+            notification = Notification("", "Access", "REFUSED", error.reason, refusal=error.kind)
+            # Few of these are sent: anyone who reaches the port can cause them.
+            if now - self._last_unauthorised >= _UNAUTHORISED_SECONDS:
+                self._last_unauthorised = now
+                self._controller.notify(notification)
         code = 202 if notification.type == "ACCEPTED" else 200
         headers = {}
         if notification.refusal is not None:
@@ -91,16 +95,6 @@ class ControlRoutes:
                 headers["WWW-Authenticate"] = 'Bearer realm="cdfd"'
         text = as_json(self._controller.document(notification), indent=2) + "\n"
         return web.Response(text=text, status=code, headers=headers, content_type="application/json")
-
-    def _check_access(self, request: web.Request) -> None:
-        if self._trusted:
-            return
-        if self.token is None:
-            raise Refused("unknown", "controls over HTTP are off: set `controls.token`")
-        if not bearer(request, self.token):
-            raise Refused(
-                "unauthorised", "the token is missing or wrong: send `Authorization: Bearer <controls.token>`"
-            )
 
     async def _carry_out(self, request: web.Request, action: str) -> Notification:
         table, id = request.match_info.get("table"), ""
@@ -111,15 +105,6 @@ class ControlRoutes:
         except Refused as error:
             return self._controller.refuse(error, id, action, table)
         return await self._controller.submit(parsed, ANSWER_SECONDS)
-
-    def _refusal(self, error: Refused, action: str, table: str | None) -> Notification:
-        """The notification about a request without a valid token. Few of them are sent: anyone who reaches the port can cause them."""
-        now = self._clock.monotonic()
-        notification = Notification("", "Access", "REFUSED", error.reason, refusal=error.kind)
-        if now - self._last_unauthorised >= _UNAUTHORISED_SECONDS:
-            self._last_unauthorised = now
-            self._controller.notify(notification)
-        return notification
 
 
 async def _body(request: web.Request) -> bytes:

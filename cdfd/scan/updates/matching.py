@@ -38,7 +38,7 @@ class Matched:
     inserted: Integers
 
     @classmethod
-    def of(cls, removed: int, added: int, gone: Mask, come: Mask, before: Integers, after: Integers) -> Matched:
+    def of(cls, gone: Mask, come: Mask, before: Integers, after: Integers) -> Matched:
         """From the rows that are left: `gone` and `come` are the removed and the added rows that did not only move."""
         deleted, inserted = gone.copy(), come.copy()
         deleted[before] = False
@@ -99,14 +99,14 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
         come[rows[first:][arrived] - count] = False
     if not key:
         nothing = np.zeros(0, np.int64)
-        return Matched.of(count, len(come), gone, come, nothing, nothing)
+        return Matched.of(gone, come, nothing, nothing)
     left, right = np.flatnonzero(gone), np.flatnonzero(come)
     before, after = match(keys[:count][left], keys[count:][right])
     before, after = left[before], right[after]
     unchanged = equal_rows(removed, before, added, after)
     gone[before[unchanged]] = False
     come[after[unchanged]] = False
-    return Matched.of(count, len(come), gone, come, before[~unchanged], after[~unchanged])
+    return Matched.of(gone, come, before[~unchanged], after[~unchanged])
 
 
 def _in_groups(left: Integers, right: Integers) -> Mask:

@@ -167,12 +167,12 @@ class RefinedVersion:
             come[after[equal]] = False
             before, after = before[~equal], after[~equal]
         if not key:
-            return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before, after))
+            return _Changes.of(Matched.of(gone, come, before, after))
         if whole:
             return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after))
         # A row may get a key that another bucket frees: all deletes come first.
         stays = equal_rows(removed, before, added, after, key)
-        return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before[stays], after[stays]))
+        return _Changes.of(Matched.of(gone, come, before[stays], after[stays]))
 
     def _pair(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
         """The changes of change data files."""

@@ -82,9 +82,9 @@ class S3Client:
         begun = time.monotonic()
         native = await self.native()
         got = None if native is None else await native.get(request, start, length, etag)
-        if got is not None:
-            return got
-        spent = time.monotonic() - begun
+        return got or await self._ask(request, start, length, etag, time.monotonic() - begun)
+
+    async def _ask(self, request: Request, start: int, length: int | None, etag: str | None, spent: float) -> GetResult:
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
