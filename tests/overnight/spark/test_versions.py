@@ -30,7 +30,10 @@ def test_with_the_next_spark(needs_spark: None, broker: SharedBroker) -> None:
     own = environments.variables() | {"CDFD_TEST_BROKER": str(broker.place), "CDFD_REFINE_ORACLE": "1"}
     version = subprocess.run(asked, env=own, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     assert f"pyspark=={version}" in environments.NEXT_SPARK
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *SELECTED]
-    done = subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout
+    # Each tier has a session of its own, and a process has one session at a time.
+    for tier in ("standard", "integration", "overnight"):
+        selected = [test for test in SELECTED if test.startswith(f"tests/{tier}/")]
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
+        done = subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        assert "skipped" not in done.stdout
