@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -19,7 +19,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config.sections import Http
+from cdfd.config.settings import Settings
 from cdfd.config.values import Listen
+from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http import overview
 from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import (
@@ -35,6 +37,7 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
 from cdfd.escaping import as_json
+from cdfd.runtime.clock import Clock
 
 
 def policy() -> str:
@@ -110,6 +113,31 @@ _client_errors = _ClientErrors()
 _server_logger.addFilter(_client_errors)
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def serve_all(
+    config: Settings, status: Status, history: History, controller: Controller, clock: Clock
+) -> AsyncIterator[None]:
+    """Serve at the address and at the socket of controls, if they are configured, until the block ends.
+
+    If the address is the default and in use, there is no server at it, which is logged.
+
+    Raises:
+        ConfigError: see `serve` and `serve_socket`.
+    """
+    async with AsyncExitStack() as stack:
+        trusted = ControlRoutes(controller, None, clock, trusted=True)
+        await stack.enter_async_context(serve_socket(config.controls.socket, status, history, trusted))
+        controls = ControlRoutes(controller, config.controls.token, clock)
+        listen, hosts = config.http.listen, config.http.hosts
+        try:
+            await stack.enter_async_context(serve(listen, status, hosts, config.http, history, controls))
+        except ConfigError as error:
+            if "listen" in config.http.model_fields_set:
+                raise
+            logger.warning("no metrics, health and status over HTTP: %s", error)
+        yield
 
 
 @asynccontextmanager

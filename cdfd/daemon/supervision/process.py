@@ -30,8 +30,6 @@ from cdfd.daemon.election.election import Election
 from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
-from cdfd.daemon.http import server as http
-from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import Summary
@@ -46,7 +44,6 @@ from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping, run_until
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.daemon.telemetry.monitors import telemetry_monitors
-from cdfd.errors import ConfigError
 from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
@@ -104,17 +101,10 @@ async def serve(
         await stack.enter_async_context(background("history", history.run(clock)))
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
-        # Start the HTTP server and the socket of controls. If the server's address is the default and in use, the daemon runs without it.
-        trusted = ControlRoutes(controller, None, clock, trusted=True)
-        await stack.enter_async_context(http.serve_socket(config.controls.socket, status, history, trusted))
-        controls = ControlRoutes(controller, config.controls.token, clock)
-        listen, hosts = config.http.listen, config.http.hosts
-        try:
-            await stack.enter_async_context(http.serve(listen, status, hosts, config.http, history, controls))
-        except ConfigError as error:
-            if "listen" in config.http.model_fields_set:
-                raise
-            logger.warning("no metrics, health and status over HTTP: %s", error)
+        if config.http.listen is not None or config.controls.socket is not None:
+            from cdfd.daemon.http import server  # imports aiohttp, which takes a tenth of the start
+
+            await stack.enter_async_context(server.serve_all(config, status, history, controller, clock))
         await stack.enter_async_context(background("summary", Summary(status).run(clock)))
         process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
         if standby:

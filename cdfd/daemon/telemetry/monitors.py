@@ -7,7 +7,6 @@ from typing import Any
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.telemetry.lineage import lineage
 from cdfd.deliver.monitor import Monitor
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.configured import connector
@@ -61,6 +60,8 @@ async def telemetry_monitors(
 
             makers.append(traced)
         if config.telemetry.openlineage.url is not None:
+            from cdfd.daemon.telemetry.lineage import lineage  # imports aiohttp, which is slow
+
             events = await stack.enter_async_context(lineage(config, connector(config).dataset, clock))
             makers.append(lambda monitor: events(monitor.table))
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Metadata, Protocol
@@ -99,9 +98,11 @@ def checkpoint(
         kind = pa.struct([("version", pa.int64()), ("tags", _PAIRS)])
         row = pa.table({"checkpointMetadata": array_of([{"version": state.version, "tags": None}], kind)})
         table = pa.concat_tables([row, table], promote_options="default")
+    from pyarrow import parquet  # imports Arrow's file systems, S3 among them, which a daemon does not need
+
     buffer = io.BytesIO()
     # Without Arrow's copy of the schema, which other readers do not need.
-    pq.write_table(table, buffer, store_schema=False)
+    parquet.write_table(table, buffer, store_schema=False)
     v2 = None if v2_name is None else V2Checkpoint(v2_name, buffer.tell(), now_ms or 0)
     hint = LastCheckpoint(
         state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds), v2_checkpoint=v2
