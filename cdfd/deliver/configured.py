@@ -45,7 +45,7 @@ def execution(config: Settings, source: Table, table: settings.Table, workers: i
         table: its configuration.
         workers: cores to use; None for as many as the process may use.
     """
-    rows = table.rows
+    rows, has_topics = table.rows, config.sink is not None and config.sink.has_topics
     return Execution(
         source.files,
         rows,
@@ -55,7 +55,8 @@ def execution(config: Settings, source: Table, table: settings.Table, workers: i
         whole=table.columns is None,
         space=spill_space(config.spill.path, config.spill.max_bytes),
         refined=refined_versions(table.uri, config.address(table.name)),
-        keeps_moves=config.sink is not None and config.sink.has_topics and not rows.shape.excluded,
+        keeps_moves=has_topics and not rows.shape.excluded,
+        slow_consumer=has_topics,
     )
 
 

@@ -66,6 +66,8 @@ class Execution:
         space: local disk, for rows of refined versions.
         keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
             in a header. Otherwise it is a delete and an insert, which `rows` may exclude.
+        slow_consumer: whether rows are taken more slowly than one thread decodes them, as they are if they become records. Local files are
+            then read one after the other, because each open file takes memory.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
         shared: the rows that other sinks of the table read, too; None if there are no others.
     """
@@ -79,6 +81,7 @@ class Execution:
     whole: bool = False
     space: SpillSpace = field(default_factory=spill_space)
     keeps_moves: bool = False
+    slow_consumer: bool = False
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
     shared: Reader[Scanned] | None = field(default=None, compare=False, repr=False)
 
@@ -191,7 +194,8 @@ class Execution:
                 task: _Task = partial(reader.read, *group[0]) if alone else partial(reader.read_together, group)
                 if shared is not None:
                     task = partial(read_shared, shared, "file" if alone else "together", group, task)
-                yield Inline(task) if alone and self._is_tiny(group[0].scan.size) else task
+                tiny = alone and self._is_tiny(group[0].scan.size)
+                yield Inline(task) if tiny or self._one_by_one else task
 
     def _as_one(self, plan: ChangePlan, scans: Sequence[FileScan], shared: Reader[Scanned]) -> Iterator[_Task]:
         """The tasks of a version as one, because they pass rows to each other: so all of them are read by one of the sinks."""
@@ -206,8 +210,13 @@ class Execution:
         yield Inline(one) if self._is_tiny(plan.size) else one
 
     @property
+    def _one_by_one(self) -> bool:
+        return self.slow_consumer and not self.files.storage.remote
+
+    @property
     def _reader(self) -> TaskReader:
-        options = self._select, self.batch_rows, self.on_missing, self.rows.shape.where, self.threads
+        threads = 1 if self._one_by_one else self.threads
+        options = self._select, self.batch_rows, self.on_missing, self.rows.shape.where, threads
         return TaskReader(self.files, *options, self.refined)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:

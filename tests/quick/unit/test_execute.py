@@ -5,7 +5,7 @@ import io
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Any
 
@@ -71,8 +71,10 @@ EXPECTED = [
 @pytest.mark.parametrize("workers", [1, 2, 5])
 class TestOrder:
     @pytest.mark.parametrize("batch_rows", [1, 3, 1_000])
-    def test_over_files_versions_and_batches(self, workers: int, batch_rows: int) -> None:
-        assert rows(execution(FILES, workers=workers, batch_rows=batch_rows).batches(PLANS)) == EXPECTED
+    @pytest.mark.parametrize("slow", [False, True])
+    def test_over_files_versions_and_batches(self, workers: int, batch_rows: int, slow: bool) -> None:
+        made = execution(FILES, workers=workers, batch_rows=batch_rows, slow_consumer=slow)
+        assert rows(made.batches(PLANS)) == EXPECTED
 
     def test_plans_without_scans_have_no_rows(self, workers: int) -> None:
         assert rows(execution({}, workers=workers).batches([])) == []
@@ -154,6 +156,24 @@ def test_only_the_last_batch_of_a_version_may_be_empty() -> None:
     found = execution({"a": [1, 5, 1, 5], "b": [6]}, rows=some, batch_rows=1).batches([plan(3, "a"), plan(4, "b")])
     counts = [(batch.plan.version, batch.rows.num_rows, batch.following) for batch in found]
     assert counts == [(3, 1, 1), (3, 1, 3), (3, 0, 4), (4, 0, 1)]
+
+
+def test_files_are_read_one_after_the_other_for_a_slow_consumer() -> None:
+    opened: list[str] = []
+
+    def open_input_file(path: str, size: int | None = None) -> Any:
+        opened.append(path)
+        return read(path, size)
+
+    slow = execution({path: range(9) for path in "abc"}, workers=2, batch_rows=3, slow_consumer=True)
+    storage = slow.files.storage
+    read, storage.open_input_file = storage.open_input_file, open_input_file  # type: ignore[method-assign]
+    with closing(slow.batches([plan(3, "a", "b", "c")])) as batches:
+        for _ in range(3):
+            next(batches)
+        assert opened == ["a"]
+        next(batches)
+        assert opened == ["a", "b"]
 
 
 def test_as_many_threads_as_there_are_cores() -> None:

@@ -1,6 +1,7 @@
 """The allocator that cdfd's commands choose for Arrow."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -31,12 +32,14 @@ def test_your_choice_counts() -> None:
 
 
 @pytest.mark.skipif(not native.built, reason="needs cdfd-native")
-@pytest.mark.parametrize(("said", "delay"), [({}, 10), ({"MIMALLOC_PURGE_DELAY": "77"}, 77)])
-def test_native_code_returns_memory_soon_unless_you_say_otherwise(said: dict[str, str], delay: int) -> None:
+@pytest.mark.parametrize("said", [{}, {"MIMALLOC_PURGE_DELAY": "77", "MIMALLOC_ALLOW_THP": "1"}])
+def test_native_code_keeps_little_memory_unless_you_say_otherwise(said: dict[str, str]) -> None:
     shown = printed(CHOOSE + "print('left', os.environ.get('MIMALLOC_PURGE_DELAY'))", **VERBOSE, **said)
-    # Arrow has an allocator of the same name, which reads the same variable.
-    delays = [line for line in shown.splitlines() if "option 'purge_delay'" in line]
-    assert [int(line.rpartition(":")[2]) for line in delays] == [delay, delay]
+    # Arrow has an allocator of the same name, which reads the same variables.
+    options = re.findall(r"option '(purge_delay|allow_thp)': (\d+)", shown)
+    expected = {"purge_delay": said.get("MIMALLOC_PURGE_DELAY", "10"), "allow_thp": said.get("MIMALLOC_ALLOW_THP", "0")}
+    assert len(options) == 4
+    assert set(options) == set(expected.items())
     assert f"left {said.get('MIMALLOC_PURGE_DELAY')}" in shown
 
 
