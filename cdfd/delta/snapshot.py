@@ -150,7 +150,21 @@ class Snapshot:
             LogError: a path is there twice, with different deletion vectors (specification, "Action Reconciliation": unique paths).
         """
         files = self._adds()
-        _check_paths(files, self.version)
+        paths = files.column("path")
+        suspects = paths.filter(pc.is_valid(files.column("deletion_vector")))
+        # To look for them takes longer than to count all, unless they are few.
+        if 0 < 4 * len(suspects) < len(paths):
+            paths = paths.filter(pc.is_in(paths, value_set=suspects))
+        if len(suspects) and pc.count_distinct(paths).as_py() < len(paths):
+            counts = pc.value_counts(paths)
+            repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+            raise LogError(
+                "a file is in the table twice, with different deletion vectors, so that its rows would count twice",
+                version=self.version,
+                path=repeated[0].as_py(),
+                hint="A writer added it with a deletion vector, and did not remove it as it was before. "
+                "Restore an earlier version of the table",
+            )
         return PackedFiles(Add, files)
 
     def _adds(self) -> pa.Table:
@@ -193,25 +207,6 @@ def with_domains(
         elif change.domain in domains:
             domains = domains.remove(change.domain)
     return domains
-
-
-def _check_paths(files: pa.Table, version: int) -> None:
-    """Refuse a path with several deletion vectors, whose rows would count several times. Costs nothing if no file has a vector."""
-    paths = files.column("path")
-    suspects = paths.filter(pc.is_valid(files.column("deletion_vector")))
-    if not len(suspects):
-        return
-    if 4 * len(suspects) < len(paths):  # or else to look for them takes longer than to count all
-        paths = paths.filter(pc.is_in(paths, value_set=suspects))
-    if pc.count_distinct(paths).as_py() < len(paths):
-        counts = pc.value_counts(paths)
-        repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise LogError(
-            "a file is in the table twice, with different deletion vectors, so that its rows would count twice",
-            version=version,
-            path=repeated[0].as_py(),
-            hint="A writer added it with a deletion vector, and did not remove it as it was before. Restore an earlier version of the table",
-        )
 
 
 def _without_mentions(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa.Table:

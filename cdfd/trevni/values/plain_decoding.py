@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +83,10 @@ class PlainDecoder:
                 else:
                     self._read_values(block, rows)
                 if self._kind is ValueType.STRING:
-                    self._check_text(offset)
+                    for begins, ends in pairwise(self._offsets[offset:]):
+                        self._bytes[begins:ends].decode()
+            except UnicodeDecodeError:
+                raise TrevniError("a string is not UTF-8").at(block=number) from None
             except TrevniError as error:
                 raise error.at(block=number) from None
 
@@ -146,14 +150,6 @@ class PlainDecoder:
             return
         bits = np.unpackbits(np.frombuffer(block.take((count + 7) >> 3), np.uint8), count=count, bitorder="little")
         self._bytes += bits.tobytes()
-
-    def _check_text(self, first: int) -> None:
-        offsets = self._offsets
-        try:
-            for start, end in zip(offsets[first:-1], offsets[first + 1 :], strict=True):
-                self._bytes[start:end].decode()
-        except UnicodeDecodeError:
-            raise TrevniError("a string is not UTF-8") from None
 
     def finish(self) -> Decoded:
         """See `decoding.Decoder`."""
