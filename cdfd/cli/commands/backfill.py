@@ -248,6 +248,20 @@ class Backfill:
             yield sink, position
 
     def _deliverer(self, sink: Sink, engine: Engine, report: ProgressLine) -> Deliverer:
+        large = None
+        if self._sinks.takes_parts:
+            # Spark delivers versions larger than a part. Without Spark, the jobs that it has started are finished.
+            part = self._config.engine.spark.part_size
+            large = LargeVersions(
+                self._opened.uri,
+                sink,
+                partial(Assignment.of, self._config, self._table.name, role=self._request.role),
+                engine,
+                part if self._request.engine == "spark" else None,
+                part,
+                self._stop,
+                self._config.engine.spark.snapshot_planning,
+            )
         return Deliverer(
             self._opened.uri,
             sink,
@@ -258,24 +272,8 @@ class Backfill:
             report,
             Admission(1),
             self._clock,
-            self._large(sink, engine),
+            large,
             assembly.rates(self._config, self._table, self._clock),
-        )
-
-    def _large(self, sink: Sink, engine: Engine) -> LargeVersions | None:
-        """Delivers versions larger than a part with Spark. Without Spark, it finishes the jobs that Spark started."""
-        if not self._sinks.takes_parts:
-            return None
-        part = self._config.engine.spark.part_size
-        return LargeVersions(
-            self._opened.uri,
-            sink,
-            partial(Assignment.of, self._config, self._table.name, role=self._request.role),
-            engine,
-            part if self._request.engine == "spark" else None,
-            part,
-            self._stop,
-            self._config.engine.spark.snapshot_planning,
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:

@@ -162,10 +162,20 @@ def stats(file: str, *, as_json: bool) -> str:
         f"checksum {whole['checksum']}, {whole['stored_bytes']} bytes stored of {whole['bytes']}\n"
     )
     header = ("column", "type", "codec", "checksum", "blocks", "bytes", "stored", "ratio")
-    table = [header, *(_line(each) for each in columns)]
+    table: list[tuple[str, ...]] = [header]
+    for each in columns:
+        ratio = f"{each['bytes'] / each['stored_bytes']:.2f}" if each["stored_bytes"] else "-"
+        kind = f"{each['type']}{' array' if each['array'] else ''}"
+        sizes = (str(each["blocks"]), str(each["bytes"]), str(each["stored_bytes"]))
+        table.append((each["name"], kind, each["codec"], each["checksum"], *sizes, ratio))
     widths = [max(len(row[place]) for row in table) for place in range(len(header))]
-    lines = ("  ".join(_align(row, widths)).rstrip() for row in table)
-    return title + "".join(f"{line}\n" for line in lines)
+    text = title
+    for row in table:
+        cells = enumerate(zip(row, widths, strict=True))
+        # Text to the left, and the four columns of numbers to the right.
+        aligned = (cell.rjust(width) if place >= 4 else cell.ljust(width) for place, (cell, width) in cells)
+        text += f"{'  '.join(aligned).rstrip()}\n"
+    return text
 
 
 def _column(file: TrevniFile, number: int) -> dict[str, Any]:
@@ -184,16 +194,3 @@ def _column(file: TrevniFile, number: int) -> dict[str, Any]:
         "bytes": size,
         "stored_bytes": stored,
     }
-
-
-def _line(column: dict[str, Any]) -> tuple[str, ...]:
-    ratio = f"{column['bytes'] / column['stored_bytes']:.2f}" if column["stored_bytes"] else "-"
-    kind = f"{column['type']}{' array' if column['array'] else ''}"
-    sizes = (str(column["blocks"]), str(column["bytes"]), str(column["stored_bytes"]))
-    return column["name"], kind, column["codec"], column["checksum"], *sizes, ratio
-
-
-def _align(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Text to the left, and the four columns of numbers to the right."""
-    for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        yield cell.rjust(width) if place >= len(row) - 4 else cell.ljust(width)
