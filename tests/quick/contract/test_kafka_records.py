@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch
 
 from bench.kafka_batches import orders
 from cdfd.encode.records import HeaderColumn, Records
 from cdfd.runtime import native
 from cdfd.sinks.kafka.records import batches
-from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import compress
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.support.sampling import stride
@@ -48,6 +49,8 @@ def both(records: Records, places: int | np.ndarray, batching: Batching) -> int:
             patch.setattr(native, "built", built)
             # Few records become Python objects, which would hide both.
             patch.setattr(batches, "_FEW", 0)
+            # Plain code makes no batch larger after one that was compressed well.
+            patch.setattr(batches, "_LIKELY", 0)
             found.append([(where, shown(item)) for where, item in record_batches(records, places, 1, batching)])
     assert found[0] == found[1]
     return len(found[0])
@@ -89,6 +92,35 @@ def test_rows_of_a_table(compression: str) -> None:
     records = orders(270)
     assert both(records, partitions(records.keys, 4), Batching(compression)) > 4
     assert both(Records(None, records.values), 3, Batching(compression)) > 4
+
+
+def test_batches_are_larger_after_one_that_is_compressed_well() -> None:
+    records = Records(None, pa.array([b"%d " % number * 200 for number in range(6_000)], pa.large_binary()))
+    limit, target = 1 << 20, 1 << 20
+    made = [item for _, item in record_batches(records, 0, 1, Batching("lz4", limit, target))]
+    assert all(isinstance(batch, RecordBatch) and len(batch.data) <= limit for batch in made)
+    first, *others, _ = [sum(len(value) for value in values) for values in split(records, made)]
+    assert first <= target
+    assert others
+    assert all(1.9 * target < size <= 2 * target for size in others)
+
+
+def test_a_batch_that_is_compressed_worse_than_the_one_before_stays_within_the_limit() -> None:
+    noise = np.random.default_rng(1)
+    texts = [b"a" * 1000] * 1_100 + [noise.bytes(1000) for _ in range(4_000)]
+    limit = 1 << 20
+    records = Records(None, pa.array(texts, pa.large_binary()))
+    made = [item for _, item in record_batches(records, 0, 1, Batching("lz4", limit))]
+    assert all(isinstance(batch, RecordBatch) and len(batch.data) <= limit for batch in made)
+    assert [value for values in split(records, made) for value in values] == texts
+
+
+def split(records: Records, made: list[RecordBatch | Oversized]) -> list[list[bytes | None]]:
+    """The values of each batch, as its records have them."""
+    read = [list(DefaultRecordBatch(bytes(batch.data))) for batch in made if isinstance(batch, RecordBatch)]
+    values = [[record.value for record in batch] for batch in read]
+    assert sum(map(len, values)) == len(records)
+    return values
 
 
 def test_a_record_over_the_limit() -> None:

@@ -53,6 +53,8 @@ _FEW = 8
 _FEW_BYTES = 64 << 10
 # Blocks that cannot be compressed grow by less than a thousandth in each codec, and a frame has a header and a checksum.
 _GROWTH, _FRAME = 1024, 64
+# Batches differ in how well they can be compressed.
+_LIKELY = 0.7
 # Bytes that are free beside the records.
 _SPARE_BYTES = 32
 # Lengths in the format have 31 bits.
@@ -76,7 +78,7 @@ class Batching:
     Attributes:
         compression: codec of the records of a batch.
         limit: size limit of a batch of the topic in bytes (`max.message.bytes`), including the header.
-        target: bytes of records before compression after which a new batch starts.
+        target: bytes of records before compression after which a new batch starts, or twice as many if they are small once compressed.
     """
 
     compression: Compression = "lz4"
@@ -85,8 +87,16 @@ class Batching:
 
     @property
     def section_limit(self) -> int:
-        """Size limit of the records of a batch in bytes, before compression. Only a record that is alone exceeds it."""
+        """Bytes of records that are a batch within the limit, however well they can be compressed. Only a record that is alone exceeds it."""
         return max(min(self.target, self.limit - HEADER_BYTES), 0)
+
+    def section_limit_after(self, section: int, size: int) -> int:
+        """`section_limit` after a batch of so many bytes, of which `section` were records before compression.
+
+        The next batch may be twice as large, because fewer batches take less time, if it is likely to be within the limit.
+        """
+        likely = int(_LIKELY * self.limit * section / size)
+        return max(self.section_limit, min(2 * self.target, likely))
 
     @classmethod
     def for_topic(cls, compression: Compression, limit: int, topic_codec: str) -> Self:
@@ -161,7 +171,8 @@ def record_batches(
     than one pass for each partition.
 
     Compression never makes a batch larger, because a batch that would grow is sent uncompressed. So records within the limit before
-    compression are within it afterwards. A record beyond the limit is tried alone.
+    compression are within it afterwards. After a batch that was compressed well, the next one has more records; if it then exceeds the
+    limit, it is made again with fewer. A record beyond the limit is tried alone.
 
     Args:
         records: of any partitions.
@@ -174,14 +185,20 @@ def record_batches(
         return
     sections = _Sections(records)
     order, ends = _by_partition(partitions, len(records))
-    start = 0
+    start, limit = 0, batching.section_limit
     for end in ends.tolist():
         while start < end:
             first = int(order[start])
             partition = partitions if isinstance(partitions, int) else int(partitions[first])
             # One batch at a time stays in the processor's cache until it is compressed.
-            count, section = sections.section(order[start:end], batching.section_limit)
-            yield partition, _batch(section, first, count, timestamp, batching)
+            count, section = sections.section(order[start:end], limit)
+            batch = _batch(section, first, count, timestamp, batching)
+            if isinstance(batch, RecordBatch):
+                limit = batching.section_limit_after(len(section), len(batch.data))
+            elif count > 1:
+                limit = batching.section_limit
+                continue
+            yield partition, batch
             start += count
 
 
