@@ -9,7 +9,7 @@ import os
 import sys
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
-_NATIVE = {"MIMALLOC_PURGE_DELAY": "10", "MIMALLOC_ALLOW_THP": "0"}
+_NATIVE = {"MIMALLOC_PURGE_DELAY": "100", "MIMALLOC_ALLOW_THP": "0"}
 """Of cdfd-native's allocator: milliseconds until it returns memory, and no huge pages. With its own choices, a second and huge pages of which
 parts are in use, a daemon that delivers a large version has 80 MB more."""
 _THRESHOLDS = 5_000, 20, 10

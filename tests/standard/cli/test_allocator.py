@@ -37,7 +37,10 @@ def test_native_code_keeps_little_memory_unless_you_say_otherwise(said: dict[str
     shown = printed(CHOOSE + "print('left', os.environ.get('MIMALLOC_PURGE_DELAY'))", **VERBOSE, **said)
     # Arrow has an allocator of the same name, which reads the same variables.
     options = re.findall(r"option '(purge_delay|allow_thp)': (\d+)", shown)
-    expected = {"purge_delay": said.get("MIMALLOC_PURGE_DELAY", "10"), "allow_thp": said.get("MIMALLOC_ALLOW_THP", "0")}
+    expected = {
+        "purge_delay": said.get("MIMALLOC_PURGE_DELAY", "100"),
+        "allow_thp": said.get("MIMALLOC_ALLOW_THP", "0"),
+    }
     assert len(options) == 4
     assert set(options) == set(expected.items())
     assert f"left {said.get('MIMALLOC_PURGE_DELAY')}" in shown
