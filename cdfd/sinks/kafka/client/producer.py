@@ -51,7 +51,7 @@ class ProducerSettings:
     connection: Mapping[str, Any] = field(repr=False)
     transactional_id: str | None
     batching: Batching = field(default_factory=Batching)
-    in_flight: int = 8 << 20
+    in_flight: int = 32 << 20
     timeout: float = 30.0
     closing_timeout: float = 4.0
     transaction_timeout: float = 120.0
