@@ -48,6 +48,8 @@ _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _STORED: Final = {"spark.databricks.delta.merge.materializeSource": "none"}
 """The rows are stored. Delta would store them once more."""
+_STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
+_DEFAULT_STATE_PARTITIONS: Final = 50
 _LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _ATTEMPTS: Final = 3
 _MOST_KEYS: Final = 1_000
@@ -140,7 +142,7 @@ class Upsert:
     properties: Mapping[str, str] = field(default_factory=dict)
     deleted: str | None = None
     remembered: timedelta | None = None
-    _exists: bool = False
+    _kinds: Mapping[str, DataType] = field(default_factory=dict)
     _stream: str | None = None
     _null_keys: bool = False
 
@@ -173,7 +175,7 @@ class Upsert:
             count, deletes, same_key = self._survey(changes, kinds)
             if not count:
                 return
-            with _settings(spark, _STORED):
+            with _settings(spark, _STORED | _log_settings(spark)):
                 if self.deleted is None:
                     self._merge(spark, changes, columns, same_key)
                     return
@@ -212,13 +214,14 @@ class Upsert:
             sql.col(COMMIT_TIMESTAMP),
         )
 
-    def _prepare(self, spark: SparkSession, newest: DataFrame) -> dict[str, DataType]:
+    def _prepare(self, spark: SparkSession, newest: DataFrame) -> Mapping[str, DataType]:
         """Create the copy if it is missing, and check its columns; their types, by names in lower case."""
-        if not self._exists:
-            empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
-            create_table(empty, self.target, self.partition_by, self.properties)
-        kinds = {field.name.lower(): field.dataType for field in read_table(spark, self.target).schema}
         wanted = [name for name in newest.columns if name not in (_DELETED, COMMIT_TIMESTAMP)]
+        if all(name.lower() in self._kinds for name in wanted):
+            return self._kinds  # of an earlier batch. MERGE refuses a copy that has lost a column since
+        if not self._kinds:
+            create_table(newest.select(*map(quoted, wanted)).limit(0), self.target, self.partition_by, self.properties)
+        kinds = {field.name.lower(): field.dataType for field in read_table(spark, self.target).schema}
         missing = [name for name in wanted if name.lower() not in kinds]
         for name in (VERSION, ORDINAL, *self.keys):
             if name in missing:
@@ -233,7 +236,7 @@ class Upsert:
                 table=self.target,
                 hint="Set `evolve_schema=True` to add it, or remove it from the changes",
             )
-        self._exists = True
+        self._kinds = kinds
         return kinds
 
     def _survey(self, changes: DataFrame, kinds: Mapping[str, DataType]) -> tuple[int, int, str]:
@@ -287,6 +290,17 @@ class Upsert:
             {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
         _run(spark, changes, statement)
+
+
+def _log_settings(spark: SparkSession) -> dict[str, str]:
+    """A task for each core reads the log of a Delta table, unless the session says how many.
+
+    By default there are 50 tasks for each of about six jobs of a MERGE, which take more time than the rows of a small batch.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or spark.conf.get(_STATE_PARTITIONS, None) is not None:
+        return {}  # Spark Connect does not say how many cores there are
+    return {_STATE_PARTITIONS: str(min(context.defaultParallelism, _DEFAULT_STATE_PARTITIONS))}
 
 
 @contextmanager
