@@ -25,11 +25,12 @@ from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
 from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
 from cdfd.spark.frames.scan_frame import ScanFrames
+from cdfd.spark.frames.small_range import small_range
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import Schemas
 from cdfd.spark.source.range_partitions import listed_snapshot
 from cdfd.spark.source.reading import open_table
-from cdfd.spark.source.source import CdfdSource, plans_of
+from cdfd.spark.source.source import CdfdSource, all_plans
 from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
@@ -63,6 +64,9 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
             if reader == "spark":
                 what, hint = f"Spark's reader cannot read the rows: {reason}", "Omit `reader`: cdfd reads the rows then"
                 raise UnsupportedError(what, table=table.uri, hint=hint) from None
+            if (rows := small_range(table, parsed, target, fields)) is not None:
+                logger.info("the driver reads the changes of %s: %s", table.uri, reason)
+                return spark.createDataFrame(rows, StructType([field for _, field in fields]))
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
     return _by_cdfd(spark, options, parsed, target, [field for _, field in fields])
 
@@ -121,7 +125,7 @@ def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRow
         if live is not None:
             raise ReadByCdfd("executors list the files of the snapshot")
     schemas = Schemas.to(target.schema)
-    plans = asyncio.run(plans_of(table, options, target))
+    plans = asyncio.run(all_plans(table, options, target))
     if sum(len(plan.scans) for plan in plans) > 4 * _MOST_LISTED:
         raise ReadByCdfd("the files are too many for Spark's driver")
     return list(file_rows(schemas.of(plan, table.uri) for plan in plans))

@@ -11,7 +11,8 @@ Python processes of Spark's driver plan the reads. Executors read `ChangePartiti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -92,7 +93,7 @@ class BatchReader(DataSourceReader):
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
-        schemas, plans = Schemas.to(target.schema), asyncio.run(plans_of(table, self._options, target))
+        schemas, plans = Schemas.to(target.schema), asyncio.run(all_plans(table, self._options, target))
         plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
         groups = partition_splits(
             plan_ranges,
@@ -112,12 +113,13 @@ class BatchReader(DataSourceReader):
         return read_partition(partition, self._options)
 
 
-async def plans_of(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan]:
+async def plans_of(table: Table, options: SourceOptions, target: Target) -> AsyncGenerator[ChangePlan]:
     """The plans of the versions to read. Raises what planning raises."""
     last = target.version
     stream = table.stream(target.rows, target.schema)
     if options.start == "snapshot":
-        return [(await stream.snapshot(last)).plan]
+        yield (await stream.snapshot(last)).plan
+        return
     first = (
         last + 1
         if options.start == "latest"
@@ -129,6 +131,13 @@ async def plans_of(table: Table, options: SourceOptions, target: Target) -> list
         error.hint = "Set startingVersion to `latest`, or to a version up to the next one"
         raise
     if first > last:
-        return []
+        return
     with table.tailer() as tailer:
-        return [version.plan async for version in stream.versions(tailer, first, last)]
+        async with aclosing(stream.versions(tailer, first, last)) as versions:
+            async for version in versions:
+                yield version.plan
+
+
+async def all_plans(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan]:
+    """The plans of the versions to read. Raises what planning raises."""
+    return [plan async for plan in plans_of(table, options, target)]

@@ -12,7 +12,7 @@ import cdfd
 import cdfd.spark
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.model.columns import CHANGE_ORDINAL
-from cdfd.spark.frames import groups
+from cdfd.spark.frames import groups, small_range
 from tests.support.spark.workload import settings
 from tests.support.spark.workload_answers import Bag, bag
 
@@ -184,3 +184,74 @@ class TestReader:
     def test_unknown_reader_is_refused(self, spark: SparkSession, orders: str) -> None:
         with pytest.raises(ConfigError, match="reader"):
             cdfd.spark.changes(spark, orders, reader="flink")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of flat columns, and of small files."""
+    table = f"{tmp_path_factory.mktemp('lake')}/events"
+    name = f"delta.`{table}`"
+    spark.sql(
+        f"CREATE TABLE {name} (id INT, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, price DECIMAL(9, 2), raw BINARY, note STRING)"
+        " USING delta PARTITIONED BY (day) TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    )
+    spark.sql(
+        f"INSERT INTO {name} SELECT id, TIMESTAMP'1890-01-01 10:00:00' + id * INTERVAL 1 SECOND, TIMESTAMP_NTZ'2026-03-29 02:30:00',"
+        " DATE'1200-03-01' + CAST(id % 2 AS INT), -12.50, IF(id % 3 = 0, NULL, CAST('x' AS BINARY)), CONCAT('ä', id) FROM RANGE(10)"
+    )
+    spark.sql(f"UPDATE {name} SET note = 'new' WHERE id = 3")
+    spark.sql(f"DELETE FROM {name} WHERE id = 4")
+    return table
+
+
+class TestSmallRange:
+    """Where Spark's own reader does not read, the driver reads the rows of a small range itself."""
+
+    @pytest.fixture(autouse=True)
+    def many_small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(groups, "FEW_FILES", 0)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"where": "id > 2"},
+            {"columns": "note as name, day, id"},
+            {"netChanges": "true", "key": "id"},
+            {"changes": "files", "refine": "key", "key": "id"},
+        ],
+    )
+    @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+    def test_rows_are_those_of_the_format(
+        self, spark: SparkSession, events: str, options: dict[str, str], zone: str
+    ) -> None:
+        with settings(spark, {"spark.sql.session.timeZone": zone}):
+            frame = cdfd.spark.changes(spark, events, 0, options=options)
+            assert is_by_driver(frame)
+            assert of_spark(frame) == by_format(spark, events, startingVersion=0, **options)
+            assert frame.count() > 0
+
+    def test_rows_have_the_ordinals_of_cdfd(self, spark: SparkSession, events: str) -> None:
+        frame = cdfd.spark.changes(spark, events, 1, 2, ordinals=True)
+        assert is_by_driver(frame)
+        assert of_spark(frame) == bag(cdfd.changes(events, 1, 2))
+
+    def test_range_without_rows_has_the_columns(self, spark: SparkSession, events: str) -> None:
+        frame = cdfd.spark.changes(spark, events, 1, options={"where": "id > 99"})
+        assert frame.collect() == []
+        assert frame.columns == cdfd.spark.changes(spark, events, 1).columns
+
+    @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES", "MOST_ROW_BYTES"])
+    def test_larger_range_is_read_by_tasks(
+        self, spark: SparkSession, events: str, monkeypatch: pytest.MonkeyPatch, limit: str
+    ) -> None:
+        monkeypatch.setattr(small_range, limit, 1)
+        frame = cdfd.spark.changes(spark, events, 0)
+        assert not is_by_driver(frame)
+        assert of_spark(frame) == by_format(spark, events, startingVersion=0)
+
+
+def is_by_driver(frame: DataFrame) -> bool:
+    """Whether the plan has the rows, and no file or source."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
+    return "Relation" not in leaves.replace("LocalRelation", "")
