@@ -24,7 +24,7 @@ from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
 from bench.processes import CDFD, alternating, bare_mb, probe, process
 from bench.spark.cluster import SPARK_CLUSTER
-from bench.spark.figures import SPARK
+from bench.spark.figures import SPARK, spark
 
 PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake", "kafka-python")
 
@@ -168,6 +168,8 @@ def memory(runs: int) -> Iterator[Figure]:
 
 
 Benchmarks = Mapping[str, Callable[[int], Iterable[Figure]]]
+Figures = Callable[[Sequence[str], int], Iterable[Figure]]
+"""Figures of these names, of so many runs."""
 
 
 READING: Benchmarks = {
@@ -183,7 +185,12 @@ READING: Benchmarks = {
 
 STORE: Benchmarks = {"s3": s3}
 
-GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK, "spark-cluster": SPARK_CLUSTER}
+GROUPS: Mapping[str, Iterable[str]] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK, "spark-cluster": SPARK_CLUSTER}
+
+
+def of_each(benchmarks: Benchmarks) -> Figures:
+    """The figures of benchmarks that have nothing in common."""
+    return lambda names, runs: (figure for name in names for figure in benchmarks[name](runs))
 
 
 def machine() -> str:
@@ -201,14 +208,13 @@ def machine() -> str:
     return f"{hardware}, Linux {platform.release()}, Python {platform.python_version()}, {versions}"
 
 
-def measured(benchmarks: Benchmarks, names: Sequence[str], runs: int) -> list[str]:
+def measured(figures: Iterable[Figure]) -> list[str]:
     """The lines of a table, each said as soon as it is known."""
     lines = list(HEADER)
     print("\n".join(lines), flush=True)
-    for name in names:
-        for figure in benchmarks[name](runs):
-            lines.append(figure.line())
-            print(lines[-1], flush=True)
+    for figure in figures:
+        lines.append(figure.line())
+        print(lines[-1], flush=True)
     return lines
 
 
@@ -224,16 +230,16 @@ def main() -> None:
     arguments = " ".join(sys.argv[1:])
     command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
     preface = f"{command}: medians of {settings.runs} runs on {machine()}, load {os.getloadavg()[0]:.1f} before"
-    sections = {
-        "measured": (READING, f"{preface}."),
-        "from s3": (STORE, f"{preface}."),
-        "delivered": (DELIVERY, f"{preface}, {VERSIONS}."),
-        "on spark": (SPARK, f"{preface}, {VERSIONS}."),
-        "on a cluster": (SPARK_CLUSTER, f"{preface}, {VERSIONS}."),
+    sections: Mapping[str, tuple[Iterable[str], Figures, str]] = {
+        "measured": (READING, of_each(READING), f"{preface}."),
+        "from s3": (STORE, of_each(STORE), f"{preface}."),
+        "delivered": (DELIVERY, of_each(DELIVERY), f"{preface}, {VERSIONS}."),
+        "on spark": (SPARK, spark, f"{preface}, {VERSIONS}."),
+        "on a cluster": (SPARK_CLUSTER, of_each(SPARK_CLUSTER), f"{preface}, {VERSIONS}."),
     }
-    for section, (benchmarks, words) in sections.items():
+    for section, (benchmarks, figures, words) in sections.items():
         if names := [name for name in benchmarks if name in asked]:
-            lines = measured(benchmarks, names, settings.runs)
+            lines = measured(figures(names, settings.runs))
             if not settings.dry:
                 results.write(section, words, lines)
 

@@ -182,7 +182,7 @@ def _zstd(path: Path) -> None:
 # --- written here, by pyarrow ---
 
 
-def _files(path: Path, versions: int, files: int, rows: int) -> None:
+def write_files(path: Path, versions: int, files: int, rows: int) -> None:
     """So many versions of so many files of so many rows."""
     create(path, CHANGE_DATA_FEED)
     rows_of_table = orders(0, versions * files * rows)
@@ -206,7 +206,9 @@ def _encoded(path: Path, **options: Any) -> None:
 # --- written by delta-spark ---
 
 
-def _on_spark(path: Path, rows: pa.Table, files: int, properties: Mapping[str, str], statements: Sequence[str]) -> None:
+def write_on_spark(
+    path: Path, rows: pa.Table, files: int, properties: Mapping[str, str], statements: Sequence[str]
+) -> None:
     from tests.support.spark.session import session
 
     staged = path.with_suffix(".parquet")
@@ -225,12 +227,12 @@ def _on_spark(path: Path, rows: pa.Table, files: int, properties: Mapping[str, s
 
 def _spark_updates(path: Path) -> None:
     updates = [f"UPDATE {{table}} SET status = 'audited' WHERE id % 4 = {share}" for share in range(4)]
-    _on_spark(path, orders(0, 600_000), 40, {"enableChangeDataFeed": "true"}, updates)
+    write_on_spark(path, orders(0, 600_000), 40, {"enableChangeDataFeed": "true"}, updates)
 
 
 def _deletion_vectors(path: Path) -> None:
     deletes = [f"DELETE FROM {{table}} WHERE id % 20 = {share}" for share in range(4)]
-    _on_spark(path, orders(0, 1_000_000), 8, {"enableDeletionVectors": "true"}, deletes)
+    write_on_spark(path, orders(0, 1_000_000), 8, {"enableDeletionVectors": "true"}, deletes)
 
 
 def _column_mapping(path: Path) -> None:
@@ -245,7 +247,7 @@ def _column_mapping(path: Path) -> None:
         "ALTER TABLE {table} RENAME COLUMN note TO remark",
         "UPDATE {table} SET status = 'audited' WHERE id % 4 = 2",
     ]
-    _on_spark(path, orders(0, 1_000_000), 8, properties, statements)
+    write_on_spark(path, orders(0, 1_000_000), 8, properties, statements)
 
 
 TWENTY = ("id", *(f"c{number:03}" for number in range(5, 195, 10)))
@@ -260,8 +262,8 @@ TABLES: Mapping[str, BenchTable] = {
         BenchTable(
             "spark-updates", "updates with images in turn, 40 files each (delta-spark)", _spark_updates, None, True
         ),
-        BenchTable("files-10k", "200 files of 10,000 rows", lambda path: _files(path, 10, 20, 10_000)),
-        BenchTable("files-100", "5,000 files of 100 rows", lambda path: _files(path, 50, 100, 100)),
+        BenchTable("files-10k", "200 files of 10,000 rows", lambda path: write_files(path, 10, 20, 10_000)),
+        BenchTable("files-100", "5,000 files of 100 rows", lambda path: write_files(path, 50, 100, 100)),
         BenchTable(
             "wide", "200 columns, of which 20 are read", lambda path: _with_update(path, wide, 150_000, "c001"), TWENTY
         ),

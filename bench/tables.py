@@ -78,24 +78,27 @@ def orders(first: int, count: int) -> pa.Table:
 
 def changes_table() -> str:
     """More than three million change rows in eight versions, change data feed on, written by delta-rs."""
-    return cached("changes", _write_changes)
+    return cached("changes", lambda path: write_changes(path, 250_000, CHANGE_DATA_FEED))
 
 
-def _write_changes(path: Path) -> None:
+def write_changes(path: Path, size: int, configuration: Mapping[str, str]) -> None:
+    """Eight versions: four appends of so many rows, an update, a delete, a merge, and an append."""
     from deltalake import DeltaTable, write_deltalake
 
     def table() -> DeltaTable:
         return DeltaTable(str(path))
 
+    def append(first: int, count: int) -> None:
+        write_deltalake(str(path), orders(first, count), mode="append", configuration=dict(configuration))
+
     for quarter in range(4):
-        rows = orders(quarter * 250_000, 250_000)
-        write_deltalake(str(path), rows, mode="append", configuration=CHANGE_DATA_FEED)
+        append(quarter * size, size)
     table().update(updates={"status": "'audited'", "amount": "amount * 1.01"}, predicate="id % 5 < 2")
     table().delete("id % 20 = 7")
-    source = orders(700_000, 500_000)
+    source = orders(size * 14 // 5, size * 2)
     merge = table().merge(source, "s.id = t.id", source_alias="s", target_alias="t")
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
-    write_deltalake(str(path), orders(1_200_000, 600_000), mode="append")
+    append(size * 24 // 5, size * 12 // 5)
 
 
 def many_files(count: int) -> str:

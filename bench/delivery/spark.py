@@ -19,7 +19,7 @@ from tests.support.spark.installation import jars, missing
 JOB = Path(__file__).with_name("spark_feed.py")
 CORES = 2
 PRODUCER = {"compression.type": "lz4", "acks": "all", "batch.size": "262144", "linger.ms": "5"}
-VERSIONS = "PySpark 4.1.1, delta-spark 4.3.0"
+VERSIONS = "PySpark 4.1.4, delta-spark 4.3.0"
 
 
 class PeerError(Exception):

@@ -1,4 +1,4 @@
-"""The same on a standalone cluster: a master and two workers of one core each, processes of this machine.
+"""Two executors against one, on a standalone cluster: a master and two workers of one core each, processes of this machine.
 
 The machine has the cores that the executors have, and the driver shares them.
 """
@@ -8,17 +8,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pyspark
 
-from bench import tables
 from bench.figure import Figure
-from bench.spark import figures
-from bench.spark.figures import OURS, THEIRS, UNIX_SOCKETS, Place, available
+from bench.spark import sources
+from bench.spark.figures import FEED, UNIX_SOCKETS, Taken, available, compare, rounds
 from bench.spark.session import ROOT, Session, session
 from tests.support.cluster.standalone import Standalone
 
@@ -26,8 +24,6 @@ HOME = Path(pyspark.__file__).parent
 """Of Spark, as its users have it."""
 ROUNDS = 2
 """Sessions of each number of executors."""
-WARM_UPS = 1
-"""Reads of a session before those that count."""
 
 
 @contextmanager
@@ -44,69 +40,38 @@ def on_cluster(cluster: Standalone, executors: int = 2) -> Iterator[Session]:
         yield running
 
 
-@contextmanager
-def two_workers() -> Iterator[Session]:
-    """A session on a cluster of its own."""
-    with (
-        tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
-        Standalone(Path(folder), home=HOME) as cluster,
-        on_cluster(cluster) as running,
-    ):
-        yield running
-
-
-CLUSTER = Place("two workers", two_workers)
-
-
 def scaling(runs: int) -> Iterator[Figure]:
-    """One executor against two, each with its JVM and its Python on a core of its own. Sessions of both, in turn."""
+    """One executor against two, each with its JVM on a core of its own. Sessions of both, in turn."""
     if not available():
         return
-    uri = tables.changes_table()
-    figures: dict[int, dict[str, list[dict[str, Any]]]] = {1: {OURS: [], THEIRS: []}, 2: {OURS: [], THEIRS: []}}
+    table = sources.EVEN_FILES.path()
+    taken: dict[int, Taken] = {executors: {"changes": [], "feed": []} for executors in (1, 2)}
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
         Standalone(Path(folder), pinned=True, home=HOME) as cluster,
     ):
         for _ in range(ROUNDS):
-            for executors, taken in figures.items():
+            for executors in taken:
                 with on_cluster(cluster, executors) as running:
-                    for round_ in range(WARM_UPS + runs):
-                        for reader, of in taken.items():
-                            one = running.ask(do="read", reader=reader, table=uri)
-                            if round_ >= WARM_UPS:
-                                of.append(one)
-    for reader in (OURS, THEIRS):
-        yield from _scaled(reader, figures[1][reader], figures[2][reader])
+                    session = rounds(running, ("changes", "feed"), runs, do="read", table=table, query="all")
+                for way, of_session in session.items():
+                    taken[executors][way] += of_session
+    what = "two executors' cores against one, pinned (8.00 M rows)"
+    yield scaled(what, taken[1]["changes"], taken[2]["changes"], 1.8, 1.95)
+    yield scaled(f"{what}, delta-spark alone", taken[1]["feed"], taken[2]["feed"])
+    what = "batch read of changes, few large files, on these two executors (8.00 M rows)"
+    yield compare(what, taken[2], "changes", "feed", FEED, (1.7, 2.5))
 
 
-def _scaled(reader: str, one: list[dict[str, Any]], two: list[dict[str, Any]]) -> Iterator[Figure]:
-    name = f"two pinned executors against one, batch read by {reader}"
-    for what, seconds in (("", _clock), (", processor time of the busier executor", _busier)):
-        ones, twos = sorted(map(seconds, one)), sorted(map(seconds, two))
-        worst = ones[0] / twos[-1]
-        ours = f"{median(twos):.2f} s on two, {median(ones):.2f} s on one; worst against best {worst:.2f}×"
-        target, moonshot = (1.7, 1.9) if reader == OURS else (None, None)
-        yield Figure(name + what, ours, "", median(ones) / median(twos), "×", target, moonshot, more=True)
-    shared = median(each["processor"] - sum(each["workers"]) for each in two)
-    yield Figure(f"{name}: processor time of the driver, which shares the cores", f"{shared:.2f} s", "", None, "")
+def scaled(what: str, one: list[dict[str, Any]], two: list[dict[str, Any]], *goals: float) -> Figure:
+    """By the clock, and by the processor time of the busier executor: the driver shares the cores of two executors, and not of one."""
+    ones, twos = ([each["seconds"] for each in taken] for taken in (one, two))
+    busier = [median(max(each["workers"]) for each in taken) for taken in (one, two)]
+    driver = median(each["processor"] - sum(each["workers"]) for each in two)
+    of_busier = f"of the busier executor's CPU {busier[0] / busier[1]:.2f}×; driver {driver:.2f} s of CPU"
+    details = f"worst against best {min(ones) / max(twos):.2f}×; {of_busier}"
+    ours = f"{median(twos):.2f} s on two, {median(ones):.2f} s on one"
+    return Figure(what, ours, details, median(ones) / median(twos), "×", *goals, more=True)
 
 
-def _clock(taken: dict[str, Any]) -> float:
-    seconds: float = taken["seconds"]
-    return seconds
-
-
-def _busier(taken: dict[str, Any]) -> float:
-    seconds: float = max(taken["workers"])
-    return seconds
-
-
-SPARK_CLUSTER: Mapping[str, Callable[[int], Iterable[Figure]]] = {
-    "cluster-read": partial(figures.read, place=CLUSTER),
-    "cluster-snapshot": partial(figures.snapshot, place=CLUSTER),
-    "cluster-stream": partial(figures.stream, place=CLUSTER),
-    "cluster-tip": partial(figures.tip, place=CLUSTER),
-    "cluster-apply": partial(figures.apply, place=CLUSTER),
-    "cluster-scaling": scaling,
-}
+SPARK_CLUSTER: Mapping[str, Callable[[int], Iterable[Figure]]] = {"cluster-scaling": scaling}

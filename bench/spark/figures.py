@@ -1,11 +1,12 @@
-"""Measurements on Spark: cdfd's source and sink against delta-spark's, in one session, in turn."""
+"""Measurements on Spark: cdfd by the way that it recommends for each job, and the peer, in one session, in turn."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,13 +16,29 @@ from bench.delivery.figures import cluster
 from bench.delivery.spark import PRODUCER
 from bench.figure import Figure
 from bench.processes import alternating, probe
+from bench.spark import sources
 from bench.spark.session import Session, session
 from tests.support.spark.installation import missing
 
 CORES = 2
-OURS, SAME_COLUMNS, SCANS, PACKED, THEIRS = "cdfd", "cdfd-same-columns", "cdfd-scans", "cdfd-packed", "delta"
-APPLIED_BEFORE = 3
-"""The copy has the rows of this version of the change table, before later changes are applied."""
+WARM_UPS = 2
+"""Rounds before those that count: the JVM compiles what it runs often."""
+UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""As the documentation of Spark says: the JVM and Python exchange batches through sockets of the file system."""
+
+Goals = tuple[float, float]
+"""A target and a moonshot."""
+Taken = Mapping[str, list[dict[str, Any]]]
+"""For each way, what its rounds took."""
+
+
+def spark(names: Sequence[str], runs: int) -> Iterator[Figure]:
+    """The figures of these names, in one session."""
+    if not available():
+        return
+    with session(CORES, UNIX_SOCKETS) as running:
+        for name in names:
+            yield from SPARK[name](running, runs)
 
 
 def available() -> bool:
@@ -30,117 +47,103 @@ def available() -> bool:
     return reason is None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where Spark runs.
-
-    Attributes:
-        name: in figures.
-        session: starts one there.
-    """
-
-    name: str
-    session: Callable[[], AbstractContextManager[Session]]
+def rounds(running: Session, ways: Sequence[str], runs: int, **asked: Any) -> Taken:
+    """What rounds take that do the same by each of the ways, in turn."""
+    taken: Taken = {way: [] for way in ways}
+    for round_ in range(WARM_UPS + runs):
+        for way, of_way in taken.items():
+            one = running.ask(way=way, **asked)
+            if round_ >= WARM_UPS:
+                of_way.append(one)
+    return taken
 
 
-UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""As the documentation of Spark says: the JVM and Python exchange batches through sockets of the file system."""
-
-LOCAL = Place(f"local[{CORES}]", lambda: session(CORES, UNIX_SOCKETS))
-
-Taken = dict[str, list[dict[str, Any]]]
-"""For each reader, what its rounds took."""
-
-
-def rounds(running: Session, readers: Sequence[str], runs: int, **asked: Any) -> Taken:
-    """Rounds of both readers, in turn. The first round warms up and does not count."""
-    figures: Taken = {reader: [] for reader in readers}
-    for round_ in range(runs + 1):
-        for reader in readers:
-            one = running.ask(reader=reader, **asked)
-            if round_:
-                figures[reader].append(one)
-    return figures
-
-
-def compare(name: str, figures: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
-    """Figures of the clock and of processors, each with the worst round."""
-    for what, of in (("", "seconds"), (", processor time", "processor")):
-        ours, theirs = (median(one[of] for one in figures[who]) for who in (reader, THEIRS))
-        worst = min(peer[of] / own[of] for own, peer in zip(figures[reader], figures[THEIRS], strict=True))
-        peer = f"{theirs:.2f} s; worst round {worst:.2f}×"
-        yield Figure(name + what, f"{ours:.2f} s", peer, theirs / ours, "×", target, moonshot, more=True)
-
-
-def read(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
-    uri = tables.changes_table()
-    readers = (SCANS, OURS, SAME_COLUMNS, THEIRS)
-    with place.session() as running:
-        counts = {running.ask(do="count", reader=reader, table=uri)["count"] for reader in (SCANS, OURS, THEIRS)}
-        if len(counts) != 1:
-            raise SystemExit(f"not the same rows: {counts}")
-        figures = rounds(running, readers, runs, do="read", table=uri)
-    name = f"batch read of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compare(f"{name}, `cdfd.spark.changes`", figures, 1.7, 2.5, SCANS)
-    for reader, what in ((OURS, ""), (SAME_COLUMNS, ", without `_change_ordinal`")):
-        yield from compare(name + what, figures, 1.15, 1.5, reader)
-
-
-def queries(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
-    uri = tables.changes_table()
-    named = {"column": '`select("id")`', "key": '`where("id = 5")`', "types": "a count by change type"}
-    with place.session() as running:
-        for query, what in named.items():
-            figures = rounds(running, (SCANS, OURS, THEIRS), runs, do="read", table=uri, query=query)
-            for reader, way in ((SCANS, "`cdfd.spark.changes`"), (OURS, '`format("cdfd")`')):
-                yield from compare(f"{what} of the change table, warm, {place.name}, {way}", figures, 0.8, 1.0, reader)
-
-
-def scaling(runs: int) -> Iterator[Figure]:
-    if not available():
-        return
-    uri = tables.changes_table()
-    figures = {}
-    for cores in (1, 2):
-        with session(cores) as running:
-            taken = rounds(running, (OURS,), runs, do="read", table=uri)[OURS]
-            figures[cores] = median(one["seconds"] for one in taken)
-    ours = f"{figures[2]:.2f} s on two, {figures[1]:.2f} s on one"
-    yield Figure(
-        "executors' cores, two against one: batch read", ours, "", figures[1] / figures[2], "×", 1.7, 1.9, more=True
+def compare(what: str, taken: Taken, ours: str, theirs: str, peer: str, goals: Goals) -> Figure:
+    """How many times as fast ours is: by the clock, with the worst round, and by processor time."""
+    seconds, processor = (
+        {way: median(one[of] for one in taken[way]) for way in taken} for of in ("seconds", "processor")
+    )
+    worst, worst_processor = (
+        min(peer[of] / own[of] for own, peer in zip(taken[ours], taken[theirs], strict=True))
+        for of in ("seconds", "processor")
+    )
+    of_processor = f"{processor[theirs] / processor[ours]:.2f}× of CPU, worst {worst_processor:.2f}×"
+    return Figure(
+        what,
+        f"{seconds[ours]:.2f} s, {processor[ours]:.2f} s of CPU",
+        f"{seconds[theirs]:.2f} s, {processor[theirs]:.2f} s ({peer}); worst round {worst:.2f}×; {of_processor}",
+        seconds[theirs] / seconds[ours],
+        "×",
+        *goals,
+        more=True,
     )
 
 
-def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A query of a table, by two ways.
+
+    Attributes:
+        what: names it.
+        table: its path. Writes it if it is missing.
+        ours, theirs: the ways.
+        peer: what the other way is.
+        goals: of the ratio.
+        query: of the rows; see `job.QUERIES`.
+    """
+
+    what: str
+    table: Callable[[], str]
+    ours: str
+    theirs: str
+    peer: str
+    goals: Goals
+    query: str = "all"
+
+
+def reads(*queries: Read) -> Callable[[Session, int], Iterator[Figure]]:
+    """Figures of queries."""
+    return partial(_reads, queries)
+
+
+def _reads(queries: Sequence[Read], running: Session, runs: int) -> Iterator[Figure]:
+    for each in queries:
+        table = each.table()
+        counts = {way: running.ask(do="count", way=way, table=table)["count"] for way in (each.ours, each.theirs)}
+        if len({*counts.values()}) != 1:
+            raise SystemExit(f"{each.what}: not the same rows: {counts}")
+        taken = rounds(running, (each.ours, each.theirs), runs, do="read", table=table, query=each.query)
+        what = f"{each.what} ({rows_of(counts[each.ours])})"
+        yield compare(what, taken, each.ours, each.theirs, each.peer, each.goals)
+
+
+def rows_of(number: int) -> str:
+    return f"{number / 1e6:.2f} M rows" if number >= 1e6 else f"{number:,} rows"
+
+
+def stream(running: Session, runs: int) -> Iterator[Figure]:
     uri = tables.changes_table()
     number = int(probe("changes_streamed", uri)["count"])
-    figures: Taken = {OURS: [], PACKED: [], THEIRS: []}
-    with cluster() as servers, place.session() as running:
-        for round_ in range(min(runs, 3) + 1):
-            for reader, taken in figures.items():
+    taken: Taken = {"packed": [], "feed": []}
+    with cluster() as servers:
+        for round_ in range(1 + runs):
+            for way, of_way in taken.items():
                 with topics.topic(servers) as topic:
                     one = running.ask(
                         do="stream",
-                        reader=reader,
+                        way=way,
                         table=uri,
                         topic=topic,
                         producer=PRODUCER | {"bootstrap.servers": servers},
-                        sink=_sink(servers, topic, uri, f"{reader}{round_}"),
+                        sink=_sink(servers, topic, uri, f"{way}{round_}"),
                     )
                     arrived = topics.count(servers, topic, number)
                     if arrived != number:
-                        raise SystemExit(f"{reader}: {arrived} of {number} rows arrived")
+                        raise SystemExit(f"{way}: {arrived} of {number} rows arrived")
                 if round_:
-                    taken.append(one)
-    name = f"stream to Kafka, availableNow, warm, {place.name}: exactly once against at least once"
-    for reader, what in ((PACKED, ", `packed`"), (OURS, "")):
-        yield from compare(f"{name} ({number / 1e6:.2f} M rows){what}", figures, 1.3, 2.0, reader)
+                    of_way.append(one)
+    what = f"stream to Kafka, exactly once against at least once ({rows_of(number)})"
+    yield compare(what, taken, "packed", "feed", "delta-spark and Spark's sink", (1.5, 2.0))
 
 
 def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
@@ -148,47 +151,40 @@ def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
     return where | {"pipeline": pipeline, "uri": uri, "table": "orders", "key": "id", "topics.schemas": "false"}
 
 
-def snapshot(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
-    uri = tables.changes_table()
-    with place.session() as running:
-        figures = rounds(running, (SCANS, SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
-    counts = {one["count"] for of in figures.values() for one in of}
-    if len(counts) != 1:
-        raise SystemExit(f"not the same rows: {counts}")
-    name = f"snapshot of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compare(f"{name}, the table's columns, `cdfd.spark.snapshot`", figures, 1.1, 1.5, SCANS)
-    for reader, what in ((SAME_COLUMNS, ", the table's columns"), (OURS, ", with the change columns")):
-        yield from compare(name + what, figures, 0.9, 1.2, reader)
+def apply(running: Session, runs: int) -> Iterator[Figure]:
+    batches, peers = sources.batches(), {"exact merge": "as exact as `Upsert`", "merge": "without positions"}
+    taken: Taken = {way: [] for way in ("upsert", *peers)}
+    with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
+        # The first batch has the rows of the copy.
+        for number in range(1 + WARM_UPS + runs):
+            for way, of_way in taken.items():
+                one = running.ask(do="apply", way=way, folder=folder, batch=f"{batches}/{number}.parquet")
+                if number > WARM_UPS:
+                    of_way.append(one)
+        differing = running.ask(do="wrong", folder=folder)
+    if differing["wrong"]["exact merge"]:
+        raise SystemExit(f"not the same copies: {differing}")
+    what = f"`Upsert` against a written MERGE: 200,000 keys, repeats and late changes ({rows_of(differing['count'])})"
+    for way, about in peers.items():
+        wrong = differing["wrong"][way]
+        peer = f"{about}; {wrong:,} rows differ" if wrong else about
+        yield compare(f"{what}, {about}", taken, "upsert", way, peer, (1.1, 1.5))
 
 
-def apply(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
-    with place.session() as running:
-        figures = rounds(running, (OURS, THEIRS), runs, do="apply", table=tables.changes_table(), before=APPLIED_BEFORE)
-    wrong = {(one["wrong"], one["count"]) for of in figures.values() for one in of}
-    if len(wrong) != 1 or wrong.pop()[0]:
-        raise SystemExit("the copies differ")
-    name = f"changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm, {place.name}"
-    yield from compare(name, figures, 1.0, 1.5)
-
-
-def tip(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
-    if not available():
-        return
-    with place.session() as running:
-        figures = rounds(running, (OURS, THEIRS), min(runs, 3), do="tip")
-    for what, of in (("before its rows are read", "before"), ("whole", "whole")):
-        ours, theirs = ([median(one[of]) for one in figures[reader]] for reader in (OURS, THEIRS))
+def tip(running: Session, runs: int) -> Iterator[Figure]:
+    taken = rounds(running, ("cdfd", "feed"), min(runs, 3), do="tip")
+    for what, of in (("whole", "whole"), ("before its rows are read", "before")):
+        ours, theirs = ([median(one[of]) for one in taken[way]] for way in ("cdfd", "feed"))
+        processor = median(one["processor"] for one in taken["feed"]) / median(
+            one["processor"] for one in taken["cdfd"]
+        )
         worst = min(peer / own for own, peer in zip(ours, theirs, strict=True))
-        name = f"a micro-batch at the tip of a table, p50, {what}, {place.name}"
-        peer = f"{median(theirs):.0f} ms; worst round {worst:.2f}×"
-        yield Figure(name, f"{median(ours):.0f} ms", peer, median(theirs) / median(ours), "×", 1.0, 2.0, more=True)
+        name = f"micro-batch at the tip of a table, p50, {what}"
+        peer = f"{median(theirs):.0f} ms (`readChangeFeed`); worst round {worst:.2f}×; {processor:.2f}× of CPU"
+        yield Figure(name, f"{median(ours):.0f} ms", peer, median(theirs) / median(ours), "×", 1.2, 2.0, more=True)
 
 
-def planning(runs: int) -> Iterator[Figure]:
+def planning(_: Session, runs: int) -> Iterator[Figure]:
     uri = tables.many_files(tables.MILLIONS_OF_FILES)
     both = alternating(
         min(runs, 3),
@@ -202,13 +198,53 @@ def planning(runs: int) -> Iterator[Figure]:
         yield Figure(name, ours, "", figures["peak_mb"], " MB", most)
 
 
-SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {
-    "spark-read": read,
-    "spark-queries": queries,
-    "spark-scaling": scaling,
+FEED, FORMAT, BOTH = "`readChangeFeed`", '`format("cdfd")`', "two snapshots and EXCEPT ALL"
+
+SPARK: Mapping[str, Callable[[Session, int], Iterator[Figure]]] = {
+    "spark-read": reads(
+        Read("batch read of changes, few large files", tables.changes_table, "changes", "feed", FEED, (1.7, 2.5))
+    ),
+    "spark-versions": reads(
+        Read("the same, 300 versions of small files", sources.SMALL_VERSIONS.path, "changes", "feed", FEED, (2.0, 4.0))
+    ),
+    "spark-queries": reads(
+        *(
+            Read(f"{what}, few large files", tables.changes_table, "changes", "feed", FEED, (0.8, 1.0), query)
+            for query, what in (
+                ("column", "`select` of one column"),
+                ("key", "filter on a key"),
+                ("types", "count by change type"),
+            )
+        )
+    ),
+    "spark-no-feed": reads(
+        Read(
+            'a table without a feed, against `format("cdfd")`',
+            sources.NO_FEED.path,
+            "changes",
+            "format",
+            FORMAT,
+            (2.0, 3.0),
+        )
+    ),
+    "spark-snapshot": reads(
+        Read("snapshot, few large files", tables.changes_table, "snapshot", "delta", "delta-spark", (1.1, 1.5))
+    ),
     "spark-stream": stream,
-    "spark-snapshot": snapshot,
     "spark-apply": apply,
     "spark-tip": tip,
+    "spark-derived": reads(
+        *(
+            Read(
+                f"derived changes of a table without a feed, {what}",
+                sources.TRACKED.path,
+                way,
+                "except all",
+                BOTH,
+                (5.0, 20.0),
+            )
+            for way, what in (("row ids", "by row ids"), ("key", "by key"))
+        )
+    ),
     "spark-plan": planning,
 }

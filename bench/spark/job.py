@@ -1,4 +1,4 @@
-"""Reads and streams in one Spark session, ours and delta-spark's in turn; runs as a process of its own, see `session.py`.
+"""Queries, streams and batches in one Spark session, ours and a peer's in turn; runs as a process of its own, see `session.py`.
 
 Each line of standard input is a JSON object that says what to do, each line of standard output one that says what it took.
 """
@@ -10,19 +10,19 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql.functions import col, row_number, struct, to_json
+from pyspark.sql import functions as sql
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 import cdfd.spark
-from bench.delivery.spark_feed import session
+from bench.delivery.spark_feed import records, session
 from cdfd.spark.topics import Upsert
 
 COUNTED = [os.getsid(0)]
@@ -31,18 +31,41 @@ TIP_COMMITS = 40
 """Commits that a stream follows at the tip of a table. The first quarter warms up."""
 
 
-def batch(spark: SparkSession, reader: str, table: str) -> DataFrame:
-    """The change table, read by ours or by delta-spark; or by ours with just the columns that delta-spark has."""
-    if reader == "delta":
-        return spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
-    if reader == "cdfd-scans":
-        return cdfd.spark.changes(spark, table, 0, reader="spark")
-    feed = spark.read.format("cdfd").option("startingVersion", 0)
-    if reader == "cdfd-same-columns":
-        feed = feed.option("columns", ",".join(batch(spark, "delta", table).columns))
-    return feed.load(table)
+def feed(spark: SparkSession, table: str) -> DataFrame:
+    """The change feed of delta-spark."""
+    return spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
 
 
+def by_format(spark: SparkSession, table: str) -> DataFrame:
+    """The changes, by `format("cdfd")`."""
+    return spark.read.format("cdfd").option("startingVersion", 0).load(table)
+
+
+def live_rows(spark: SparkSession, table: str) -> DataFrame:
+    """The columns of the table alone, as delta-spark has them."""
+    rows = cdfd.spark.snapshot(spark, table)
+    return rows.select([sql.col(f"`{name}`") for name in rows.columns if not name.startswith("_")])
+
+
+def except_all(spark: SparkSession, table: str) -> DataFrame:
+    """The rows that version 1 deletes and inserts, from the rows of both versions."""
+    old, new = (spark.read.format("delta").option("versionAsOf", version).load(table) for version in (0, 1))
+    gone, here = old.exceptAll(new), new.exceptAll(old)
+    return gone.withColumn("_change_type", sql.lit("delete")).unionAll(
+        here.withColumn("_change_type", sql.lit("insert"))
+    )
+
+
+FRAMES: dict[str, Callable[[SparkSession, str], DataFrame]] = {
+    "changes": lambda spark, table: cdfd.spark.changes(spark, table, 0),
+    "format": by_format,
+    "feed": feed,
+    "snapshot": live_rows,
+    "delta": lambda spark, table: spark.read.format("delta").load(table),
+    "row ids": lambda spark, table: cdfd.spark.changes(spark, table, 1),
+    "key": lambda spark, table: cdfd.spark.changes(spark, table, 1, options={"refine": "key", "key": "id"}),
+    "except all": except_all,
+}
 QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "all": lambda frame: frame,
     "column": lambda frame: frame.select("id"),
@@ -52,64 +75,108 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 
 def read(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    """A query of the changes into nowhere, with its planning."""
-    query = QUERIES[asked.get("query", "all")]
+    """A query into nowhere, with its planning."""
 
     def run() -> None:
-        query(batch(spark, asked["reader"], asked["table"])).write.format("noop").mode("overwrite").save()
+        frame = QUERIES[asked["query"]](FRAMES[asked["way"]](spark, asked["table"]))
+        frame.write.format("noop").mode("overwrite").save()
 
     return taken(run)
 
 
-def snapshot(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    """All rows of the newest version into nowhere: the table's columns, or those of change rows."""
-    table, delta = asked["table"], spark.read.format("delta").load(asked["table"])
-    ours = spark.read.format("cdfd").option("startingVersion", "snapshot")
-    if asked["reader"] == "cdfd-same-columns":
-        ours = ours.schema(delta.schema)
-    if asked["reader"] == "cdfd-scans":
-        frame = cdfd.spark.snapshot(spark, table, reader="spark").select(delta.columns)
-    else:
-        frame = delta if asked["reader"] == "delta" else ours.load(table)
-    return taken(lambda: frame.write.format("noop").mode("overwrite").save()) | {"count": frame.count()}
+def count(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    return {"count": FRAMES[asked["way"]](spark, asked["table"]).count()}
 
 
-def apply(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    """The changes of the last versions into a copy that has the rows of those before; by `Upsert`, or by a MERGE that a user writes."""
-    with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
-        applied = Upsert(f"{folder}/copy", ("id",)) if asked["reader"] == "cdfd" else Merge(f"{folder}/copy")
-        feed = spark.read.format("cdfd").option("startingVersion", 0).option("endingVersion", asked["before"])
-        applied(feed.load(asked["table"]))
-        changes = spark.read.format("cdfd").option("startingVersion", asked["before"] + 1).load(asked["table"])
-        cost = taken(lambda: applied(changes))
-        copy = spark.read.format("delta").load(f"{folder}/copy").select("id", "amount", "status")
-        wrong = copy.exceptAll(spark.read.format("delta").load(asked["table"]).select("id", "amount", "status")).count()
-        return cost | {"wrong": wrong, "count": copy.count()}
+VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
 class Merge:
-    """The last change of each key, and one MERGE: as a user writes it."""
+    """The last change of each key, and one MERGE, without positions: repeats and late changes make the copy wrong."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, copy: str) -> None:
+        self._copy = copy
 
     def __call__(self, changes: DataFrame) -> None:
-        spark = changes.sparkSession
-        window = Window.partitionBy("id").orderBy(col("_commit_version").desc(), col("_change_ordinal").desc())
+        window = Window.partitionBy("id").orderBy(sql.desc("_commit_version"), sql.desc("_change_ordinal"))
         after = changes.where("_change_type <> 'update_preimage'")
-        last = after.withColumn("_rank", row_number().over(window)).where("_rank = 1")
+        last = after.withColumn("_rank", sql.row_number().over(window)).where("_rank = 1")
         columns = [name for name in changes.columns if not name.startswith("_")]
-        if not Path(self._target).exists():
-            last.where("_change_type <> 'delete'").select(*columns).write.format("delta").save(self._target)
-            return
-        last.select(*columns, "_change_type").createOrReplaceTempView("last")
-        cells = ", ".join(f"t.`{name}` = s.`{name}`" for name in columns)
-        names, values = (", ".join(f"{prefix}`{name}`" for name in columns) for prefix in ("", "s."))
-        spark.sql(
-            f"MERGE INTO delta.`{self._target}` t USING last s ON t.id = s.id "
-            f"WHEN MATCHED AND s._change_type = 'delete' THEN DELETE WHEN MATCHED THEN UPDATE SET {cells} "
-            f"WHEN NOT MATCHED AND s._change_type <> 'delete' THEN INSERT ({names}) VALUES ({values})"
+        merge(self._copy, last, columns, "s._change_type = 'delete'")
+
+
+class ExactMerge:
+    """As exact as `Upsert`: each row of the copy has the position of its last change, and old images delete the row of their key."""
+
+    def __init__(self, copy: str) -> None:
+        self._copy = copy
+
+    def __call__(self, changes: DataFrame) -> None:
+        deletes = sql.col("_change_type").isin("delete", "update_preimage")
+        order = sql.desc("_commit_version"), deletes, sql.desc("_change_ordinal")
+        window = Window.partitionBy("id").orderBy(*order)
+        last = changes.withColumn("_rank", sql.row_number().over(window)).where("_rank = 1")
+        last = last.withColumns(
+            {"_deleted": deletes, "version": sql.col("_commit_version"), "ordinal": sql.col("_change_ordinal")}
         )
+        columns = [name for name in last.columns if not name.startswith("_")]
+        later = "(s.version > t.version OR s.version = t.version AND s.ordinal > t.ordinal)"
+        merge(self._copy, last, columns, "s._deleted", " AND s.version > t.version", f" AND {later}")
+
+
+def merge(copy: str, last: DataFrame, columns: Sequence[str], deletes: str, newer: str = "", later: str = "") -> None:
+    """Apply the last change of each key.
+
+    Args:
+        copy: created if it is missing.
+        last: the changes.
+        columns: of the copy.
+        deletes: the condition of changes that delete a row.
+        newer: a further condition of deleting a row.
+        later: one of updating a row.
+    """
+    spark = last.sparkSession
+    if not Path(copy).exists():
+        last.limit(0).select(*columns).write.format("delta").options(**VECTORS).save(copy)
+    last.createOrReplaceTempView("last")
+    cells = ", ".join(f"t.`{name}` = s.`{name}`" for name in columns)
+    names, values = (", ".join(f"{prefix}`{name}`" for name in columns) for prefix in ("", "s."))
+    spark.sql(
+        f"MERGE INTO delta.`{copy}` t USING last s ON t.id = s.id "
+        f"WHEN MATCHED AND {deletes}{newer} THEN DELETE "
+        f"WHEN MATCHED AND NOT {deletes}{later} THEN UPDATE SET {cells} "
+        f"WHEN NOT MATCHED AND NOT {deletes} THEN INSERT ({names}) VALUES ({values})"
+    )
+
+
+APPLIES: dict[str, Callable[[str], Callable[[DataFrame], None]]] = {
+    "upsert": lambda copy: Upsert(copy, ("id",), properties=VECTORS),
+    "exact merge": ExactMerge,
+    "merge": Merge,
+}
+COPIES: dict[str, Callable[[DataFrame], None]] = {}
+"""What keeps each copy. A stream has one for all of its batches, too."""
+
+
+def apply(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    """A batch of changes into a copy."""
+    way, copy = asked["way"], f"{asked['folder']}/{asked['way']}"
+    if copy not in COPIES:
+        COPIES[copy] = APPLIES[way](copy)
+    changes = spark.read.parquet(asked["batch"])
+    return taken(lambda: COPIES[copy](changes))
+
+
+def wrong(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    """The rows of each copy that differ from those of `Upsert`."""
+
+    def rows(way: str) -> DataFrame:
+        copy = spark.read.format("delta").load(f"{asked['folder']}/{way}")
+        return copy.select("id", "amount", "status", "note", "at")
+
+    ours = rows("upsert")
+    counts = {way: rows(way).exceptAll(ours).count() + ours.exceptAll(rows(way)).count() for way in APPLIES}
+    return {"wrong": counts, "count": ours.count()}
 
 
 def tip(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
@@ -117,14 +184,14 @@ def tip(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
         table, rows = f"{folder}/t", pa.table({"id": [1]})
         write_deltalake(table, rows, configuration={"delta.enableChangeDataFeed": "true"})
-        feed = spark.readStream.format("cdfd")
-        if asked["reader"] == "delta":
-            feed = spark.readStream.format("delta").option("readChangeFeed", "true")
-        begun = feed.option("startingVersion", 0).load(table)
-        query = begun.writeStream.format("noop").option("checkpointLocation", f"{folder}/checkpoint").start()
+        changes = spark.readStream.format("cdfd")
+        if asked["way"] == "feed":
+            changes = spark.readStream.format("delta").option("readChangeFeed", "true")
+        writer = changes.option("startingVersion", 0).load(table).writeStream.format("noop")
+        query = writer.option("checkpointLocation", f"{folder}/checkpoint").start()
         before, whole, seen = [], [], -1
         try:
-            seen = following(query, seen).batchId
+            seen, processor = following(query, seen).batchId, sum(processor_seconds())
             for _ in range(TIP_COMMITS):
                 write_deltalake(DeltaTable(table), rows, mode="append")
                 progress = following(query, seen)
@@ -132,9 +199,11 @@ def tip(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
                 steps = ("latestOffset", "walCommit", "getBatch", "queryPlanning")
                 before.append(sum(progress.durationMs.get(step, 0) for step in steps))
                 whole.append(progress.durationMs["triggerExecution"])
+            processor = sum(processor_seconds()) - processor
         finally:
             query.stop()
-        return {"before": before[TIP_COMMITS // 4 :], "whole": whole[TIP_COMMITS // 4 :]}
+        steady = slice(TIP_COMMITS // 4, None)
+        return {"before": before[steady], "whole": whole[steady], "processor": processor}
 
 
 def following(query: StreamingQuery, seen: int) -> StreamingQueryProgress:
@@ -160,47 +229,41 @@ def taken(work: Callable[[], object]) -> dict[str, Any]:
 
 def processor_seconds() -> list[float]:
     """Of all processes of each session that counts. Each one has the seconds of its children that have ended, too."""
-    ticks = dict.fromkeys(COUNTED, 0)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if (of := int(fields[3])) in ticks:
-            ticks[of] += sum(map(int, fields[11:15]))
-    return [each / os.sysconf("SC_CLK_TCK") for each in ticks.values()]
-
-
-def count(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    return {"count": batch(spark, asked["reader"], asked["table"]).count()}
+    before = None
+    # A process that ends meanwhile would count twice, or not at all.
+    while True:
+        ticks = dict.fromkeys(COUNTED, 0)
+        processes = set[str]()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if (of := int(fields[3])) in ticks:
+                processes.add(stat.parent.name)
+                ticks[of] += sum(map(int, fields[11:15]))
+        if processes == before:
+            return [each / os.sysconf("SC_CLK_TCK") for each in ticks.values()]
+        before = processes
 
 
 def stream(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     """All of a table's changes to a topic, until nothing is left."""
-    return taken(lambda: sent(spark, asked))
+    return taken(lambda: send(spark, asked))
 
 
-def sent(spark: SparkSession, asked: dict[str, Any]) -> None:
+def send(spark: SparkSession, asked: dict[str, Any]) -> None:
+    if asked["way"] == "feed":
+        writer = records(spark, asked["table"]).writeStream.format("kafka").option("topic", asked["topic"])
+        writer = writer.options(**{f"kafka.{name}": value for name, value in asked["producer"].items()})
+    else:
+        changes = spark.readStream.format("cdfd").option("startingVersion", 0).option("packed", "true")
+        writer = changes.load(asked["table"]).writeStream.format("cdfd-kafka").options(**asked["sink"])
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
-        if asked["reader"] == "delta":
-            feed = spark.readStream.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
-            changes = feed.load(asked["table"])
-            records = changes.select(
-                to_json(struct("id")).alias("key"), to_json(struct(*map(col, changes.columns))).alias("value")
-            )
-            writer = records.writeStream.format("kafka").option("topic", asked["topic"])
-            for name, value in asked["producer"].items():
-                writer = writer.option(f"kafka.{name}", value)
-        else:
-            feed = spark.readStream.format("cdfd").option("startingVersion", 0)
-            feed = feed.option("packed", asked["reader"] == "cdfd-packed")
-            writer = feed.load(asked["table"]).writeStream.format("cdfd-kafka")
-            for name, value in asked["sink"].items():
-                writer = writer.option(name, value)
         writer.trigger(availableNow=True).option("checkpointLocation", folder).start().awaitTermination()
 
 
-DOES = {"read": read, "count": count, "stream": stream, "snapshot": snapshot, "apply": apply, "tip": tip}
+DOES = {"read": read, "count": count, "stream": stream, "apply": apply, "wrong": wrong, "tip": tip}
 
 
 def main() -> None:
