@@ -29,7 +29,7 @@ UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 Goals = tuple[float, float]
 """A target and a moonshot."""
 Taken = Mapping[str, list[dict[str, Any]]]
-"""For each way, what its rounds took."""
+"""For each way, the costs of its rounds."""
 
 
 def spark(names: Sequence[str], runs: int) -> Iterator[Figure]:
@@ -48,7 +48,7 @@ def available() -> bool:
 
 
 def rounds(running: Session, ways: Sequence[str], runs: int, **asked: Any) -> Taken:
-    """What rounds take that do the same by each of the ways, in turn."""
+    """Rounds of the same by each of the ways, in turn."""
     taken: Taken = {way: [] for way in ways}
     for round_ in range(WARM_UPS + runs):
         for way, of_way in taken.items():

@@ -155,7 +155,7 @@ APPLIES: dict[str, Callable[[str], Callable[[DataFrame], None]]] = {
     "merge": Merge,
 }
 COPIES: dict[str, Callable[[DataFrame], None]] = {}
-"""What keeps each copy. A stream has one for all of its batches, too."""
+"""One for each copy, as a stream has one for all of its batches."""
 
 
 def apply(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
