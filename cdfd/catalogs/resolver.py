@@ -61,11 +61,11 @@ class TableResolver:
 
     async def resolve(self) -> ResolvedTable:
         """The table, whose name was looked up at any time."""
-        return self.opened or await self.look_up(0.0)
+        return self.opened or await self.look_up(math.inf)
 
     def resolve_now(self) -> ResolvedTable:
         """The same in a thread without an event loop, such as one of an executor, which reads no log."""
-        return self.opened or blocking(self._load(math.inf))
+        return self.opened or blocking(self._load(-math.inf))
 
     async def look_up(self, age: float) -> ResolvedTable:
         """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
