@@ -8,6 +8,7 @@ from typing import Any
 
 import cdfd
 from cdfd.encode.json import LineEncoder
+from cdfd.errors import Within
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_version
 from cdfd.runtime.clock import SystemClock
@@ -257,7 +258,8 @@ async def _asked(storage: Storage, args: dict[str, Any]) -> str:
         match args["ask"]:
             case "snapshot":
                 state = await log.snapshot(version, with_stats=True, with_tombstones=True)
-                sum(add.size for add in state.live())
+                with Within(stores.URI):  # as commands do with a snapshot, which knows no table
+                    sum(add.size for add in state.live())
             case "header":
                 await log.header(version)
             case "partial_header":

@@ -1,11 +1,16 @@
-"""cdfd as of another commit, with a `cdfd-native` of its own, on top of the tests' packages. Made once for each commit."""
+"""cdfd as of another commit, with a `cdfd-native` and dependencies of its own, on top of the tests' packages. Made once for each commit."""
 
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.cache import CACHE, ROOT, locked
 from tests.support.upgrade.copies import WRITTEN_BY
@@ -37,12 +42,18 @@ def _make(place: Path, commit: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     (place / "source").mkdir(parents=True)
     archive = place / "source.tar"
-    _run("git", "archive", "--output", str(archive), commit, "cdfd", "native", "README.md", "LICENSE")
+    _run("git", "archive", "--output", str(archive), commit, "cdfd", "native", "README.md", "LICENSE", "pyproject.toml")
     _run("tar", "-xf", str(archive), "-C", str(place / "source"))
     archive.unlink()
     (place / "packages").mkdir()
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place / "packages")]
+    project = tomllib.loads((place / "source" / "pyproject.toml").read_text())["project"]
+    installed = {canonicalize_name(each.name) for each in distributions()}
+    needed = [Requirement(each) for each in project["dependencies"]]
+    missing = [str(each) for each in needed if canonicalize_name(each.name) not in {*installed, "cdfd-native"}]
+    if missing:
+        _run(*pip, *missing)
     if shutil.which("cargo") is not None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place / "packages")]
         _run(*pip, str(place / "source" / "native"))
     (place / "complete").touch()
 
