@@ -137,7 +137,8 @@ def utc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def is_by_spark(frame: DataFrame) -> bool:
     """Whether Spark's own reader reads a frame."""
-    return "RelationV2" not in frame._jdf.queryExecution().analyzed().toString()
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
+    return "RelationV2" not in leaves and "LocalRelation" not in leaves
 
 
 class TestQueries:

@@ -135,4 +135,5 @@ def numbers(spark: SparkSession, folder: Path) -> str:
 
 def is_by_spark(frame: DataFrame) -> bool:
     """Whether Spark's own reader reads a frame."""
-    return "RelationV2" not in frame._jdf.queryExecution().analyzed().toString()
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
+    return "RelationV2" not in leaves and "LocalRelation" not in leaves

@@ -12,7 +12,7 @@ from cdfd.daemon.engines import EmbeddedEngine, engine_of
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import FencedError, SinkError, UnsupportedError
+from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -199,5 +199,5 @@ def test_queries_of_spark_are_refused(tmp_path: Path) -> None:
     engine_of(Copy(tmp_path / "rows", tmp_path / "a").settings("auto")).check()
     config = Copy(tmp_path / "rows", tmp_path / "a").settings()
     spark = config.model_copy(update={"engine": config.engine.model_copy(update={"kind": "spark"})})
-    with pytest.raises(UnsupportedError, match="needs a Kafka sink"):
+    with pytest.raises(ConfigError, match="needs a Kafka sink"):
         engine_of(spark).check()
