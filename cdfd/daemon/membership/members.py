@@ -98,6 +98,7 @@ class Members:
     _folders: dict[Discovery, Folders] = field(default_factory=dict, init=False)
     _running: dict[str, TableEntry] = field(default_factory=dict, init=False)
     _unopened: set[str] = field(default_factory=set, init=False)
+    _has_left: bool = field(default=False, init=False)
     _reported: frozenset[str] = field(default_factory=frozenset, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _turns: Turns = field(default_factory=Turns, init=False)
@@ -169,6 +170,7 @@ class Members:
     async def _leave(self, name: str) -> None:
         del self._running[name]
         self._unopened.discard(name)
+        self._has_left = True
         address = self.config.address(name)
         await self.supervisor.remove(address)
         self.status.remove(name)
@@ -190,7 +192,10 @@ class Members:
                         self._unopened.remove(entry.table.name)
                         if not self._unopened:
                             # The garbage collector leaves alone all objects that there are now: those of 500 tables take it 0.8 s, in which
-                            # nothing else runs. A cycle of them that is dropped later stays in memory.
+                            # nothing else runs. Cycles of tables that have left since the last time are collected first.
+                            if self._has_left:
+                                gc.unfreeze()
+                                self._has_left = False
                             gc.collect()
                             gc.freeze()
             yield loop

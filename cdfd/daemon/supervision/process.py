@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -165,6 +166,8 @@ class _Process:
         finally:
             self.status.stand_by()
             self.controller.clear()
+            # The objects of the delivery are garbage now, and the collector has left cycles of them alone.
+            gc.unfreeze()
 
     async def deliver(self, stop: asyncio.Event, warm: WarmTables | None = None) -> None:
         """Run the loops of all tables until `stop` is set. All sinks are closed then.
