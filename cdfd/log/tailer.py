@@ -170,6 +170,7 @@ class Tailer:
 
     async def _read_run(self, version: int, until: int | None) -> list[LogEntry]:
         """The entry of a version, once it exists, and those after it that exist already. They continue what was read before."""
+        is_repeated = False
         while True:
             ahead = self.log.may_be_prefetched(version)
             entries = [await self._next(version)]
@@ -191,6 +192,10 @@ class Tailer:
                     self._learn(self.pace, [entry.stat.modified_ms for entry in entries])
                 return entries
             self._ready_in_row = 0
+            if is_repeated:
+                # A store may list an entry that was read before, and not return it yet.
+                await self._wait()
+            is_repeated = True
 
     async def _next(self, version: int) -> LogEntry:
         while True:
