@@ -208,7 +208,8 @@ async def test_change_data_files_are_in_folders_of_partitions(tmp_path: Path, va
     await deliver(sink, 0, change(0, "insert", [(1, value, 0.5), (2, value, 0.5)]))
     await deliver(sink, 1, change(1, "delete", [(1, value, 0.5)]))
     [path] = [each["cdc"]["path"] for each in entries(tmp_path)[-1] if "cdc" in each]
-    assert path.rpartition("cdc-")[0] == f"_change_data/{folder}"
+    # A random id in the name may contain "cdc-" too.
+    assert path.partition("cdc-")[0] == f"_change_data/{folder}"
     version = len(entries(tmp_path)) - 1
     rows = cdfd.changes(tmp_path, start=version).read_all().select(["_change_type", "id", "v"]).to_pylist()
     assert rows == [{"_change_type": "delete", "id": 1, "v": value}]
