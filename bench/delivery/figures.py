@@ -288,11 +288,11 @@ def memory(runs: int) -> Iterator[Figure]:
             commit = f"one commit of 5 M rows in {files} file{'s' * (files > 1)}"
             name = f"peak memory of `cdfd run` above a bare interpreter's, {commit}"
             yield Figure(
-                name, f"{peak:.0f} MB at {rate:.3f} M/s", f"{bare:.0f} MB (Python alone)", peak, " MB", 280, 200
+                name, f"{peak:.0f} MB at {rate:.3f} M/s", f"{bare:.0f} MB (Python alone)", peak, " MB", 240, 180
             )
             cpu = sorted(rates.whole_cpu * 1e6 / tables.BIG_COMMIT_ROWS for rates, _ in deliveries)
             name = f"processor time of `cdfd run` for a million rows, with its start, {commit}"
-            yield Figure(name, f"{median(cpu):.2f} s, at worst {cpu[-1]:.2f} s", "", median(cpu), " s", 1.2, 0.8)
+            yield Figure(name, f"{median(cpu):.2f} s, at worst {cpu[-1]:.2f} s", "", median(cpu), " s", 1.0, 0.7)
 
 
 def idle(_: int) -> Iterator[Figure]:
