@@ -306,14 +306,17 @@ class Tailer:
             TableChangedError: the table was deleted, or deleted and created again.
             LogError: see `DeltaLog.header`.
         """
-        try:
-            header = await self.log.header()
-        except NotATableError:
-            if self._id is None:
-                raise
-            raise history.deleted_error(self._id, self.log.storage.uri) from None
-        self.check_id(header.metadata.id, header.version)
-        return header.version
+        while True:
+            try:
+                header = await self.log.header()
+            except NotATableError:
+                if self._id is None:
+                    raise
+                raise history.deleted_error(self._id, self.log.storage.uri) from None
+            # An entry may change the id only in the log that was read.
+            if await self.confirm():
+                self.check_id(header.metadata.id, header.version)
+                return header.version
 
     def check_id(self, current: str, version: int) -> None:
         """Note the table's id as of a version. Once the log is known to continue the position, entries decide, and the id may change.

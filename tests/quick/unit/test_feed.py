@@ -321,6 +321,28 @@ class TestMissingFiles:
         assert ids(place) == [("insert", 4, 1)]
         assert await position(place) == Position("T", 5)
 
+    @pytest.mark.parametrize("other_id", ["T", "U"])
+    async def test_a_table_whose_files_are_gone_because_it_was_replaced(
+        self, other_id: str, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        """After its log is read, and before its files are. A snapshot of the other table does not follow the position."""
+        await table(lake, 3, clock)
+        other = Lake(clock)
+        await table(other, 6, clock, other_id, first_id=100)
+
+        def replace_table(method: str, path: str) -> None:
+            if path.endswith(".parquet"):
+                lake.before = lambda method, path: None
+                lake.forget("")
+                lake.copy_from(other)
+
+        lake.before = replace_table
+        with pytest.raises(TableChangedError, match="its id was T and is U now" if other_id == "U" else "with the same id"):
+            await feed(lake, place, clock, start="earliest", on_missing_file="snapshot")
+        delivered = await position(place)
+        assert delivered is not None
+        assert (delivered.table_id, delivered.phase) == ("T", "stream")
+
     async def test_a_resnapshot_that_would_not_help(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 4, clock)
         lake.forget(list(writer._files)[1])
