@@ -71,7 +71,7 @@ async def clean_up(log: DeltaLog, version: int) -> None:
 class TableLedger(TxnLedger):
     """The `Ledger` port over a Delta table, which the first record creates.
 
-    Records during a commit are combined into the next commit.
+    Records during a commit are combined into the next commit. They do not wait for the clean-up of the ledger's log.
 
     Args:
         storage: the table's root, for this table only.
@@ -82,6 +82,7 @@ class TableLedger(TxnLedger):
     def __init__(self, storage: Storage, clock: Clock, *, jitter: Callable[[], float] = random.random) -> None:
         super().__init__(storage, clock, jitter=jitter)
         self._waiting: list[Change] = []
+        self._cleaning = False
 
     def _entry(self, state: TxnState, app_id: str) -> LedgerEntry | None:
         ledger_table.check(state.metadata)
@@ -106,27 +107,34 @@ class TableLedger(TxnLedger):
     async def _change(self, change: Change) -> None:
         self._require_open()
         self._waiting.append(change)
+        version: int | None = None
         try:
             async with self._lock:
                 if change in self._waiting:
                     batch = tuple(self._waiting)
-                    await self._commit(batch)
+                    version = await self._commit(batch)
                     self._waiting = [other for other in self._waiting if other not in batch]
         finally:
             if change in self._waiting:
                 self._waiting.remove(change)
+        if version is not None and not self._cleaning and is_cleanup_due(version, self._log.checkpoint):
+            self._cleaning = True
+            try:
+                await clean_up(DeltaLog(self._storage), version)
+            finally:
+                self._cleaning = False
 
-    async def _commit(self, changes: Sequence[Change]) -> None:
+    async def _commit(self, changes: Sequence[Change]) -> int | None:
+        """The version of the commit; None if the ledger has these changes already."""
+
         def propose(state: TxnState) -> list[Action]:
             ledger_table.check(state.metadata)
             return ledger_table.proposal(state, changes, self._clock.now_ms())
 
         try:
-            version = await self._log.append(propose)
+            return await self._log.append(propose)
         except NotATableError:
             if all(change.version == FORGOTTEN for change in changes):  # also those that renew
-                return
+                return None
             await self._log.create(ledger_table.creation(str(uuid4()), self._clock.now_ms()))
-            version = await self._log.append(propose)
-        if version is not None and is_cleanup_due(version, self._log.checkpoint):
-            await clean_up(self._log.log, version)
+            return await self._log.append(propose)

@@ -314,6 +314,26 @@ class TestUpkeep:
             44,
         ]
 
+    async def test_no_record_waits_for_it(self) -> None:
+        storage, removes, may_remove = FaultyStorage(MemoryStorage()), asyncio.Event(), asyncio.Event()
+
+        async def wait(method: str, path: str) -> None:
+            if method == "delete":
+                removes.set()
+                await may_remove.wait()
+
+        storage.before = wait
+        ledger = opened(storage)
+        await record(ledger, range(19))
+        cleaning = asyncio.create_task(ledger.record(ORDERS, 19, "T"))
+        await removes.wait()
+        await record(ledger, range(5), ITEMS)
+        assert not cleaning.done()
+        assert (await version_of(storage.inner), await version_of(storage.inner, ITEMS)) == (19, 4)
+        may_remove.set()
+        await cleaning
+        assert (await commits(storage))[0] == 10
+
     async def test_what_stays(self) -> None:
         storage = MemoryStorage()
         ledger = opened(storage)
