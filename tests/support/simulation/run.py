@@ -237,10 +237,14 @@ class Simulation:
         for topic in self.topics.values():
             topic.lose()
 
+    def _calm_seconds(self) -> float:
+        """Longest time from the last fault until all tables are at their tips."""
+        disturbed = any(topic.world.disturbed for topic in self.topics.values())
+        return CALM_SECONDS_DISTURBED if disturbed else CALM_SECONDS
+
     async def _settle(self) -> None:
         """Wait until all that can be delivered is."""
-        disturbed = any(topic.world.disturbed for topic in self.topics.values())
-        end = asyncio.get_running_loop().time() + (CALM_SECONDS_DISTURBED if disturbed else CALM_SECONDS)
+        end = asyncio.get_running_loop().time() + self._calm_seconds()
         while asyncio.get_running_loop().time() < end and not self.weather.violations:
             self._ensure()
             if self.auditor.is_done(self.daemons):

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 from cdfd.config.sinks import sink_address
+from cdfd.daemon.supervision.supervisor import FENCED_RETRY_SECONDS
 from tests.support.simulation.run import Outcome, Simulation, simulate
 from tests.support.simulation.sink import Topic
 from tests.support.simulation.weather import SLOW_SECONDS
@@ -82,6 +83,10 @@ class SinksSimulation(Simulation):
         for topic in self.topics.values():
             topic.outage = None
             topic.works.set()
+
+    def _calm_seconds(self) -> float:
+        """A table that another process took over is tried again later than any other, also if that process has ended."""
+        return super()._calm_seconds() + (1.25 * FENCED_RETRY_SECONDS if self.auditor.overlapped else 0)
 
     async def _settle(self) -> None:
         """Once all is delivered, one of the sinks fails, and the other one is as fast as before. Then the first one catches up."""
