@@ -26,6 +26,7 @@ from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_sc
 from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
 from cdfd.spark.frames.scan_frame import ScanFrames
 from cdfd.spark.frames.small_range import small_range
+from cdfd.spark.records.records import quoted
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import Schemas
 from cdfd.spark.source.range_partitions import listed_snapshot
@@ -116,7 +117,11 @@ def _by_spark(
     scans = ScanFrames(spark, table.files, spark_paths(files, table.files, s3), wanted)
     groups = groups_of(files)
     logger.info("Spark's reader reads the changes of %s: %d scans, %d files", table.uri, len(groups), len(files))
-    return reduce(DataFrame.unionAll, map(scans.frame, groups))
+    frame = reduce(DataFrame.unionAll, map(scans.frame, groups))
+    if not any(field.metadata for _, field in fields):
+        return frame
+    columns = ((frame[quoted(field.name)], field) for _, field in fields)
+    return frame.select([column.alias(field.name, metadata=field.metadata) for column, field in columns])
 
 
 def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRows]:

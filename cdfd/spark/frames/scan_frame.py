@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField
+from pyspark.sql.types import DataType, StructField, StructType
 
 from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
@@ -21,7 +21,7 @@ from cdfd.errors import CdfdError, MissingFileError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
-from cdfd.spark.frames.columns import read_schema, select_columns
+from cdfd.spark.frames.columns import read_schema, select_columns, sql_literal, sql_type
 from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escape
 from cdfd.spark.frames.row_words import row_words
@@ -53,7 +53,16 @@ _VECTORS: Final = {
     _KEEPS: pa.bool_(),
 }
 
-Decode = Callable[[Column], Column]
+# SQL over a joined frame: the number of a row's word among those of the vector, and whether the row is selected. Its ordinal is that of its
+# file's first row, and the number of selected rows before it.
+_WORD: Final = f"CAST(shiftright({_ROW}, 6) - {_FIRST} AS INT)"
+_BIT: Final = f"CAST({_ROW} & 63 AS INT)"
+_IS_SELECTED: Final = f"coalesce(getbit(get({_WORDS}, {_WORD}), {_BIT}) = 1, false) = {_KEEPS}"
+_INSIDE: Final = f"get({_BEFORE}, {_WORD}) + bit_count(get({_WORDS}, {_WORD}) & (shiftleft(1L, {_BIT}) - 1L))"
+_RANK: Final = f"coalesce(CAST({_INSIDE} AS BIGINT), CASE WHEN {_WORD} < 0 THEN 0L ELSE {_TOTAL} END)"
+_RANKED_ORDINAL: Final = f"{_BASE} + CASE WHEN {_KEEPS} THEN {_RANK} ELSE {_ROW} - {_RANK} END"
+
+Decode = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Constant:
     Attributes:
         kind: its type on the way.
         encode: the value on the way, from a scalar.
-        decode: the value in Spark.
+        decode: an SQL expression of the value, from one of what passes.
     """
 
     kind: pa.DataType
@@ -74,21 +83,22 @@ class Constant:
 def constant_of(arrow: Any, spark: DataType) -> Constant:
     """How partition values of a type pass. `spark` is the type of the column."""
     if pa.types.is_date32(arrow):
-        return Constant(pa.int32(), lambda scalar: scalar.value, F.date_from_unix_date)
+        return Constant(pa.int32(), lambda scalar: scalar.value, "date_from_unix_date(CAST({} AS INT))".format)
     if pa.types.is_timestamp(arrow) and arrow.tz is not None:
-        return Constant(pa.int64(), lambda scalar: scalar.value, F.timestamp_micros)
+        return Constant(pa.int64(), lambda scalar: scalar.value, "timestamp_micros({})".format)
+    cast = f"CAST({{}} AS {sql_type(spark)})".format
     if pa.types.is_timestamp(arrow):
         # The text of an instant in UTC, without its zone.
-        return Constant(pa.string(), lambda scalar: str(scalar.cast(pa.string())), lambda column: column.cast(spark))
+        return Constant(pa.string(), lambda scalar: str(scalar.cast(pa.string())), cast)
     if pa.types.is_decimal(arrow):
-        return Constant(pa.string(), lambda scalar: format(scalar.as_py(), "f"), lambda column: column.cast(spark))
-    return Constant(arrow, lambda scalar: scalar.as_py(), lambda column: column.cast(spark))
+        return Constant(pa.string(), lambda scalar: format(scalar.as_py(), "f"), cast)
+    return Constant(arrow, lambda scalar: scalar.as_py(), cast)
 
 
 CHANGE_CONSTANTS: Final = {
-    CHANGE_TYPE: Constant(pa.string(), str, lambda column: column),
-    COMMIT_VERSION: Constant(pa.int64(), int, lambda column: column.cast("bigint")),
-    COMMIT_TIMESTAMP: Constant(pa.int64(), int, lambda column: F.timestamp_millis(column.cast("bigint"))),
+    CHANGE_TYPE: Constant(pa.string(), str, str),
+    COMMIT_VERSION: Constant(pa.int64(), int, str),
+    COMMIT_TIMESTAMP: Constant(pa.int64(), int, "timestamp_millis({})".format),
 }
 """How the change columns pass: the time in ms."""
 
@@ -102,12 +112,17 @@ class ScanFrames:
         files: of the table.
         paths: where Spark finds each file.
         wanted: the columns of change rows: of each, the name in the table or that of a change column, and the field.
+        reader: of all scans, because each option takes a call of the JVM.
     """
 
     spark: SparkSession
     files: TableFiles
     paths: Mapping[str, str]
     wanted: Sequence[tuple[str, StructField]]
+    reader: DataFrameReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", self.spark.read.options(**_OPTIONS))
 
     def frame(self, group: Group) -> DataFrame:
         """The rows of a group.
@@ -116,7 +131,8 @@ class ScanFrames:
             ReadByCdfd: its deletion vectors are too large for a broadcast, or Spark does not list a file.
             CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
         """
-        frame = self._scan(group)
+        read = self._schema(group)
+        frame = self._scan(group, read)
         same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
         ordered = group.files[0].ordinal is not None
         if different or group.selects or (ordered and len(group.files) > 1):
@@ -124,26 +140,28 @@ class ScanFrames:
         elif ordered:
             number = frame.metadataColumn("_metadata")["row_index"]
             frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
-        columns = {name: constant.decode(F.lit(value)) for name, (constant, value) in same.items()}
-        columns |= {
-            name: constant.decode(frame[quoted(_joined_name(name))]) for name, (constant, _) in different.items()
-        }
+        columns = {name: constant.decode(sql_literal(value)) for name, (constant, value) in same.items()}
+        columns |= {name: constant.decode(quoted(_joined_name(name))) for name, (constant, _) in different.items()}
         if ordered:
-            columns[CHANGE_ORDINAL] = _ordinal(frame, selects=group.selects)
-        return frame.select(select_columns(frame, group.schema, self.wanted, columns))
+            columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if group.selects else f"{_BASE} + {_ROW}"
+        types = {child.name: child.dataType for child in read}
+        return frame.selectExpr(*select_columns(types, group.schema, self.wanted, columns))
 
-    def _scan(self, group: Group) -> DataFrame:
+    def _schema(self, group: Group) -> StructType:
+        """The schema to read a group's files in: of the wanted columns."""
         names = {name for name, _ in self.wanted}
         schema = (
             group.schema.select([name for name in group.schema.names if name in names])
             if names & {*group.schema.names}
             else None
         )
-        read = read_schema(schema or TableSchema(type(group.schema.struct)(())), is_cdc=group.is_cdc)
+        return read_schema(schema or TableSchema(type(group.schema.struct)(())), is_cdc=group.is_cdc)
+
+    def _scan(self, group: Group, read: StructType) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
         paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group.files))
         try:
-            frame = self.spark.read.schema(read).options(**_OPTIONS).parquet(*map(escape, paths))
+            return self.reader.schema(read).parquet(*map(escape, paths))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
@@ -151,7 +169,6 @@ class ScanFrames:
             raise MissingFileError(
                 "a file is gone", table=self.files.storage.uri, path=path, hint=MISSING_HINT
             ) from None
-        return frame
 
     def _join(
         self, frame: DataFrame, group: Group, different: Mapping[str, tuple[Constant, Sequence[Any]]], *, ordered: bool
@@ -176,7 +193,7 @@ class ScanFrames:
         if group.selects or ordered:
             frame = frame.withColumn(_ROW, metadata["row_index"])
         frame = frame.join(F.broadcast(beside), frame[_FILE] == beside[_PATH])
-        return frame.where(_is_selected(frame)) if group.selects else frame
+        return frame.where(_IS_SELECTED) if group.selects else frame
 
     def _vectors(self, group: Group) -> dict[str, pa.Array[Any]]:
         workers = 16 if self.files.storage.remote else 1
@@ -246,24 +263,3 @@ def _partition(each: FileRows, schema: TableSchema, uri: str) -> dict[str, Any]:
         return dict(values.parse_partition(each.scan.partition_values, schema))
     except CdfdError as error:
         raise error.within(table=uri, version=each.version, path=each.scan.path) from None
-
-
-def _word(frame: DataFrame) -> Column:
-    """The number of a row's word among those of the vector."""
-    return (F.shiftright(frame[_ROW], 6) - frame[_FIRST]).cast("int")
-
-
-def _is_selected(frame: DataFrame) -> Column:
-    bit = F.getbit(F.get(frame[_WORDS], _word(frame)), frame[_ROW].bitwiseAND(F.lit(63)).cast("int")) == 1
-    return F.coalesce(bit, F.lit(False)) == frame[_KEEPS]
-
-
-def _ordinal(frame: DataFrame, *, selects: bool) -> Column:
-    """The ordinal of a row: that of its file's first row, and the number of selected rows before it."""
-    if not selects:
-        return frame[_BASE] + frame[_ROW]
-    word = _word(frame)
-    below = F.expr(f"shiftleft(1L, CAST({quoted(_ROW)} & 63 AS INT)) - 1L")
-    inside = F.get(frame[_BEFORE], word) + F.bit_count(F.get(frame[_WORDS], word).bitwiseAND(below))
-    rank = F.coalesce(inside.cast("bigint"), F.when(word < 0, F.lit(0).cast("bigint")).otherwise(frame[_TOTAL]))
-    return frame[_BASE] + F.when(frame[_KEEPS], rank).otherwise(frame[_ROW] - rank)

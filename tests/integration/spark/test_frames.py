@@ -136,9 +136,9 @@ def utc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def is_by_spark(frame: DataFrame) -> bool:
-    """Whether Spark's own reader reads a frame."""
+    """Whether Spark's own reader reads the files of a frame. What it joins with them is local."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
-    return "RelationV2" not in leaves and "LocalRelation" not in leaves
+    return "RelationV2" not in leaves and "] parquet" in leaves
 
 
 class TestQueries:
