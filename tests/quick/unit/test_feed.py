@@ -337,7 +337,9 @@ class TestMissingFiles:
                 lake.copy_from(other)
 
         lake.before = replace_table
-        with pytest.raises(TableChangedError, match="its id was T and is U now" if other_id == "U" else "with the same id"):
+        with pytest.raises(
+            TableChangedError, match="its id was T and is U now" if other_id == "U" else "with the same id"
+        ):
             await feed(lake, place, clock, start="earliest", on_missing_file="snapshot")
         delivered = await position(place)
         assert delivered is not None
