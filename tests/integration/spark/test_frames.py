@@ -136,7 +136,7 @@ def utc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def is_by_spark(frame: DataFrame) -> bool:
-    """Whether Spark's own reader reads the files of a frame. What it joins with them is local."""
+    """Whether Spark's own reader reads the files of a frame. The rows that it joins with them are local."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
     return "RelationV2" not in leaves and "] parquet" in leaves
 
