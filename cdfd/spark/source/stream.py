@@ -9,11 +9,11 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StructType
 
-from cdfd.errors import ConfigError, SchemaChangedError, TableChangedError
-from cdfd.model.position import Position
+from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, TableChangedError
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
@@ -23,8 +23,16 @@ from cdfd.spark.source.reading import ChangePartition, execution_of, open_table,
 from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream_plan import StreamPlanner
 
+try:
+    # PySpark wraps simple readers, whose rows come with the plan. It has no public class for readers of which some micro-batches do.
+    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as PlannedRowsReader
+except ImportError:
+    from pyspark.sql.datasource import DataSourceStreamReader as PlannedRowsReader  # type: ignore[assignment]
+
 T = TypeVar("T")
 
+PLANNED_BYTES = 2 << 20
+"""Weight of a micro-batch whose rows come with the plan, at most: it is read in less time than an executor needs to call Python."""
 _MOST_FILES = 2**31 - 1
 
 _REPLACED_HINT = (
@@ -33,8 +41,10 @@ _REPLACED_HINT = (
 )
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(PlannedRowsReader):
     """Reads versions as they appear. Spark plans in one process, and reads in others with a copy of this object.
+
+    The rows of a small micro-batch come with its plan, and no executor calls Python: with one row, it takes 0.1 s instead of 0.2.
 
     Args:
         options: of the read.
@@ -84,11 +94,6 @@ class StreamReader(DataSourceStreamReader):
         return limits.ReadAllAvailable() if options.max_versions is None else limits.ReadMaxBytes(MOST)
 
     @short_errors
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end of the table when the last micro-batch was planned. Spark 4.2 shows it in the progress of a query."""
-        return self._planner.newest()
-
-    @short_errors
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current newest version as the end of the query, which may take several micro-batches."""
         self._planner.end_at_newest()
@@ -97,6 +102,24 @@ class StreamReader(DataSourceStreamReader):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
         return self._planner.between(Offset.from_json(start), Offset.from_json(end))
+
+    @property
+    def simple_reader(self) -> Any:  # type: ignore[override]
+        """Spark 4.2 asks this one whether it supports `Trigger.AvailableNow`."""
+        return self
+
+    def getCache(self, start: object, end: object) -> Any:
+        """The rows of the partitions that Spark has just asked for; None if a task reads them."""
+        small = self._planner.small
+        if small is None or not _takes_planned(self._schema):
+            return None
+        try:
+            batches = [*read_partition(small, self._options)]
+        except CdfdError:
+            return None  # the task meets it again, and Spark retries the task
+        # Spark ends the query unless it finds its own schema in that of the rows.
+        same = batches and from_arrow_schema(batches[0].schema, prefer_timestamp_ntz=True) == self._schema
+        return iter(batches) if same else None
 
     @short_errors
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -122,6 +145,13 @@ class StreamReader(DataSourceStreamReader):
         return self._planning
 
 
+def _takes_planned(schema: StructType) -> bool:
+    """Whether Spark takes planned rows of a schema. Its copy of arrays fails for nulls in them, and Arrow's schema has no comments."""
+    structs = (field.dataType for field in schema if isinstance(field.dataType, StructType))
+    plain = not any(field.metadata or isinstance(field.dataType, (ArrayType, MapType)) for field in schema)
+    return plain and all(map(_takes_planned, structs))
+
+
 # PySpark 4.2 has this. Before it, `Trigger.AvailableNow` reads the latest offset once, and ends there.
 with contextlib.suppress(ImportError):
     importlib.import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow.register(StreamReader)
@@ -142,6 +172,8 @@ class _Planning:
         self._first: Offset | None = None
         self._at: Offset | None = None
         self._latest: Offset | None = None
+        self.small: ChangePartition | None = None
+        """The only partition of the micro-batch that was planned last, if it is small."""
 
     def close(self) -> None:
         self._planner.close()
@@ -165,13 +197,7 @@ class _Planning:
             self._latest = at if position == at.position else at.at(position, backlog, self._key)
         return self._latest
 
-    def newest(self) -> dict[str, Any] | None:
-        at = self._latest or self._at
-        if at is None or self._planner.newest < 0:
-            return None
-        return Position(at.position.table_id, self._planner.newest + 1).fields()
-
-    def between(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def between(self, start: Offset, end: Offset) -> list[ChangePartition]:
         if start.is_first:
             # The first micro-batch was not complete, so a later call may have returned a newer start.
             start = end.at(end.first)
@@ -184,7 +210,10 @@ class _Planning:
         groups = partition_splits(
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
-        return [*first, *(ChangePartition(splits, self._target) for splits in groups)]
+        partitions = [*first, *(ChangePartition(splits, self._target) for splits in groups)]
+        is_small = not first and len(groups) == 1 and sum(split.weight for split in groups[0]) <= PLANNED_BYTES
+        self.small = partitions[0] if is_small else None
+        return partitions
 
     def _check_key(self, offset: Offset) -> None:
         """Refuse to continue a query whose records have the key's columns by other names."""

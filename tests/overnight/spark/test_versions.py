@@ -12,6 +12,7 @@ SELECTED = (
     "tests/standard/spark/test_source.py::TestRows::test_those_of_delta_spark",
     "tests/integration/spark/test_source_stream.py::test_from_the_beginning_and_on",
     "tests/integration/spark/test_source_stream.py::test_available_now_with_a_limit",
+    "tests/integration/spark/test_source_stream.py::test_rows_of_a_small_micro_batch_come_with_its_plan",
     "tests/integration/spark/test_source_stream.py::test_lag",
     "tests/integration/spark/test_frames.py::TestRows::test_rows_equal_those_of_all_other_readers",
     "tests/integration/spark/test_frames_oracle.py::test_rows_are_those_of_delta_spark[vectors]",

@@ -24,6 +24,7 @@ from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.spark.engine.target import Target
+from cdfd.spark.source import stream
 from cdfd.spark.source.backlog import PendingBytes
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.source import CdfdSource
@@ -143,13 +144,6 @@ def test_offset_has_the_backlog_after_it(tmp_path: Path) -> None:
         }
         assert middle["backlog"]["since_ms"] == time_of(path, 3)
         reader.partitions(start, middle)
-        assert reader.reportLatestOffset() == {
-            "table_id": "T",
-            "version": 5,
-            "part": 0,
-            "phase": "stream",
-            "ordinal": 0,
-        }
         end = reader.latestOffset()
         assert place(end) == ("stream", 5, 0, 0)
         assert "backlog" not in end
@@ -157,6 +151,25 @@ def test_offset_has_the_backlog_after_it(tmp_path: Path) -> None:
         assert reader.latestOffset(middle) == end
         assert reader.latestOffset(end) == end
         assert reader.latestOffset(json.loads(json.dumps(start))) == middle
+
+
+def test_rows_of_a_small_micro_batch_come_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table(tmp_path, 3)
+    with reading(path, startingVersion=1) as reader:
+        start, end = reader.initialOffset(), reader.latestOffset()
+        wanted_rows = rows_between(reader, start, end)
+        reader.partitions(start, end)
+        planned = [row for batch in reader.getCache(start, end) for row in batch.column("id").to_pylist()]
+        assert len(planned) == len(wanted_rows) == 2
+        # Tasks read a larger one, and one whose file is gone: they raise the error.
+        monkeypatch.setattr(stream, "PLANNED_BYTES", 1)
+        reader.partitions(start, end)
+        assert reader.getCache(start, end) is None
+        monkeypatch.undo()
+        reader.partitions(start, end)
+        for file in tmp_path.glob("*.parquet"):
+            file.unlink()
+        assert reader.getCache(start, end) is None
 
 
 def test_the_backlog_of_a_snapshot(tmp_path: Path) -> None:
