@@ -70,11 +70,12 @@ def list_files(runs: int) -> Iterator[Figure]:
     if len({measured["count"] for measured in figures.values()}) != 1:
         raise SystemExit(f"not the same files: {figures}")
     ours = figures.pop("ours")
-    for field, unit, what in (("seconds", "s", "time"), ("memory_mb", "MB", "peak memory above imports")):
+    memory = "peak memory above imports"
+    for field, unit, places, what in (("seconds", "s", 2, "time"), ("memory_mb", "MB", 0, memory)):
         best = min(measured[field] for measured in figures.values())
-        peers = ", ".join(f"{measured[field]:.3g} {unit} (`{name}`)" for name, measured in figures.items())
+        peers = ", ".join(f"{measured[field]:,.{places}f} {unit} (`{name}`)" for name, measured in figures.items())
         name = f"open a table of 1 M live files and list them: {what}"
-        yield Figure(name, f"{ours[field]:.3g} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
+        yield Figure(name, f"{ours[field]:,.{places}f} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
 
 
 def resume(runs: int) -> Iterator[Figure]:

@@ -10,8 +10,8 @@ from bench import results
 FROM_S3 = "change rows from S3 into Arrow"
 COMMIT = "commit's appearance to its committed row at a reader (300 commits of one row; 30 of Spark's)"
 SNAPSHOT = "planning a first snapshot of 1 M files that"
-SPARK_READ = "batch read of the change table into `noop`, warm, local[2] (3.23 M rows)"
-SPARK_STREAM = "stream to Kafka, availableNow, warm, local[2]: exactly once against at least once (3.23 M rows)"
+FEW_LARGE = "few large files (3.23 M rows)"
+UPSERT = "`Upsert` against a written MERGE: 200,000 keys, repeats and late changes (950,000 rows)"
 
 PARTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "reading": (
@@ -30,7 +30,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ),
             ("one commit of one file applied: 1 M against 1 k live files", "apply one commit of one file"),
             (
-                "commit file's appearance to row on standard output (150 commits of one file; 150 a process)",
+                "commit file's appearance to row on standard output (300 commits of one file; 150 a process)",
                 "commit to row on standard output, `cdfd tail`",
             ),
         ),
@@ -76,10 +76,22 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "spark": (
         "on spark",
         (
-            (SPARK_READ, '`format("cdfd")` into `noop`, 3.23 M rows'),
-            (f"{SPARK_READ}, without `_change_ordinal`", "the same without `_change_ordinal`"),
-            (f"{SPARK_STREAM}, `packed`", "stream to Kafka, exactly once, [packed](spark-kafka.md#packed-rows)"),
-            (SPARK_STREAM, "the same without `packed`"),
+            (f"batch read of changes, {FEW_LARGE}", "`cdfd.spark.changes`, few large files, 3.23 M rows"),
+            (f"`select` of one column, {FEW_LARGE}", "the same, one column"),
+            (f"filter on a key, {FEW_LARGE}", "the same, a filter on the key"),
+            (f"count by change type, {FEW_LARGE}", "the same, a count by change type"),
+            ("the same, 300 versions of small files (30,000 rows)", "300 versions of small files, 30,000 rows"),
+            ("snapshot, few large files (1.76 M rows)", "`cdfd.spark.snapshot`, 1.76 M rows"),
+            (
+                "derived changes of a table without a feed, by row ids (40,000 rows)",
+                "changes of a table without a feed, by row ids, 40,000 rows",
+            ),
+            (
+                "stream to Kafka, exactly once against at least once (3.23 M rows)",
+                "stream to Kafka, exactly once, [packed](spark-kafka.md#packed-rows)",
+            ),
+            (f"{UPSERT}, as exact as `Upsert`", "`apply_changes` to a copy: 200,000 keys, some twice and some late"),
+            ("micro-batch at the tip of a table, p50, whole", "a micro-batch of one row at the tip of a table: p50"),
             (f"{SNAPSHOT} the driver lists: the driver's Python", "plan a first snapshot of 1 M files"),
             (
                 f"{SNAPSHOT} executors list: the driver's Python",
