@@ -68,6 +68,8 @@ class Schemas:
         Raises:
             SchemaChangedError: a column's type changed to one that does not hold the old values; it names table and version.
         """
+        if not len(plan.scans):
+            return plan  # its schema may be one that RESTORE left again before it had rows
         try:
             schema, scans = self._select(plan.schema), plan.scans
             if not isinstance(scans, LiveScans) and any(scan.schema is not None for scan in scans):

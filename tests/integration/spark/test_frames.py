@@ -127,6 +127,20 @@ class TestRows:
             assert of_spark(found) == by_format(spark, orders, startingVersion=0, columns=columns)
 
 
+def test_a_type_that_no_row_was_written_in(spark: SparkSession, tmp_path: Path) -> None:
+    """RESTORE makes a widened column narrow again."""
+    table = f"{tmp_path}/table"
+    properties = "'delta.enableTypeWidening' = 'true', 'delta.enableChangeDataFeed' = 'true'"
+    spark.sql(f"CREATE TABLE delta.`{table}` (id INT) USING delta TBLPROPERTIES ({properties})")
+    spark.sql(f"INSERT INTO delta.`{table}` VALUES (1), (2)")
+    spark.sql(f"ALTER TABLE delta.`{table}` ALTER COLUMN id TYPE BIGINT")
+    spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 1")
+    spark.sql(f"INSERT INTO delta.`{table}` VALUES (3)")
+    assert [row.id for row in cdfd.spark.changes(spark, table, 0).orderBy("id").collect()] == [1, 2, 3]
+    frame = spark.read.format("cdfd").option("startingVersion", 0).load(table)
+    assert [row.id for row in frame.orderBy("id").collect()] == [1, 2, 3]
+
+
 def utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     fields = [
         field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) and field.type.tz else field
