@@ -14,7 +14,6 @@ from cdfd.config.settings import Settings
 from cdfd.config.sinks import sink_address
 from cdfd.daemon import assembly
 from cdfd.daemon.assembly import ledgers
-from cdfd.daemon.engines import engine_of
 from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
@@ -148,7 +147,6 @@ async def _check_table(
     config: Settings, table: settings.Table, ledger: Ledger, sink: Connector, unreachable: CdfdError | None
 ) -> Checked:
     try:
-        engine_of(config).check()
         if unreachable is not None:
             raise unreachable
         note = await sink.check(table)
