@@ -88,6 +88,8 @@ def sql_type(kind: spark.DataType) -> str:
             return f"ARRAY<{sql_type(kind.elementType)}>"
         case spark.MapType():
             return f"MAP<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+        case spark.TimestampType():
+            return "TIMESTAMP_LTZ"  # a setting of the session says what TIMESTAMP is
     return kind.simpleString()
 
 

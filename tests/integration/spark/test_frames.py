@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import TimestampType
 
 import cdfd
 import cdfd.spark
@@ -125,6 +127,20 @@ class TestRows:
         for columns in ("_commit_version", "day, _change_type"):
             found = cdfd.spark.changes(spark, orders, 0, options={"columns": columns}, reader="spark")
             assert of_spark(found) == by_format(spark, orders, startingVersion=0, columns=columns)
+
+
+def test_timestamps_are_instants_also_if_the_session_says_that_they_have_no_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The column is cast, because its fields have other names in files."""
+    table = f"{tmp_path}/table"
+    properties = "'delta.columnMapping.mode' = 'name'"
+    spark.sql(f"CREATE TABLE delta.`{table}` (s STRUCT<at: TIMESTAMP>) USING delta TBLPROPERTIES ({properties})")
+    spark.sql(f"INSERT INTO delta.`{table}` SELECT named_struct('at', TIMESTAMP'2026-01-01 12:00:00')")
+    with settings(spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}):
+        frame = cdfd.spark.changes(spark, table, 0, reader="spark")
+        assert frame.schema["s"].dataType["at"].dataType == TimestampType()
+        assert of_spark(frame) == bag(cdfd.changes(table), [CHANGE_ORDINAL])
 
 
 def test_a_type_that_no_row_was_written_in(spark: SparkSession, tmp_path: Path) -> None:
