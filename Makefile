@@ -7,9 +7,10 @@ BIN := .venv/bin
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cdfd
 UV := $(CACHE)/uv-0.13.9/bin/uv
 # Crates take minutes to compile. Compiled crates are kept outside the clone, for all clones. Optimising across crates makes kernels faster by a
-# tenth, and takes a minute after each change: wheels and benchmarks have it, tests do not.
+# tenth, and takes three minutes after each change: wheels and benchmarks have it, tests do not.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/cdfd/cargo
 export CARGO_PROFILE_RELEASE_LTO ?= off
+export CARGO_PROFILE_RELEASE_CODEGEN_UNITS ?= 16
 # mypy's cache is kept there too. mypy compares contents, so a second clone takes 2 seconds instead of 18.
 export MYPY_CACHE_DIR ?= $(HOME)/.cache/cdfd/mypy
 RUST := $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' native/Cargo.toml)
@@ -219,7 +220,8 @@ site: $(MARK)  ## The documentation as a site in `site/`; a broken link or ancho
 	$(BIN)/mkdocs build --strict
 
 # Benchmarks measure the build that users get.
-bench bench-quick: export CARGO_PROFILE_RELEASE_LTO = thin
+bench bench-quick: export CARGO_PROFILE_RELEASE_LTO = fat
+bench bench-quick: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(SYNC)
 	$(BIN)/python -m bench.run

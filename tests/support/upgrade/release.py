@@ -59,7 +59,11 @@ def _make(place: Path, commit: str) -> None:
 
 
 def _run(*command: str) -> str:
-    settings = {"CARGO_TARGET_DIR": str(CACHE / "cargo"), "CARGO_PROFILE_RELEASE_LTO": "off"}
+    settings = {
+        "CARGO_TARGET_DIR": str(CACHE / "cargo"),
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    }
     settings["DIST_EXTRA_CONFIG"] = str(ROOT / ".ci" / "wheels.cfg")
     done = subprocess.run(
         command, cwd=ROOT, env={**settings, **os.environ}, capture_output=True, text=True, timeout=_SECONDS
