@@ -22,7 +22,6 @@ from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
@@ -66,6 +65,8 @@ class KafkaConnector(Connector):
         options = arguments(self._sink)
         schemas = self._sink.schema_registry
         if schemas is not None:
+            from cdfd.sinks.kafka.client.schema_registry import tls_of
+
             tls_of(schemas)
         for section, settings in (("security", self._sink.security), ("schema_registry", schemas)):
             oauth = None if settings is None else settings.oauth
@@ -291,6 +292,9 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
     if settings is None:
         yield None
         return
+    # urllib3 takes 4 % of a start, which needs neither a registry nor a token.
+    from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
+
     registry = SchemaRegistry(
         settings.url,
         login=login_of(settings),
