@@ -24,6 +24,8 @@ HOME = Path(pyspark.__file__).parent
 """Of Spark, as its users have it."""
 ROUNDS = 2
 """Sessions of each number of executors."""
+WARM_UPS = 8
+"""Rounds before those that count: each of three JVMs compiles what it runs often, on cores that they share."""
 
 
 @contextmanager
@@ -53,7 +55,8 @@ def scaling(runs: int) -> Iterator[Figure]:
         for _ in range(ROUNDS):
             for executors in taken:
                 with on_cluster(cluster, executors) as running:
-                    session = rounds(running, ("changes", "feed"), runs, do="read", table=table, query="all")
+                    asked = {"do": "read", "table": table, "query": "all"}
+                    session = rounds(running, ("changes", "feed"), runs, WARM_UPS, **asked)
                 for way, of_session in session.items():
                     taken[executors][way] += of_session
     what = "two executors' cores against one, pinned (8.00 M rows)"

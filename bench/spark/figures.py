@@ -47,13 +47,13 @@ def available() -> bool:
     return reason is None
 
 
-def rounds(running: Session, ways: Sequence[str], runs: int, **asked: Any) -> Taken:
+def rounds(running: Session, ways: Sequence[str], runs: int, warm_ups: int = WARM_UPS, **asked: Any) -> Taken:
     """Rounds of the same by each of the ways, in turn."""
     taken: Taken = {way: [] for way in ways}
-    for round_ in range(WARM_UPS + runs):
+    for round_ in range(warm_ups + runs):
         for way, of_way in taken.items():
             one = running.ask(way=way, **asked)
-            if round_ >= WARM_UPS:
+            if round_ >= warm_ups:
                 of_way.append(one)
     return taken
 
