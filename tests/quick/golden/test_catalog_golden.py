@@ -65,7 +65,7 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_published(recorded: Recorded, state: str) -> None:
+def test_published_versions_are_read_up_to_the_ratified_one(recorded: Recorded, state: str) -> None:
     """An answer that is older than the log, too: published versions above the ratified one are not read."""
     latest = recorded.answer(state)["latest-table-version"]
     assert recorded.changes() == expected(latest)

@@ -69,7 +69,7 @@ def test_numbers_that_do_not_fit_are_an_error() -> None:
             array_of([value], kind)
 
 
-def test_scalars() -> None:
+def test_scalars_have_the_type_that_is_asked_for() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
     for value, kind in (("a", None), (7, pa.int32()), (None, pa.string()), (Decimal("1.50"), pa.decimal128(5, 2))):
         assert scalar_of(value, kind).equals(pa.scalar(value, kind))

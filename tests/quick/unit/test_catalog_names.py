@@ -41,7 +41,7 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         "uri", ["uc://orders", "uc://main..orders", "uc://main.sales/orders", "uc:orders", "uc://"]
     )
-    def test_malformed_name(self, uri: str) -> None:
+    def test_malformed_name_is_refused(self, uri: str) -> None:
         with pytest.raises(ConfigError, match="expected a"):
             config(f"[{{uri: '{uri}'}}]")
 
@@ -51,7 +51,7 @@ class TestConfiguration:
         with pytest.raises(ConfigError, match="only reads the tables of a catalog"):
             parse("pipeline: p\ntables: [{uri: /t}]\nsink: {kind: delta, path: 'uc://main.sales.copies'}")
 
-    def test_options(self, tmp_path: Path) -> None:
+    def test_catalog_and_store_have_their_options(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("t0ken\n")
         more = f"""
 catalogs:
@@ -106,7 +106,7 @@ class TestDiscovery:
 
 
 class TestCommandLine:
-    def test_options(self) -> None:
+    def test_options_keep_later_equals_signs(self) -> None:
         assert catalog_options(["endpoint=http://h", "s3.region=a=b"]) == {"endpoint": "http://h", "s3.region": "a=b"}
         assert catalog_options(None) is None
 

@@ -231,7 +231,7 @@ def test_strings_that_do_not_fit_into_a_batch() -> None:
         same(found, table.to_batches(), table.schema)
 
 
-def test_every_encoding() -> None:
+def test_rows_of_every_encoding_are_read() -> None:
     rows = 3_000
     table = pa.table(
         {
@@ -254,7 +254,7 @@ def test_every_encoding() -> None:
     same(read(data, 700), by_pyarrow(data, 700), table.schema)
 
 
-def test_other_types() -> None:
+def test_large_strings_and_views_are_read_as_strings() -> None:
     """Arrow's large strings and string views are read as strings."""
     big = ["a", "bcd" * 20, None] * 3
     table = pa.table({"time": pa.array(range(9), pa.time64("us")), "big": pa.array(big, pa.large_string())})

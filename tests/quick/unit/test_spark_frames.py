@@ -82,7 +82,7 @@ class TestChecks:
             (["a.trv"], 10, "is not Parquet"),
         ],
     )
-    def test_of_files(self, names: list[str], size: int, why: str | None) -> None:
+    def test_files_that_spark_does_not_read(self, names: list[str], size: int, why: str | None) -> None:
         some = files(*(replace(SCAN, path=name, size=size) for name in names))
         if why is None:
             groups.check_files(some)
@@ -90,7 +90,7 @@ class TestChecks:
             with pytest.raises(ReadByCdfd, match=why):
                 groups.check_files(some)
 
-    def test_of_columns(self) -> None:
+    def test_columns_that_spark_does_not_read(self) -> None:
         by_id = replace(SCHEMA, mapping=ColumnMappingMode.ID)
         groups.check_schema(by_id, field_ids=True)
         with pytest.raises(ReadByCdfd, match="finds columns by id"):

@@ -308,7 +308,7 @@ class TestOlderApi:
     def _older(self, server: UnityServer) -> None:
         server.delta_api = False
 
-    def test_managed_table(self, server: UnityServer, table: ManagedTable) -> None:
+    def test_pages_of_commits_of_a_managed_table_are_read(self, server: UnityServer, table: ManagedTable) -> None:
         for _ in range(4):
             add_version(server, table)
         server.page = 2
@@ -333,7 +333,7 @@ class TestOlderApi:
         with pytest.raises(UnsupportedError, match="format is 'CSV'"):
             ask(opened(server).load("main.sales.csv"))
 
-    def test_credentials(self, server: UnityServer, table: ManagedTable) -> None:
+    def test_credentials_have_prefix_settings_and_end(self, server: UnityServer, table: ManagedTable) -> None:
         config = {"s3.access-key-id": "A", "s3.secret-access-key": "S", "s3.session-token": "T"}
         server.credentials = lambda table: [{"prefix": "s3://b/t", "config": config, "expiration-time-ms": 5}]
         [found] = ask(opened(server).credentials(NAME, None))
@@ -348,7 +348,7 @@ def test_table_that_only_the_older_api_knows(server: UnityServer, table: Managed
 
 
 class TestTokens:
-    def test_text(self, server: UnityServer, table: ManagedTable) -> None:
+    def test_token_in_the_settings_is_sent(self, server: UnityServer, table: ManagedTable) -> None:
         server.token = TOKEN
         assert rows(server, token=TOKEN) == [1]
 
@@ -422,7 +422,7 @@ class TestOptions:
             parse({"endpoint": "adb-1.azuredatabricks.net"}, {}).endpoint == f"https://adb-1.azuredatabricks.net{API}"
         )
 
-    def test_environment(self) -> None:
+    def test_environment_gives_what_options_omit(self) -> None:
         environ = {"DATABRICKS_HOST": "https://h", "DATABRICKS_CLIENT_ID": "i", "DATABRICKS_CLIENT_SECRET": "s"}
         found = parse({}, environ)
         assert (found.endpoint, found.client_id, found.client_secret) == (f"https://h{API}", "i", "s")
@@ -444,7 +444,7 @@ class TestOptions:
             ({"endpoint": "http://h", "token": 7}, "expected to be text"),
         ],
     )
-    def test_wrong_options(self, options: dict[str, object], what: str) -> None:
+    def test_wrong_option_is_named_without_secrets(self, options: dict[str, object], what: str) -> None:
         with pytest.raises(ConfigError) as caught:
             parse(options, {})
         assert what in str(caught.value)
