@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 PLANNED_BYTES = 2 << 20
 """Weight of a micro-batch whose rows come with the plan, at most: it is read in less time than an executor needs to call Python."""
+PLANNED_ROW_BYTES = 32 << 20
+"""Bytes of its rows in memory, at most: the values of a small file may be long."""
 _MOST_FILES = 2**31 - 1
 
 _REPLACED_HINT = (
@@ -113,8 +115,13 @@ class StreamReader(PlannedRowsReader):
         small = self._planner.small
         if small is None or not _takes_planned(self._schema):
             return None
+        batches, size = list[pa.RecordBatch](), 0
         try:
-            batches = [*read_partition(small, self._options)]
+            for batch in read_partition(small, self._options):
+                size += batch.nbytes
+                if size > PLANNED_ROW_BYTES:
+                    return None
+                batches.append(batch)
         except CdfdError:
             return None  # the task meets it again, and Spark retries the task
         # Spark ends the query unless it finds its own schema in that of the rows.

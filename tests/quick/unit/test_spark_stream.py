@@ -162,10 +162,11 @@ def test_rows_of_a_small_micro_batch_come_with_its_plan(tmp_path: Path, monkeypa
         planned = [row for batch in reader.getCache(start, end) for row in batch.column("id").to_pylist()]
         assert len(planned) == len(wanted_rows) == 2
         # Tasks read a larger one, and one whose file is gone: they raise the error.
-        monkeypatch.setattr(stream, "PLANNED_BYTES", 1)
-        reader.partitions(start, end)
-        assert reader.getCache(start, end) is None
-        monkeypatch.undo()
+        for limit in ("PLANNED_BYTES", "PLANNED_ROW_BYTES"):
+            with monkeypatch.context() as patched:
+                patched.setattr(stream, limit, 1)
+                reader.partitions(start, end)
+                assert reader.getCache(start, end) is None
         reader.partitions(start, end)
         for file in tmp_path.glob("*.parquet"):
             file.unlink()
