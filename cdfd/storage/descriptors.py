@@ -40,10 +40,15 @@ def content(descriptor: int, path: str, start: int, length: int | None) -> tuple
         os.close(descriptor)
 
 
+def name_of(descriptor: int) -> str:
+    """A name of an open file that leads to that file alone."""
+    return f"{_DESCRIPTORS}/{descriptor}"
+
+
 def columns(descriptor: int) -> pa.NativeFile:
     """An open file for a columnar reader. Arrow opens files by name only, and the name may belong to another file by now."""
     try:
-        return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", "r")
+        return pa.OSFile(name_of(descriptor), "r")
     except OSError:
         # The system, or a sandbox, has no such names. This is slower, because Python reads the file.
         return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), "r")

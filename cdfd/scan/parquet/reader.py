@@ -19,6 +19,7 @@ from cdfd.errors import DataError
 from cdfd.runtime import native
 from cdfd.scan.parquet import text
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
+from cdfd.storage.descriptors import name_of
 
 if TYPE_CHECKING:
     from cdfd_native.parquet import ParquetFile
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cdfd.scan.parquet.arrow_reader import ArrowReader
 
 THREADS = 2
-"""Threads that decode the columns of a file that is read alone."""
+"""Threads that decode the columns of a file while other files leave cores idle."""
 HINT = "Rewrite the file with smaller values or pages, or remove its rows from the table"
 
 AnyReader: TypeAlias = "ParquetReader | ArrowReader"
@@ -185,11 +186,13 @@ def octets(data: pa.Buffer) -> pa.UInt8Array:
 
 
 def native_file(source: Any) -> ParquetFile:
-    """A file for the native reader. One that is in memory is not copied."""
+    """A file for the native reader. One that is in memory is not copied, and a local one is read without Python."""
     from cdfd_native import parquet
 
     size = source.size()
     try:
+        if isinstance(source, pa.OSFile):
+            return parquet.ParquetFile(name_of(source.fileno()), size)
         if not isinstance(source, pa.BufferReader):
             return parquet.ParquetFile(_Ranges(source), size)
         source.seek(0)

@@ -20,11 +20,13 @@ class ParquetFile:
     """An open file.
 
     Args:
-        source: its bytes as a `pyarrow.UInt8Array`, or an object with `read_range(at, count, most)`, which returns so.
+        source: the name of a local file, its bytes as a `pyarrow.UInt8Array`, or an object with `read_range(at, count, most)`, which
+            returns so.
         size: bytes of the file.
 
     Raises:
         DamagedError, TooLargeError: the footer.
+        OSError: the file cannot be read.
     """
 
     row_groups: list[tuple[int, int]]

@@ -36,6 +36,7 @@ mod strings;
 mod thrift;
 mod varint;
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -67,11 +68,12 @@ fn guarded<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> 
 /// An open Parquet file.
 ///
 /// Args:
-///     source: the bytes of the file as a `pyarrow.UInt8Array`, or an object with `read_range(at, count, most)`, which returns so.
+///     source: the name of a local file, its bytes as a `pyarrow.UInt8Array`, or an object with `read_range(at, count, most)`, which returns so.
 ///     size: bytes of the file.
 ///
 /// Raises:
 ///     DamagedError, TooLargeError: the footer.
+///     OSError: the file cannot be read.
 #[pyclass(frozen, module = "cdfd_native.parquet")]
 pub struct ParquetFile {
     file: Arc<OpenFile>,
@@ -81,12 +83,16 @@ pub struct ParquetFile {
 impl ParquetFile {
     #[new]
     fn new(py: Python<'_>, source: Bound<'_, PyAny>, size: u64) -> PyResult<Self> {
-        let source = match source::bytes_of(&source) {
-            Ok(bytes) => Source::Memory(bytes),
-            Err(_) => Source::Object {
+        let source = if let Ok(name) = source.extract::<&str>() {
+            let file = Mutex::new(File::open(name)?);
+            Source::Local { file, size }
+        } else if let Ok(bytes) = source::bytes_of(&source) {
+            Source::Memory(bytes)
+        } else {
+            Source::Object {
                 object: source.unbind(),
                 size,
-            },
+            }
         };
         Ok(Self {
             file: Arc::new(guarded(py, || OpenFile::open(source))?),

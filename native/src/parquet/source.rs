@@ -1,4 +1,8 @@
-//! The bytes of a file: all of them in memory, or those that a Python object reads.
+//! The bytes of a file: all of them in memory, or those of a local file, or those that a Python object reads.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Mutex;
 
 use arrow_array::{Array, UInt8Array};
 use arrow_buffer::Buffer;
@@ -7,6 +11,7 @@ use arrow_pyarrow::FromPyArrow;
 use bytes::Bytes;
 use pyo3::prelude::*;
 
+use super::charge::lock;
 use super::failure::{Failure, Result, damaged};
 
 /// Bytes that are read at a time, at least, of a column of a file that is not in memory.
@@ -15,6 +20,11 @@ const WINDOW: usize = 256 << 10;
 /// A file's bytes.
 pub enum Source {
     Memory(Bytes),
+    /// Threads that read it need no lock of the interpreter.
+    Local {
+        file: Mutex<File>,
+        size: u64,
+    },
     /// An object whose `read_range(at, count, most)` returns from `count` to `most` bytes as a `pyarrow.UInt8Array`.
     Object {
         object: Py<PyAny>,
@@ -44,7 +54,7 @@ impl Source {
     pub fn size(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
-            Self::Object { size, .. } => *size,
+            Self::Local { size, .. } | Self::Object { size, .. } => *size,
         }
     }
 
@@ -60,30 +70,31 @@ impl Source {
                 self.size()
             ));
         }
-        match self {
-            Self::Memory(bytes) => {
-                let at = at as usize;
-                Ok(bytes.slice(at..bytes.len().min(at + most.max(count))))
+        let most = (most.max(count) as u64).min(self.size() - at) as usize;
+        let bytes = match self {
+            Self::Memory(bytes) => bytes.slice(at as usize..at as usize + most),
+            Self::Local { file, .. } => {
+                let mut bytes = Vec::with_capacity(most);
+                let mut file = lock(file);
+                file.seek(SeekFrom::Start(at))
+                    .and_then(|_| (&*file).take(most as u64).read_to_end(&mut bytes))
+                    .map_err(|error| Failure::Source(error.into()))?;
+                Bytes::from(bytes)
             }
-            Self::Object { object, size } => {
-                let most = most.max(count).min((size - at) as usize);
-                let read = Python::attach(|py| {
-                    bytes_of(
-                        &object
-                            .bind(py)
-                            .call_method1("read_range", (at, count, most))?,
-                    )
-                });
-                let bytes = read.map_err(Failure::Source)?;
-                if bytes.len() < count {
-                    return Err(damaged!(
-                        "the file ends at byte {}, and not at {size}",
-                        at + bytes.len() as u64
-                    ));
-                }
-                Ok(bytes)
-            }
+            Self::Object { object, .. } => Python::attach(|py| {
+                let object = object.bind(py);
+                bytes_of(&object.call_method1("read_range", (at, count, most))?)
+            })
+            .map_err(Failure::Source)?,
+        };
+        if bytes.len() < count {
+            return Err(damaged!(
+                "the file ends at byte {}, and not at {}",
+                at + bytes.len() as u64,
+                self.size()
+            ));
         }
+        Ok(bytes)
     }
 }
 
