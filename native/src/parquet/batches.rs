@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema, SchemaRef};
@@ -11,6 +12,28 @@ use parquet::arrow::arrow_reader::RowSelector;
 use super::columns::{Columns, Group};
 use super::failure::{Result, damaged};
 use super::file::OpenFile;
+
+/// Threads of this process that decode.
+static DECODING: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread that decodes, for as long as this lives.
+struct Decoding {
+    /// Threads that decoded before.
+    others: usize,
+}
+
+impl Decoding {
+    fn begin() -> Self {
+        let others = DECODING.fetch_add(1, Ordering::Relaxed);
+        Self { others }
+    }
+}
+
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        DECODING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Rows in order, of one file or of several.
 pub struct Batches {
@@ -21,6 +44,7 @@ pub struct Batches {
     /// Rows to return without columns, if no column is wanted.
     counted: usize,
     rows: usize,
+    threads: usize,
 }
 
 /// A request to read rows.
@@ -56,6 +80,7 @@ impl Batches {
             schema: Arc::new(Schema::empty()),
             counted: total,
             rows,
+            threads,
         };
         let Some((file, _)) = groups.first() else {
             return Ok(empty);
@@ -96,6 +121,7 @@ impl Batches {
             schema,
             counted: 0,
             rows,
+            threads,
         })
     }
 
@@ -120,20 +146,7 @@ impl Batches {
                 self.batch(vec![], rows).map(Some)
             };
         }
-        let (first, others) = self.columns.split_at_mut(1);
-        let counts = std::thread::scope(|scope| {
-            let others = others
-                .iter_mut()
-                .map(|columns| scope.spawn(|| columns.fill()))
-                .collect::<Vec<_>>();
-            let mut counts = vec![first[0].fill()];
-            counts.extend(others.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|reason| {
-                    Err(damaged!("decoding failed: {}", text_of(reason.as_ref())))
-                })
-            }));
-            counts.into_iter().collect::<Result<Vec<_>>>()
-        })?;
+        let counts = self.fill()?;
         let rows = counts.iter().copied().min().unwrap_or(0);
         if rows == 0 {
             // All of them have as many rows as the footer says, or had failed.
@@ -151,6 +164,33 @@ impl Batches {
             .map(|(thread, place)| Arc::clone(parts[*thread].column(*place)))
             .collect();
         self.batch(columns, rows).map(Some)
+    }
+
+    /// How many rows each of the columns has ready. Files side by side take less time than columns side by side, so these wait until the
+    /// readers of other files leave cores idle.
+    fn fill(&mut self) -> Result<Vec<usize>> {
+        let here = Decoding::begin();
+        if here.others + self.columns.len() > self.threads {
+            return self.columns.iter_mut().map(Columns::fill).collect();
+        }
+        let (first, others) = self.columns.split_at_mut(1);
+        std::thread::scope(|scope| {
+            let others = others.iter_mut().map(|columns| {
+                let there = Decoding::begin();
+                scope.spawn(|| {
+                    let _there = there;
+                    columns.fill()
+                })
+            });
+            let others = others.collect::<Vec<_>>();
+            let mut counts = vec![first[0].fill()];
+            counts.extend(others.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|reason| {
+                    Err(damaged!("decoding failed: {}", text_of(reason.as_ref())))
+                })
+            }));
+            counts.into_iter().collect()
+        })
     }
 
     fn batch(&self, columns: Vec<arrow_array::ArrayRef>, rows: usize) -> Result<RecordBatch> {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -270,6 +273,30 @@ def test_columns_in_threads(threads: bool) -> None:
     with reader.open_parquet(pa.BufferReader(stored(table, row_group_size=400))) as file:
         found = list(file.batches(table.column_names, rows=70, use_threads=threads))
     same(found, table.to_batches(), table.schema)
+
+
+def test_columns_of_files_that_are_read_at_a_time() -> None:
+    """Their threads share the cores: batch by batch, the columns of a file are decoded side by side or one after the other."""
+    numbers = np.arange(200_000)
+    table = pa.table({"id": numbers, "word": pa.array(numbers).cast(pa.string()), "half": numbers / 2})
+    data = stored(table, row_group_size=30_000)
+
+    def rows_read() -> pa.Table:
+        with reader.open_parquet(pa.BufferReader(data)) as file:
+            return pa.Table.from_batches(file.batches(table.column_names, rows=7_000, use_threads=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(rows_read) for _ in range(8)]:
+            assert future.result(timeout=60).equals(table)
+
+
+def test_local_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(stored(pa.table({"id": np.random.default_rng(1).integers(0, 1 << 60, 200_000)})))
+    with pa.OSFile(str(path)) as source, reader.open_parquet(source) as file:
+        os.truncate(path, 100_000)
+        with pytest.raises(ValueError, match="the file ends at byte 100000, and not at"):
+            list(file.batches(["id"], rows=1_000))
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
