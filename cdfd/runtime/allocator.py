@@ -12,6 +12,8 @@ _POOL = "ARROW_DEFAULT_MEMORY_POOL"
 _NATIVE = {"MIMALLOC_PURGE_DELAY": "100", "MIMALLOC_ALLOW_THP": "0"}
 """Of cdfd-native's allocator: milliseconds until it returns memory, and no huge pages. With its own choices, a second and huge pages of which
 parts are in use, a daemon that delivers a large version has 80 MB more."""
+_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
+"""Of numpy's linear algebra, which nothing here uses. Its threads turn for a tenth of a second of processor time before they sleep."""
 _THRESHOLDS = 5_000, 20, 10
 """Of the garbage collector. With Python's own, 700 and 10, objects that live as long as a delivery reach the oldest generation, and its
 collection, which stops hundreds of tables for half a second, begins every few seconds."""
@@ -21,16 +23,16 @@ _ARENA_MAX = -8
 
 
 def choose() -> None:
-    """Choose Arrow's allocator, and what that of cdfd-native keeps. Call it before their imports, which read the choice.
+    """Choose Arrow's allocator, what that of cdfd-native keeps, and numpy's threads. Call it before their imports, which read the choice.
 
-    If you set `ARROW_DEFAULT_MEMORY_POOL`, `MIMALLOC_PURGE_DELAY` or `MIMALLOC_ALLOW_THP`, your choice counts.
+    If you set `ARROW_DEFAULT_MEMORY_POOL`, `MIMALLOC_PURGE_DELAY`, `MIMALLOC_ALLOW_THP` or `OPENBLAS_NUM_THREADS`, your choice counts.
 
     Some threads create batches and others free them. Arrow's default, mimalloc, then keeps much more memory than is in use, and jemalloc
     about twice as much. glibc's malloc keeps less, at the same speed, if it has as many arenas as there are cores. By default, it has eight
     times as many. Without glibc, jemalloc is the best one.
     """
     libc, chosen = _glibc(), _POOL in os.environ
-    choices = dict(_NATIVE)
+    choices = _NATIVE | _THREADS
     if libc is not None and not chosen:
         libc.mallopt(_ARENA_MAX, max(2, os.cpu_count() or 2))
         choices[_POOL] = "system"

@@ -1,4 +1,4 @@
-"""The allocator that cdfd's commands choose for Arrow."""
+"""The allocator that cdfd's commands choose for Arrow, and numpy's threads."""
 
 import os
 import re
@@ -44,6 +44,15 @@ def test_native_code_keeps_little_memory_unless_you_say_otherwise(said: dict[str
     assert len(options) == 4
     assert set(options) == set(expected.items())
     assert f"left {said.get('MIMALLOC_PURGE_DELAY')}" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="counts threads by /proc")
+def test_numpy_starts_no_threads_unless_you_say_otherwise() -> None:
+    """They would turn for a while before they sleep."""
+    threads = CHOOSE + "import numpy; print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    count, left = printed(threads).split()
+    assert left == "None"
+    assert printed(threads, OPENBLAS_NUM_THREADS="2").split() == [str(int(count) + 1), "2"]
 
 
 def test_memory_that_is_not_in_use_can_be_returned() -> None:
