@@ -103,17 +103,17 @@ mod tests {
     #[test]
     fn a_length_of_two_bytes_moves_what_it_precedes() {
         let long = [7; 300];
-        let found = bytes(|room| put_with_length(room, Length::Plain, |room| room.put(&long)));
-        assert_eq!(found, [[0xAC, 0x02].as_slice(), &long].concat());
-        let found = bytes(|room| put_with_length(room, Length::Zigzag, |room| room.put(&[1, 2])));
-        assert_eq!(found, [4, 1, 2]);
+        let actual = bytes(|room| put_with_length(room, Length::Plain, |room| room.put(&long)));
+        assert_eq!(actual, [[0xAC, 0x02].as_slice(), &long].concat());
+        let actual = bytes(|room| put_with_length(room, Length::Zigzag, |room| room.put(&[1, 2])));
+        assert_eq!(actual, [4, 1, 2]);
     }
 
     #[test]
     fn a_length_without_room_is_no_panic() {
         let mut bytes = [0; 301];
         let mut room = Room::new(&mut bytes, 0);
-        let found = put_with_length(&mut room, Length::Plain, |room| room.put(&[7; 300]));
-        assert_eq!(found, Err(Stop::Full));
+        let actual = put_with_length(&mut room, Length::Plain, |room| room.put(&[7; 300]));
+        assert_eq!(actual, Err(Stop::Full));
     }
 }

@@ -18,16 +18,16 @@ pub struct Lengths {
 /// Reads lengths (`DELTA_BINARY_PACKED`), of which there are `most` at most. A negative one is an error.
 pub fn lengths(data: &[u8], most: usize) -> Result<Lengths> {
     let mut numbers = Numbers::new(data, most)?;
-    let mut found = Lengths {
+    let mut total = Lengths {
         count: numbers.left,
         ..Lengths::default()
     };
     while let Some(length) = numbers.next()? {
-        found.sum += length;
-        found.largest = found.largest.max(length);
+        total.sum += length;
+        total.largest = total.largest.max(length);
     }
-    found.end = numbers.bytes.at;
-    Ok(found)
+    total.end = numbers.bytes.at;
+    Ok(total)
 }
 
 /// Checks that no text shares more with the text before it than that has. The crate `parquet` shares what there is.
@@ -204,9 +204,9 @@ mod tests {
     #[test]
     fn lengths_are_summed() {
         let data = [128, 1, 4, 3, 14, 4, 1, 0, 0, 0, 0b10, 0, 0, 0, 99];
-        let found = lengths(&data, 3).unwrap();
+        let total = lengths(&data, 3).unwrap();
         assert_eq!(
-            (found.count, found.sum, found.largest, found.end),
+            (total.count, total.sum, total.largest, total.end),
             (3, 7 + 9 + 12, 12, 14)
         );
         assert!(check_prefixes(&[128, 1, 4, 2, 0, 0, 0, 0, 0, 0], &data, 3).is_ok());

@@ -215,7 +215,7 @@ fn decode(footer: &[u8], statistics: ParquetStatisticsPolicy) -> Result<ParquetM
 
 /// See `Leaf::least`.
 fn least_levels(root: &SchemaType, path: &[String]) -> Vec<u8> {
-    let (mut found, mut definition, mut group) = (vec![0], 0u8, root);
+    let (mut least, mut definition, mut group) = (vec![0], 0u8, root);
     for name in path {
         let children = if group.is_group() {
             group.get_fields()
@@ -231,11 +231,11 @@ fn least_levels(root: &SchemaType, path: &[String]) -> Vec<u8> {
             Repetition::OPTIONAL => definition = definition.saturating_add(1),
             Repetition::REPEATED => {
                 definition = definition.saturating_add(1);
-                found.push(definition);
+                least.push(definition);
             }
         }
     }
-    found
+    least
 }
 
 fn read_footer(source: &Source) -> Result<bytes::Bytes> {

@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn a_list_without_values_has_no_second_one() {
         let rows = |repetition: &[u8], definition: &[u8], before| {
-            let found = check_lists(repetition, definition, &[0, 2], before);
-            found.ok().map(|found| (found.count, found.first))
+            let lists = check_lists(repetition, definition, &[0, 2], before);
+            lists.ok().map(|lists| (lists.count, lists.first))
         };
         assert_eq!(rows(&[0, 1, 0, 1], &[3, 2, 3, 3], 0), Some((2, true)));
         assert_eq!(rows(&[0, 1, 0, 1], &[1, 3, 3, 3], 0), None);

@@ -170,7 +170,7 @@ impl ParquetFile {
         let metadata = guarded(py, || self.file.with_statistics(&leaves))?;
         let mut groups = Vec::with_capacity(metadata.num_row_groups());
         for group in metadata.row_groups() {
-            let found = PyDict::new(py);
+            let statistics = PyDict::new(py);
             for leaf in leaves
                 .iter()
                 .filter(|leaf| !self.file.leaves[**leaf].is_repeated())
@@ -185,12 +185,12 @@ impl ParquetFile {
                 let low = bounds.and_then(|known| known.min_bytes_opt());
                 let high = bounds.and_then(|known| known.max_bytes_opt());
                 let nulls = known.and_then(|known| known.null_count_opt());
-                found.set_item(
+                statistics.set_item(
                     &self.file.leaves[*leaf].path,
                     (low, high, nulls, column.num_values()),
                 )?;
             }
-            groups.push(found);
+            groups.push(statistics);
         }
         Ok(groups)
     }
