@@ -29,11 +29,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test that is a coroutine has an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     async def bounded() -> None:
         async with asyncio.timeout(getattr(pyfuncitem.module, "WITHIN", _WITHIN)):
-            await pyfuncitem.obj(**given)
+            await pyfuncitem.obj(**arguments)
 
     asyncio.run(bounded())
     return True

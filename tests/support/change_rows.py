@@ -66,7 +66,7 @@ class Record(NamedTuple):
 
 def flattened(lots: list[Records]) -> list[Record]:
     """Records one by one. Fails where an array is of the wrong type or length."""
-    found = []
+    singles = []
     for records in lots:
         assert len(plain(records.values, len(records))) == len(records.whole_values)
         keys = [None] * len(records) if records.keys is None else plain(records.keys, len(records))
@@ -75,8 +75,8 @@ def flattened(lots: list[Records]) -> list[Record]:
         assert records.keys is None or None not in keys
         for number, (key, value) in enumerate(zip(records.whole_keys, records.whole_values, strict=True)):
             own = {name: column[number] for name, column in columns if column[number] is not None}
-            found.append(Record(key, value, dict(records.headers) | own))
-    return found
+            singles.append(Record(key, value, dict(records.headers) | own))
+    return singles
 
 
 def plain(array: pa.Array, length: int) -> list[Any]:

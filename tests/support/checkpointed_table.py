@@ -56,7 +56,7 @@ async def changed(table: TableWriter) -> None:
 
 def described(add: Add, with_stats: bool) -> dict[str, Any]:
     vector = add.deletion_vector
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "path": add.path,
         "partitionValues": {},
         "size": add.size,
@@ -64,16 +64,16 @@ def described(add: Add, with_stats: bool) -> dict[str, Any]:
         "dataChange": False,
     }
     if with_stats:
-        found["stats"] = add.stats
+        fields["stats"] = add.stats
     if vector is not None:
-        found["deletionVector"] = {
+        fields["deletionVector"] = {
             "storageType": vector.storage_type,
             "pathOrInlineDv": vector.path_or_inline,
             "offset": vector.offset,
             "sizeInBytes": vector.size_in_bytes,
             "cardinality": vector.cardinality,
         }
-    return found
+    return fields
 
 
 async def checkpoint(storage: LocalStorage, version: int, layout: Layout, has_stats: Callable[[int], bool]) -> None:

@@ -96,8 +96,8 @@ def started(*args: object, cwd: Path | None = None) -> Iterator[Running]:
 
 
 def brief(ended: Ended) -> list[tuple[int, str, int]]:
-    found = [json.loads(line) for line in ended.lines()]
-    return [(row["_commit_version"], row["_change_type"], row["id"]) for row in found]
+    rows = [json.loads(line) for line in ended.lines()]
+    return [(row["_commit_version"], row["_change_type"], row["id"]) for row in rows]
 
 
 def one_line(ended: Ended, code: int) -> str:

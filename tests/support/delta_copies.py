@@ -62,13 +62,13 @@ class Copy:
 
     async def position(self) -> tuple[int, str] | None:
         config = self.settings()
-        found = await connector(config).position(config.tables[0])
-        return None if found is None else (found.version, found.phase)
+        position = await connector(config).position(config.tables[0])
+        return None if position is None else (position.version, position.phase)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the target as delta-rs reads them, in the order of the changes, or of `id` if they are no changes."""
-        found = pa.table(DeltaTable(self.target).scan()).to_pylist()
-        return sorted(found, key=lambda row: (row.get("_commit_version"), row.get("_change_ordinal", row["id"])))
+        rows = pa.table(DeltaTable(self.target).scan()).to_pylist()
+        return sorted(rows, key=lambda row: (row.get("_commit_version"), row.get("_change_ordinal", row["id"])))
 
     def ids(self) -> list[int]:
         """The ids of all rows, in that order."""

@@ -41,17 +41,17 @@ class FaultyStorage:
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         await self._begin("read", path)
-        found = await self.inner.fetch(path, length)
+        content = await self.inner.fetch(path, length)
         await self.after("read", path)
-        return found
+        return content
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         for path in paths:
             await self._begin("read", path)
-        found = await self.inner.fetch_many(paths, length)
+        contents = await self.inner.fetch_many(paths, length)
         for path in paths:
             await self.after("read", path)
-        return found
+        return contents
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         await self._begin("read", path)
@@ -77,9 +77,9 @@ class FaultyStorage:
 
     async def stat(self, path: str) -> Stat:
         await self._begin("stat", path)
-        found = await self.inner.stat(path)
+        file_stat = await self.inner.stat(path)
         await self.after("stat", path)
-        return found
+        return file_stat
 
     async def delete(self, path: str) -> None:
         await self._begin("delete", path)

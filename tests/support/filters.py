@@ -17,8 +17,8 @@ def texts() -> st.SearchStrategy[tuple[str, Any]]:
         test = {"=": "__eq__", "<>": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}[operator]
 
         def truth(row: Values) -> bool | None:
-            found = row[name]
-            return None if found is None or value is None else bool(getattr(found, test)(value))
+            operand = row[name]
+            return None if operand is None or value is None else bool(getattr(operand, test)(value))
 
         return f"{name} {operator} {'NULL' if value is None else value}", truth
 
@@ -26,10 +26,10 @@ def texts() -> st.SearchStrategy[tuple[str, Any]]:
         def truth(row: Values) -> bool | None:
             if row[name] is None:
                 return None
-            found = (
+            outcome = (
                 True if row[name] in [each for each in some if each is not None] else None if None in some else False
             )
-            return found if not negated or found is None else not found
+            return outcome if not negated or outcome is None else not outcome
 
         listed = ", ".join("NULL" if each is None else str(each) for each in some)
         return f"{name} {'NOT ' if negated else ''}IN ({listed})", truth
@@ -57,5 +57,5 @@ def _not(truth: bool | None) -> bool | None:
 
 
 def _all(terms: tuple[Any, ...], row: Values, *, negated: bool = False) -> bool | None:
-    found = [_not(each[1](row)) if negated else each[1](row) for each in terms]
-    return False if False in found else None if None in found else True
+    outcomes = [_not(each[1](row)) if negated else each[1](row) for each in terms]
+    return False if False in outcomes else None if None in outcomes else True

@@ -169,7 +169,7 @@ def strings() -> Iterator[tuple[str, bytes]]:
         flat(BYTE_ARRAY, page(levels(run(1, 1)) + struct.pack("<I", 2) + b"\xff\xfe", 1), 1, converted=0),
     )
     head = levels(run(2, 1)) + varint(128) + varint(4) + varint(2) + number(0)
-    for what, rest in {
+    for what, more in {
         "a prefix of a text that is longer than the text before": number(9)
         + bytes(4)
         + head[6:]
@@ -178,7 +178,7 @@ def strings() -> Iterator[tuple[str, bytes]]:
         "lengths that end": b"",
         "lengths of 200 bits": number(0) + bytes([200] * 4) + bytes(400),
     }.items():
-        yield what, flat(BYTE_ARRAY, page(head + rest, 2, DELTA_STRINGS), 2)
+        yield what, flat(BYTE_ARRAY, page(head + more, 2, DELTA_STRINGS), 2)
     yield (
         "blocks of 2^60 lengths",
         flat(

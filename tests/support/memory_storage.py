@@ -104,12 +104,12 @@ class MemoryStorage:
         return pa.BufferReader(self._find(path).data)
 
     def _stat(self, path: str) -> Stat:
-        found = self._find(path)
-        return Stat(path, len(found.data), found.modified_ms, found.identity)
+        stored = self._find(path)
+        return Stat(path, len(stored.data), stored.modified_ms, stored.identity)
 
     def _find(self, path: str) -> _Object:
         check_path(path)
-        found = self._objects.get(path)
-        if found is None:
+        stored = self._objects.get(path)
+        if stored is None:
             raise NotFoundError("there is no object with that name", path=path)
-        return found
+        return stored

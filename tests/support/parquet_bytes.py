@@ -15,10 +15,10 @@ def number(value: int) -> bytes:
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-def fields(*given: tuple[int, int, bytes]) -> bytes:
+def fields(*values: tuple[int, int, bytes]) -> bytes:
     """A struct: (id, type, value) in ascending order of id."""
     out, last = b"", 0
-    for field, kind, value in given:
+    for field, kind, value in values:
         out += bytes([(field - last) << 4 | kind]) + value
         last = field
     return out + b"\0"
@@ -61,11 +61,11 @@ def dictionary_page(body: bytes, size: int, values: int) -> bytes:
 def element(name: str, repetition: int | None = None, kind: int | None = None, **more: int) -> bytes:
     """Of a schema. `more`: `length`, `children`, `converted`."""
     numbers = {1: kind, 2: more.get("length"), 3: repetition}
-    given = [(place, I32, number(value)) for place, value in numbers.items() if value is not None]
-    given.append((4, BINARY, text(name)))
-    given += [(5, I32, number(more["children"]))] if "children" in more else []
-    given += [(6, I32, number(more["converted"]))] if "converted" in more else []
-    return fields(*given)
+    parts = [(place, I32, number(value)) for place, value in numbers.items() if value is not None]
+    parts.append((4, BINARY, text(name)))
+    parts += [(5, I32, number(more["children"]))] if "children" in more else []
+    parts += [(6, I32, number(more["converted"]))] if "converted" in more else []
+    return fields(*parts)
 
 
 def file(

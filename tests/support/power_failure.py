@@ -74,42 +74,42 @@ class Device:
         for path in sorted(folder.iterdir()):
             if is_temporary(path.name) or path.name in self.ignored:
                 continue
-            found = path.lstat()
-            if durable.get(path.name) != _identity(found) or (path.is_file() and not self._is_synced(found)):
+            file_stat = path.lstat()
+            if durable.get(path.name) != _identity(file_stat) or (path.is_file() and not self._is_synced(file_stat)):
                 yield str(path.relative_to(self.folder))
             elif path.is_dir():
                 yield from self._lost(path)
 
-    def _is_synced(self, found: os.stat_result) -> bool:
-        return self._contents.get(_identity(found)) == _content(found)
+    def _is_synced(self, file_stat: os.stat_result) -> bool:
+        return self._contents.get(_identity(file_stat)) == _content(file_stat)
 
     def _state_of(self, descriptor: int) -> Callable[[], None]:
         """Takes note of a file or a folder as it is now, once it is called."""
-        found = os.fstat(descriptor)
-        names = os.listdir(descriptor) if stat.S_ISDIR(found.st_mode) else []
+        file_stat = os.fstat(descriptor)
+        names = os.listdir(descriptor) if stat.S_ISDIR(file_stat.st_mode) else []
         stats = {name: os.stat(name, dir_fd=descriptor, follow_symlinks=False) for name in names}
 
         def record() -> None:
             self.syncs += 1
-            if stat.S_ISDIR(found.st_mode):
-                self._names[_identity(found)] = {name: _identity(each) for name, each in stats.items()}
+            if stat.S_ISDIR(file_stat.st_mode):
+                self._names[_identity(file_stat)] = {name: _identity(each) for name, each in stats.items()}
             else:
-                self._contents[_identity(found)] = _content(found)
+                self._contents[_identity(file_stat)] = _content(file_stat)
 
         return record
 
     def _naming(self, rename: Callable[..., None]) -> Callable[..., None]:
         def named(source: str, target: str, **options: Any) -> None:
-            found = os.stat(source, dir_fd=options.get("src_dir_fd"), follow_symlinks=False)
-            self.namings.append(Naming(target, self._is_synced(found), self.lost()))
+            file_stat = os.stat(source, dir_fd=options.get("src_dir_fd"), follow_symlinks=False)
+            self.namings.append(Naming(target, self._is_synced(file_stat), self.lost()))
             rename(source, target, **options)
 
         return named
 
 
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino
+def _identity(file_stat: os.stat_result) -> Identity:
+    return file_stat.st_dev, file_stat.st_ino
 
 
-def _content(found: os.stat_result) -> tuple[int, int]:
-    return found.st_size, found.st_mtime_ns
+def _content(file_stat: os.stat_result) -> tuple[int, int]:
+    return file_stat.st_size, file_stat.st_mtime_ns

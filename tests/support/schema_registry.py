@@ -72,9 +72,9 @@ class Registry:
             case "GET", ["subjects", subject, "versions"] if subject in self.subjects:
                 return 200, list(range(1, len(self.subjects[subject]) + 1))
             case "GET", ["subjects", subject, "versions", number] if subject in self.subjects:
-                found = self.subjects[subject][int(number) - 1]
-                described = self._described(found, serialized=serialized)
-                return 200, {"subject": subject, "version": int(number), "id": found, **described}
+                schema_id = self.subjects[subject][int(number) - 1]
+                described = self._described(schema_id, serialized=serialized)
+                return 200, {"subject": subject, "version": int(number), "id": schema_id, **described}
             case "POST", ["subjects", subject, "versions"]:
                 return self._register(subject, body["schema"], body.get("schemaType", "AVRO"))
         return 404, {"error_code": 40401, "message": "HTTP 404 Not Found"}

@@ -47,14 +47,14 @@ def snapshot_at(number: int, part: int = 0) -> Position:
 
 def samples(text: bytes, table: str | None = None) -> dict[str, float]:
     """Every sample as it is written, less the table: `cdfd_rows_total{change_type="insert"}`. None: those of no table."""
-    found = {}
+    by_name = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             labels = dict(sample.labels)
             if labels.pop("table", None) == table:
                 shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-                found[f"{sample.name}{{{shown}}}" if shown else sample.name] = sample.value
-    return found
+                by_name[f"{sample.name}{{{shown}}}" if shown else sample.name] = sample.value
+    return by_name
 
 
 def measured(status: Status, table: str | None = "orders") -> dict[str, float]:

@@ -123,16 +123,16 @@ class TrackedTable:
         path = f"part-{random.Random(self._written).randrange(10**6):06}-{self._written}.parquet"
         base, version = self._next_id, self.version
         self._next_id += len(rows)
-        given = [replace(row, row_id=base + number) if row.row_id < 0 else row for number, row in enumerate(rows)]
-        columns = pa.Table.from_pylist([row.values for row in given], SCHEMA)
+        numbered = [replace(row, row_id=base + number) if row.row_id < 0 else row for number, row in enumerate(rows)]
+        columns = pa.Table.from_pylist([row.values for row in numbered], SCHEMA)
         if any(row.row_id >= 0 for row in rows) and self.tracked:
             stored = [old.row_id if old.row_id >= 0 else None for old in rows]
-            versions = [row.version if row.version != version else None for row in given]
+            versions = [row.version if row.version != version else None for row in numbered]
             columns = columns.append_column(ROW_ID, pa.array(stored, pa.int64()))
             columns = columns.append_column(ROW_VERSION, pa.array(versions, pa.int64()))
         pq.write_table(columns, self.folder / path, row_group_size=3)
         size = (self.folder / path).stat().st_size
-        file = File(path, base, version, given, size)
+        file = File(path, base, version, numbered, size)
         self.files.append(file)
         return {"add": self._action(file, data_change) | {"modificationTime": 1}}
 

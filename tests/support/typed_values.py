@@ -78,17 +78,17 @@ KINDS = st.recursive(st.sampled_from(sorted(SCALARS, key=str)), nested, max_leav
 
 def values(kind: pa.DataType, *, nulls: bool = True) -> st.SearchStrategy[Any]:
     if kind in SCALARS:
-        found = SCALARS[kind]
+        strategy = SCALARS[kind]
     elif types.is_struct(kind):
-        found = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+        strategy = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
     elif types.is_map(kind):
         pairs = st.tuples(values(kind.key_type, nulls=False), values(kind.item_type))
-        found = st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
+        strategy = st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
     elif types.is_fixed_size_list(kind):
-        found = st.lists(values(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
+        strategy = st.lists(values(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
     else:
-        found = st.lists(values(kind.value_type), max_size=4)
-    return st.one_of(found, st.none()) if nulls else found
+        strategy = st.lists(values(kind.value_type), max_size=4)
+    return st.one_of(strategy, st.none()) if nulls else strategy
 
 
 @st.composite

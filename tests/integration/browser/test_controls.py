@@ -52,7 +52,7 @@ class Table:
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def opened(self, chosen: str = "") -> AsyncIterator[Tab]:
+    async def open_tab(self, chosen: str = "") -> AsyncIterator[Tab]:
         with Daemon(self.config) as daemon:
             said = await asyncio.to_thread(daemon.wait_for, "metrics, health and status at")
             async with browser() as tab:
@@ -76,7 +76,7 @@ def test_pause_and_resume(tmp_path: Path) -> None:
     async def test() -> None:
         table = Table(tmp_path, controls={"token": TOKEN})
         await table.create()
-        async with table.opened("#table=orders") as tab:
+        async with table.open_tab("#table=orders") as tab:
             await table.until_delivered(2)
             await enter_token(tab, TOKEN)
             await tab.click("[data-action=pause]")
@@ -100,7 +100,7 @@ def test_rows_are_published_again_after_a_second_click(tmp_path: Path) -> None:
     async def test() -> None:
         table = Table(tmp_path, controls={"token": TOKEN})
         await table.create()
-        async with table.opened("#table=orders") as tab:
+        async with table.open_tab("#table=orders") as tab:
             await table.until_delivered(2)
             await enter_token(tab, TOKEN)
             await tab.click("[data-action=snapshot]")
@@ -123,7 +123,7 @@ def test_a_wrong_token_does_nothing_and_is_forgotten(tmp_path: Path) -> None:
     async def test() -> None:
         table = Table(tmp_path, controls={"token": TOKEN})
         await table.create()
-        async with table.opened("#table=orders") as tab:
+        async with table.open_tab("#table=orders") as tab:
             await enter_token(tab, "not-that-of-the-daemon")
             await tab.click("[data-action=pause]")
             await tab.until(
@@ -143,7 +143,7 @@ def test_without_controls_there_are_no_buttons(tmp_path: Path) -> None:
     async def test() -> None:
         table = Table(tmp_path)
         await table.create()
-        async with table.opened("#table=orders") as tab:
+        async with table.open_tab("#table=orders") as tab:
             await tab.until("document.querySelector('.details')")
             assert await tab.evaluate("document.querySelector('.actions').hidden")
 
@@ -154,7 +154,7 @@ def test_a_daemon_that_wants_a_token_for_everything(tmp_path: Path) -> None:
     async def test() -> None:
         table = Table(tmp_path, http={"listen": "127.0.0.1:0", "authentication": {"token": "read-only-token-1"}})
         await table.create()
-        async with table.opened() as tab:
+        async with table.open_tab() as tab:
             await tab.until("!document.getElementById('login').hidden")
             assert await tab.evaluate("document.querySelectorAll('tr.row').length") == 0
             await tab.write("#token", "wrong")

@@ -33,7 +33,7 @@ def an_hour_ago() -> ManualClock:
 
 
 @asynccontextmanager
-async def opened(status: Status, history: History, chosen: str = "", *, dark: bool = False) -> AsyncIterator[Tab]:
+async def open_page(status: Status, history: History, chosen: str = "", *, dark: bool = False) -> AsyncIterator[Tab]:
     async with serve(Listen("127.0.0.1", 0), status, history=history) as address, browser() as tab:
         await tab.open(f"http://{address}/{chosen}", dark=dark)
         await tab.until(f"{SHOWN} > 0")
@@ -43,7 +43,7 @@ async def opened(status: Status, history: History, chosen: str = "", *, dark: bo
 
 
 async def test_it_says_which_table_is_behind_and_why_and_what_comes_next(tmp_path: Path) -> None:
-    async with opened(*daemons.troubled(an_hour_ago())) as tab:
+    async with open_page(*daemons.troubled(an_hour_ago())) as tab:
         assert await tab.evaluate(HEADLINE) == "payments: error, 4 versions, 10 s behind"
         verdict = await tab.evaluate("document.getElementById('verdict').innerText")
         for line in (
@@ -73,7 +73,7 @@ async def test_it_says_which_table_is_behind_and_why_and_what_comes_next(tmp_pat
 
 
 async def test_it_is_calm_where_all_is_well() -> None:
-    async with opened(*daemons.calm(an_hour_ago())) as tab:
+    async with open_page(*daemons.calm(an_hour_ago())) as tab:
         assert await tab.evaluate(HEADLINE) == "All 7 tables are up to date"
         assert await tab.evaluate("document.getElementById('verdict').dataset.level") == "good"
         assert await tab.evaluate("document.getElementById('reasons').hidden")
@@ -85,13 +85,13 @@ async def test_standby_names_the_process_that_delivers() -> None:
     status = Status(configuration(), clock, standby=True)
     status.election = Election(cast(Lease, None), clock, 2.5, 0.1, "me")
     status.election.candidate, _ = status.election.candidate.after(Claim("shop-cdfd-1", 1), 0)
-    async with opened(status, History(status)) as tab:
+    async with open_page(status, History(status)) as tab:
         assert await tab.evaluate(HEADLINE) == "Standing by: shop-cdfd-1 delivers"
         assert await tab.evaluate("document.getElementById('verdict').dataset.level") == "good"
 
 
 async def test_details_of_a_table_open_with_a_click_and_stay_in_the_address() -> None:
-    async with opened(*daemons.troubled(an_hour_ago())) as tab:
+    async with open_page(*daemons.troubled(an_hour_ago())) as tab:
         await tab.click("tr.row td.name button")
         await tab.until("document.querySelector('.details li')")
         text = await tab.evaluate("document.querySelector('.details').innerText")
@@ -123,7 +123,7 @@ async def test_light_and_dark(dark: bool) -> None:
       return texts.map((each) => [ratio(each), each.innerText]).sort((a, b) => a[0] - b[0])[0];
     })()"""
 
-    async with opened(*daemons.troubled(an_hour_ago()), "#table=payments", dark=dark) as tab:
+    async with open_page(*daemons.troubled(an_hour_ago()), "#table=payments", dark=dark) as tab:
         await tab.until("document.querySelector('.details li')")
         lightness = await tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
         assert (max(lightness) < 60) == dark
@@ -132,7 +132,7 @@ async def test_light_and_dark(dark: bool) -> None:
 
 
 async def test_five_hundred_tables_can_be_searched_filtered_and_sorted() -> None:
-    async with opened(*daemons.troubled(an_hour_ago(), MANY)) as tab:
+    async with open_page(*daemons.troubled(an_hour_ago(), MANY)) as tab:
         assert len(await tab.evaluate(NAMES)) == 500
         await tab.write("#search", "TABLE_04")
         await tab.until("document.querySelectorAll('tr.row').length === 10")
@@ -160,7 +160,7 @@ async def test_a_refresh_replaces_texts_and_nothing_else() -> None:
 
     clock = an_hour_ago()
     status, history = daemons.troubled(clock)
-    async with opened(status, history) as tab:
+    async with open_page(status, history) as tab:
         await tab.evaluate("document.querySelectorAll('tr.row td.name button')[5].focus()")
         await tab.evaluate("window.scrollTo(0, 120)")
         await tab.evaluate(watch)
@@ -196,7 +196,7 @@ async def test_text_of_others_is_text() -> None:
     status, history = daemons.calm(an_hour_ago())
     error = StorageError(hostile, hint=hostile, path=hostile, version=3)
     status.table("payments").failed(error, 5.0)
-    async with opened(status, history, "#table=payments") as tab:
+    async with open_page(status, history, "#table=payments") as tab:
         await tab.until("document.querySelector('.details li')")
         text = await tab.evaluate("document.body.innerText")
         assert text.count("<img src=x onerror='window.hacked=1'>") >= 6

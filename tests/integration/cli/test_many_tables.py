@@ -75,9 +75,9 @@ def test_tables_of_two_patterns_with_one_name_are_an_error_that_names_both(tmp_p
     entries: list[dict[str, object]] = [{"discover": str(tmp_path / place / "*")} for place in ("eu", "us")]
     path = configure(tmp_path, *entries)
     with started("run", "-c", path) as daemon:
-        found = message(daemon, "two tables have the name")
-        assert str(tmp_path / "eu" / "orders") in found
-        assert str(tmp_path / "us" / "orders") in found
+        actual = message(daemon, "two tables have the name")
+        assert str(tmp_path / "eu" / "orders") in actual
+        assert str(tmp_path / "us" / "orders") in actual
         wait_until(lambda: len(delivered(tmp_path, "orders")) == 1)
         assert daemon.end(signal.SIGTERM).code == 0
     ended = cdfd("check", "-c", path, "--json")

@@ -59,17 +59,17 @@ def test_platformatic_leaves_out_only_the_last_transaction_that_a_producer_abort
 ) -> None:
     """Of those in one fetch. The page says what to do."""
     need(clients.missing("@platformatic/kafka"))
-    found = clients.platformatic(published.direct, published.topic, len(records))
+    actual = clients.platformatic(published.direct, published.topic, len(records))
     by_place = {(record.partition, record.offset): record for record in records}
-    committed = [record for record in _headers_in_order(found) if record.value != ABORTED]
-    assert len(committed) < len(found)
+    committed = [record for record in _headers_in_order(actual) if record.value != ABORTED]
+    assert len(committed) < len(actual)
     assert all(by_place[record.partition, record.offset] == record for record in committed)
 
 
 def test_kcat(published: Pipeline, records: list[Record]) -> None:
     need(clients.missing("kcat"))
-    found = clients.kcat(published.direct, published.topic)
-    assert found == [record._replace(headers=()) for record in records]
+    actual = clients.kcat(published.direct, published.topic)
+    assert actual == [record._replace(headers=()) for record in records]
 
 
 def _headers_in_order(records: Sequence[Record]) -> list[Record]:

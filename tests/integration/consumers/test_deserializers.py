@@ -60,12 +60,12 @@ def test_the_rows_are_left(choice: Mapping[str, str], pipeline: Pipeline, regist
 
 
 def check(pairs: Iterable[deserializers.Pair], life: Life, encoding: str) -> None:
-    found, expected = images(folded(pairs), life.schema), life.images()
+    actual, expected = images(folded(pairs), life.schema), life.images()
     if encoding == "json_schema":
         expected = as_numbers(expected)
     elif encoding == "protobuf":
-        found, expected = without_empty(found), without_empty(expected)
-    assert not difference(found, expected)
+        actual, expected = without_empty(actual), without_empty(expected)
+    assert not difference(actual, expected)
 
 
 @pytest.mark.parametrize("strategy", ["record", "topic_record"])

@@ -64,8 +64,8 @@ def check(
         f"'{name}' = '{value}'" for name, value in {**options, "scan.bounded.mode": "latest-offset"}.items()
     )
     rows = flink.rows(f"CREATE TABLE t ({', '.join(columns)}) WITH ({settings});\nSELECT * FROM t;\n")
-    found = images([dict(zip(life.schema.names, row, strict=True)) for row in rows], life.schema)
-    assert not difference(found, life.images() if expected is None else expected)
+    actual = images([dict(zip(life.schema.names, row, strict=True)) for row in rows], life.schema)
+    assert not difference(actual, life.images() if expected is None else expected)
 
 
 def living(pipeline: Pipeline, seed: int, sink: Mapping[str, Any], **options: Any) -> Life:

@@ -55,16 +55,16 @@ def check(
     """Run the connector until the tables are equal."""
     table, expected = table_name(pipeline), life.images() if encoding == "avro" else as_numbers(life.images())
 
-    def found() -> str:
+    def differences() -> str:
         return difference(images(database.rows(table), life.schema), expected)
 
     # The sink adds columns, and never makes one wider.
     database.execute(f'CREATE TABLE "{table}" (id BIGINT PRIMARY KEY, {WIDENED} BIGINT)')
     with worker.connector(pipeline.name, settings):
         try:
-            worker.wait(pipeline.name, lambda: not found(), _SECONDS)
+            worker.wait(pipeline.name, lambda: not differences(), _SECONDS)
         except TimeoutError as error:
-            raise AssertionError(found()) from error
+            raise AssertionError(differences()) from error
     statement = f"SELECT column_name, data_type FROM information_schema.columns WHERE table_name = '{table}'"
     kinds = dict(line.split("|") for line in database.execute(statement).splitlines())
     assert kinds.items() >= _TYPES.items()

@@ -40,8 +40,8 @@ def records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
 def rows(records: DataFrame, event: Column) -> list[tuple[tuple[int, int], Mapping[str, Any]]]:
     """Events with their places in the topic."""
     events = records.select("partition", "offset", event.alias("event"))
-    found = events.select("partition", "offset", "event.op", "event.before", "event.after")
-    return [((row["partition"], row["offset"]), row) for row in found.toArrow().to_pylist(maps_as_pydicts="strict")]
+    frame = events.select("partition", "offset", "event.op", "event.before", "event.after")
+    return [((row["partition"], row["offset"]), row) for row in frame.toArrow().to_pylist(maps_as_pydicts="strict")]
 
 
 def check(events: Sequence[tuple[tuple[int, int], Mapping[str, Any]]], life: Life) -> None:

@@ -121,10 +121,10 @@ def unplayed() -> Iterator[tuple[str, Block]]:
     """Blocks that no test runs, with the names of their pages."""
     for name, page in pages():
         lines = page.read_text().splitlines()
-        found = [] if name in WHOLE else list(blocks(lines))
-        for number, block in enumerate(found):
+        listing = [] if name in WHOLE else list(blocks(lines))
+        for number, block in enumerate(listing):
             loads = block[1] == "yaml" and is_configuration(block[2])
-            if not loads and not (name in PLAYED and is_step(lines, found, number)):
+            if not loads and not (name in PLAYED and is_step(lines, listing, number)):
                 yield name, block
 
 

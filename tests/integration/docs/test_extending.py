@@ -64,8 +64,8 @@ class Installed:
             return []
         with closing(sqlite3.connect(path)) as database:
             known = database.execute("SELECT name FROM sqlite_master WHERE name = 'changes'").fetchone()
-            found = database.execute("SELECT row FROM changes ORDER BY rowid").fetchall() if known else []
-        return [json.loads(text)["id"] for (text,) in found]
+            texts = database.execute("SELECT row FROM changes ORDER BY rowid").fetchall() if known else []
+        return [json.loads(text)["id"] for (text,) in texts]
 
     def wait_for(self, count: int) -> None:
         deadline = time.monotonic() + WITHIN

@@ -108,9 +108,9 @@ def run_files() -> Iterator[str]:
 def test_options(name: str) -> None:
     """Source and sink take them, with the variables that the recipe sets and no others."""
     deliver, job = script(), jobs()[name]
-    given = deliver.parser().parse_args(job.arguments)
-    source = SourceOptions.parse(deliver.source_options(given))
-    sink = SinkOptions.parse(deliver.sink_options(given), job.variables)
+    arguments = deliver.parser().parse_args(job.arguments)
+    source = SourceOptions.parse(deliver.source_options(arguments))
+    sink = SinkOptions.parse(deliver.sink_options(arguments), job.variables)
     assert (source.path, sink.table.uri) == ("s3://lake/orders", "s3://lake/orders")
     assert (sink.table.topic, sink.table.key) == ("shop.orders", ("order_id",))
 
@@ -126,9 +126,9 @@ def test_no_recipe_has_a_secret() -> None:
 
 def test_an_option_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
     deliver = script()
-    given = deliver.parser().parse_args(["--uri=a", "--pipeline=p", "--checkpoint=c", "--sink=topic"])
+    arguments = deliver.parser().parse_args(["--uri=a", "--pipeline=p", "--checkpoint=c", "--sink=topic"])
     with pytest.raises(SystemExit):
-        deliver.sink_options(given)
+        deliver.sink_options(arguments)
     assert "'topic' is not NAME=VALUE" in capsys.readouterr().err
 
 
@@ -153,11 +153,11 @@ def test_emr_serverless() -> None:
     validate = pytest.importorskip("botocore.validate")
     model = session.get_session().get_service_model("emr-serverless").operation_model("StartJobRun")
     shape = model.input_shape
-    given = emr()
-    assert given.keys() <= set(shape.members)
-    report = validate.ParamValidator().validate({"clientToken": "a"} | given, shape)
+    arguments = emr()
+    assert arguments.keys() <= set(shape.members)
+    report = validate.ParamValidator().validate({"clientToken": "a"} | arguments, shape)
     assert not report.has_errors(), report.generate_report()
-    parameters = shlex.split(given["jobDriver"]["sparkSubmit"]["sparkSubmitParameters"])
+    parameters = shlex.split(arguments["jobDriver"]["sparkSubmit"]["sparkSubmitParameters"])
     folder = parameters[parameters.index("--archives") + 1].partition("#")[2]
     pythons = {each.partition("=")[2] for each in parameters if "PYTHON=" in each}
     assert pythons == {f"./{folder}/bin/python"}
@@ -178,8 +178,8 @@ def test_airflow() -> None:
     assert program == "cdfd"
     commands: Any = typer.main.get_command(app)
     with commands.make_context("cdfd", list(arguments)) as context:
-        name, command, rest = commands.resolve_command(context, list(arguments))
-    with command.make_context(name, rest) as parsed:
+        name, command, others = commands.resolve_command(context, list(arguments))
+    with command.make_context(name, others) as parsed:
         assert parsed.params["engine"].value == "spark"
         assert parsed.params["id"] == "weekly-2026-01-04"
 

@@ -52,8 +52,8 @@ def test_their_metrics_exist() -> None:
 
 @pytest.mark.parametrize("more", ["", "# HELP cdfd_lagMinutes Lag.\n# TYPE cdfd_lagMinutes gauge\ncdfd_lagMinutes 1\n"])
 def test_names_of_metrics_follow_the_conventions_of_prometheus(promtool: Path, more: str) -> None:
-    given = (scraped() + more).encode()
-    done = subprocess.run([promtool, "check", "metrics"], input=given, capture_output=True, timeout=60)
+    scrape = (scraped() + more).encode()
+    done = subprocess.run([promtool, "check", "metrics"], input=scrape, capture_output=True, timeout=60)
     assert (done.returncode == 0) == (more == ""), done.stdout + done.stderr
 
 
@@ -140,15 +140,15 @@ def test_every_panel_uses_the_chosen_data_source_and_says_what_it_shows() -> Non
 
 
 def test_the_rule_of_the_chart(chart: Chart) -> None:
-    def rules(**given: Any) -> list[dict[str, Any]]:
-        rule = one(chart.objects(prometheusRule={"enabled": True, **given}), "PrometheusRule")
+    def rules(**values: Any) -> list[dict[str, Any]]:
+        rule = one(chart.objects(prometheusRule={"enabled": True, **values}), "PrometheusRule")
         (group,) = rule["spec"]["groups"]
         return list(group["rules"])
 
     assert rules() == RULES
     (example,) = [file for file in EXAMPLES if "everything" in file.name]
-    given = yaml.safe_load(example.read_text())["prometheusRule"]
-    changed = rules(**given)
+    values = yaml.safe_load(example.read_text())["prometheusRule"]
+    changed = rules(**values)
     assert [rule.get("alert", rule.get("record")) for rule in changed] == [
         *(rule["alert"] for rule in RULES if rule["alert"] != "CdfdSlow"),
         "cdfd:rows:rate5m",

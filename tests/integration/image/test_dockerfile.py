@@ -18,7 +18,7 @@ def test_it_follows_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "instead", "found"),
+    ("ours", "instead", "message"),
     [
         ("WORKDIR /srv/build", "WORKDIR srv/build", "DL3000"),
         ("install -d /etc/cdfd", "cd /etc", "DL3003"),
@@ -46,9 +46,9 @@ def test_it_follows_the_rules() -> None:
         ("org.opencontainers.image.licenses", "licenses", "DL3048: no label licenses"),
     ],
 )
-def test_a_rule_finds_what_it_forbids(ours: str, instead: str, found: str) -> None:
+def test_a_rule_finds_what_it_forbids(ours: str, instead: str, message: str) -> None:
     assert ours in OURS
-    assert any(found in problem for problem in problems(OURS.replace(ours, instead)))
+    assert any(message in problem for problem in problems(OURS.replace(ours, instead)))
 
 
 def test_its_version_is_ours() -> None:
@@ -63,10 +63,10 @@ def test_its_version_is_ours() -> None:
 
 
 def test_what_it_copies_is_sent_to_the_builder() -> None:
-    _, found = stages(OURS)
+    _, actual = stages(OURS)
     copied = {
         name.split("/")[0]
-        for stage in found
+        for stage in actual
         for one in stage.instructions
         if one.name == "COPY" and "--from" not in one.text
         for name in one.text.split()[:-1]

@@ -18,11 +18,11 @@ EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs"})  # the 
 
 def pins(name: str) -> dict[str, list[Requirement]]:
     """The pins of a file by package; several where they have markers."""
-    found = defaultdict(list)
+    by_name = defaultdict(list)
     for line in re.findall(r"^([a-z][^\\#]*==[^\\#]*?) *\\$", (FOLDER / f"{name}.txt").read_text(), re.MULTILINE):
         pin = Requirement(line)
-        found[canonicalize_name(pin.name)].append(pin)
-    return found
+        by_name[canonicalize_name(pin.name)].append(pin)
+    return by_name
 
 
 def asked(name: str) -> list[Requirement]:

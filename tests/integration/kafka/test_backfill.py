@@ -56,8 +56,8 @@ def published(pipeline: Pipeline, *options: object) -> str:
 
 
 def changes(records: Sequence[Record]) -> list[Change]:
-    found = [json.loads(record.value) for record in records if record.value is not None]
-    return sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in found)
+    documents = [json.loads(record.value) for record in records if record.value is not None]
+    return sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in documents)
 
 
 PROCESSED = re.compile(rb',"ts_ms":(\d+),"ts_us":(\d+),"ts_ns":(\d+)}$')

@@ -154,8 +154,8 @@ class TestShared:
     def test_a_note_about_one_that_is_gone_is_ignored(self, tmp_path: Path) -> None:
         gone = {"bootstrap_servers": "127.0.0.1:1", "folder": str(tmp_path / "gone")}
         (tmp_path / "kafka.json").write_text(json.dumps(gone))
-        with shared_broker(tmp_path) as found:
-            assert found.folder.exists()
+        with shared_broker(tmp_path) as broker:
+            assert broker.folder.exists()
 
 
 class TestReading:

@@ -54,8 +54,8 @@ def post(pipeline: Pipeline, path: str, body: Mapping[str, Any]) -> dict[str, An
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
-    found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
+    document: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return document
 
 
 def ctl(pipeline: Pipeline, *words: object) -> Ended:
@@ -64,20 +64,20 @@ def ctl(pipeline: Pipeline, *words: object) -> Ended:
 
 def changes(pipeline: Pipeline, count: int) -> list[Row]:
     """Rows in the order of versions."""
-    found = [json.loads(record.value) for record in pipeline.read(count) if record.value is not None]
-    return sorted(found, key=lambda row: (row["_commit_version"], row["_change_ordinal"]))
+    documents = [json.loads(record.value) for record in pipeline.read(count) if record.value is not None]
+    return sorted(documents, key=lambda row: (row["_commit_version"], row["_change_ordinal"]))
 
 
-def again(found: Sequence[Row]) -> list[Row]:
-    return [row for row in found if row["_change_ordinal"] >= ORDINAL_SPAN]
+def again(delivered: Sequence[Row]) -> list[Row]:
+    return [row for row in delivered if row["_change_ordinal"] >= ORDINAL_SPAN]
 
 
 def live(table: TableWriter) -> Counter[tuple[int, str]]:
     return Counter((row["id"], row["v"]) for row in table.rows().to_pylist())
 
 
-def values(found: Sequence[Row]) -> Counter[tuple[int, str]]:
-    return Counter((row["id"], row["v"]) for row in found)
+def values(delivered: Sequence[Row]) -> Counter[tuple[int, str]]:
+    return Counter((row["id"], row["v"]) for row in delivered)
 
 
 @contextmanager
@@ -93,8 +93,8 @@ def sending(pipeline: Pipeline) -> Iterator[Callable[..., None]]:
 
 
 def notifications(pipeline: Pipeline, count: int) -> list[dict[str, Any]]:
-    found: list[Record] = read_topic(pipeline.direct, f"{pipeline.name}.notifications", at_least=count)
-    return [json.loads(record.value or b"") for record in found]
+    records: list[Record] = read_topic(pipeline.direct, f"{pipeline.name}.notifications", at_least=count)
+    return [json.loads(record.value or b"") for record in records]
 
 
 def listening(daemon: Daemon, pipeline: Pipeline) -> None:
@@ -156,13 +156,13 @@ def test_a_resnapshot_that_is_killed_publishes_each_row_once(pipeline: Pipeline,
             daemon.kill()
     with pipeline.daemon() as daemon:
         daemon.wait_for("resuming at version")
-        found = changes(pipeline, 40 + 40 + 2 + 1)
+        actual = changes(pipeline, 40 + 40 + 2 + 1)
         time.sleep(1)
-        assert len(pipeline.read()) == len(found)
+        assert len(pipeline.read()) == len(actual)
         daemon.stop()
-    assert values(again(found)) == before
+    assert values(again(actual)) == before
     state: dict[int, str] = {}
-    for row in found:
+    for row in actual:
         if row["_change_ordinal"] >= ORDINAL_SPAN:
             assert state[row["id"]] == row["v"]
         elif row["_change_type"] in ("insert", "update_postimage"):
@@ -181,8 +181,8 @@ def test_a_resnapshot_by_signal_while_the_table_changes(pipeline: Pipeline, tabl
         for id in range(8, 12):
             do(table.insert(rows(id)))
         daemon.wait_for("the incremental snapshot s-1 is complete")
-        found = changes(pipeline, 8 + 4 + 8)
-        assert set(values(again(found))) >= {(id, "a") for id in range(8)}
+        actual = changes(pipeline, 8 + 4 + 8)
+        assert set(values(again(actual))) >= {(id, "a") for id in range(8)}
         told = notifications(pipeline, 2)
         assert [(each["id"], each["aggregate_type"], each["type"]) for each in told] == [
             ("s-1", "Incremental Snapshot", "STARTED"),
@@ -230,8 +230,8 @@ def test_what_a_stranger_writes_is_refused_and_the_daemon_goes_on(pipeline: Pipe
         send({"id": "twice", "type": "pause", "data": one})
         send({"id": "twice", "type": "resume", "data": one})
         told = notifications(pipeline, len(refused) + 2)
-        found = [each["additional_data"].get("reason") for each in told]
-        assert sorted(map(str, found)) == sorted([reason for _, reason in refused] + ["None", "duplicate"])
+        actual = [each["additional_data"].get("reason") for each in told]
+        assert sorted(map(str, actual)) == sorted([reason for _, reason in refused] + ["None", "duplicate"])
         assert {each["type"] for each in told} == {"REFUSED", "PAUSED"}
         send({"type": "resume", "data": one})
         do(table.insert(rows(8)))

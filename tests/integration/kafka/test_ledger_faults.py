@@ -41,10 +41,10 @@ def recorded(pipeline: Pipeline, folder: Path | None = None, name: str | None = 
     async def asked() -> int | None:
         ledger = TableLedger(LocalStorage(folder or pipeline.ledger), SystemClock())
         try:
-            found = await ledger.position(name or app_id(pipeline.name, "orders"))
+            position = await ledger.position(name or app_id(pipeline.name, "orders"))
         finally:
             await ledger.close()
-        return None if found is None else found.version
+        return None if position is None else position.version
 
     return asyncio.run(asked())
 

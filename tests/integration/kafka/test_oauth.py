@@ -93,8 +93,8 @@ def unsecured() -> Iterator[TokenServer]:
 
 
 def security(server: TokenServer, **oauth: Any) -> dict[str, Any]:
-    given = {"token_url": server.url, "client_id": CLIENT, "client_secret": SECRET}
-    return {"protocol": "SASL_PLAINTEXT", "mechanism": "OAUTHBEARER", "oauth": given | oauth}
+    options = {"token_url": server.url, "client_id": CLIENT, "client_secret": SECRET}
+    return {"protocol": "SASL_PLAINTEXT", "mechanism": "OAUTHBEARER", "oauth": options | oauth}
 
 
 def sink(address: str, **security: Any) -> KafkaSettings:
@@ -285,12 +285,12 @@ class TestDaemon:
         do(shop.table().insert(rows(0)))
         self.configured(shop, unsecured)
         unsecured.secret = "another"
-        found = self.command(shop, "check")
-        assert found.returncode == 1
-        text = " ".join(found.stdout.split())
+        actual = self.command(shop, "check")
+        assert actual.returncode == 1
+        text = " ".join(actual.stdout.split())
         assert f"cannot get a token from {unsecured.url}: 401 invalid_client" in text
         assert "Check sink.security.oauth.client_id and client_secret" in text
-        assert not leaked(found.stdout + found.stderr, [SECRET])
+        assert not leaked(actual.stdout + actual.stderr, [SECRET])
 
 
 def leaked(text: str, secrets: Sequence[str]) -> list[str]:

@@ -34,9 +34,9 @@ def test_each_true_change_once_under_kills(pipeline: Pipeline, refine: Any) -> N
         daemon.wait_for("at version")
         records = pipeline.read(len(expected))
         daemon.stop()
-    found = [json.loads(record.value) for record in records if record.value is not None]
-    assert [place(row) for row in found] == [place(row) for row in expected]
-    last = {row["id"]: row for row in found}
+    actual = [json.loads(record.value) for record in records if record.value is not None]
+    assert [place(row) for row in actual] == [place(row) for row in expected]
+    last = {row["id"]: row for row in actual}
     kept = [
         (key, row["v"], row["tags"])
         for key, row in last.items()
@@ -47,8 +47,8 @@ def test_each_true_change_once_under_kills(pipeline: Pipeline, refine: Any) -> N
     )
     # The table says itself how many changes it made; its files have many more rows.
     true = sum(count for version in table.truth for count in version.values())
-    assert len(found) <= true < cdfd.changes(str(table.folder), refine="off").read_all().num_rows
-    assert len(found) == true or refine == "key"
+    assert len(actual) <= true < cdfd.changes(str(table.folder), refine="off").read_all().num_rows
+    assert len(actual) == true or refine == "key"
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -344,14 +344,14 @@ class TestRights:
         operations = (ACLOperation.CREATE, ACLOperation.WRITE)
         self.allow(master, ResourceType.TOPIC, name, *operations)
         assert alice.check([Topic(name, 2, 1)]) == {}
-        found = alice.ensure([Topic(name, 2, 1)])[name]
-        assert found.partitions == 2
-        assert found.operations >= {"WRITE", "CREATE"}
+        actual = alice.ensure([Topic(name, 2, 1)])[name]
+        assert actual.partitions == 2
+        assert actual.operations >= {"WRITE", "CREATE"}
         # That takes DescribeConfigs.
-        assert found.config == {}
-        assert found.compacted is None
-        assert found.retained is None
-        assert found.max_message_bytes is None
+        assert actual.config == {}
+        assert actual.compacted is None
+        assert actual.retained is None
+        assert actual.max_message_bytes is None
 
     def test_transactions(self, alice: TopicAdmin, master: KafkaAdminClient, secured: Broker, name: str) -> None:
         with pytest.raises(SinkError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as caught:

@@ -25,15 +25,15 @@ def uri(moto_server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> st
     for name, value in moto_server.environment().items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
-    found = f"s3://{bucket}/lake/orders"
+    address = f"s3://{bucket}/lake/orders"
 
     async def write() -> None:
-        writer: TableWriter = await new_table(moto_server, found, 4)
+        writer: TableWriter = await new_table(moto_server, address, 4)
         await writer.update(pc.field("id") == 1, {"v": pc.scalar("b")})
         await writer.delete(pc.field("id") == 2)
 
     asyncio.run(write())
-    return found
+    return address
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
@@ -61,8 +61,8 @@ def test_errors_name_the_table_and_no_secret(uri: str, moto_server: Server) -> N
 
 def test_python(uri: str, moto_server: Server) -> None:
     options = moto_server.options()
-    found = api.changes(uri, 1, storage_options=options).read_all()
-    assert found.column("id").to_pylist() == [id for _, _, id in ALL]
+    actual = api.changes(uri, 1, storage_options=options).read_all()
+    assert actual.column("id").to_pylist() == [id for _, _, id in ALL]
     assert api.snapshot(uri, 3, storage_options=options).read_all().num_rows == 3
     with pytest.raises(ConfigError, match="Did you mean access_key_id"):
         api.changes(uri, storage_options={"aws_acces_key_id": "x"})
@@ -72,8 +72,8 @@ async def test_a_deletion_vector_in_a_file(uri: str, moto_server: Server) -> Non
     writer = await new_table(moto_server, f"{uri}/more")
     await writer.insert(rows(*range(100, 200)))
     await writer.delete(pc.field("id") > 150)
-    found = api.changes(f"{uri}/more", 4, storage_options=moto_server.options()).read_all()
-    assert found.column("id").to_pylist() == list(range(151, 200))
+    actual = api.changes(f"{uri}/more", 4, storage_options=moto_server.options()).read_all()
+    assert actual.column("id").to_pylist() == list(range(151, 200))
 
 
 def test_demo(uri: str) -> None:

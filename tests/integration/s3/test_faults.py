@@ -24,9 +24,9 @@ DATA = bytes(range(256)) * 4000
 def through(proxy: Proxy, bucket: str, **options: object) -> S3Storage:
     """A store behind the proxy that does not wait long."""
     quick = {"read_timeout": "300ms", "connect_timeout": "500ms", "deadline": 20} | options
-    found = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(**quick))
-    assert isinstance(found, S3Storage)
-    return found
+    actual = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(**quick))
+    assert isinstance(actual, S3Storage)
+    return actual
 
 
 def of_profile(proxy: Proxy, bucket: str) -> Storage:
@@ -78,7 +78,7 @@ class TestRepeated:
         store = through(proxy, bucket)
         await store.put("log/0", b"x")
         proxy.faults = [replace(fault, concerns=lambda asked: "list-type" in asked.query)]
-        assert [found.path async for found in store.list("log/")] == ["log/0"]
+        assert [entry.path async for entry in store.list("log/")] == ["log/0"]
 
     async def test_a_conflict_of_two_writers_is_none_yet(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
@@ -315,7 +315,7 @@ def failure(ask: Callable[[], Awaitable[object]]) -> StorageError:
 
 async def done(store: S3Storage, doing: str) -> None:
     if doing == "list":
-        assert [found async for found in store.list("x/")]
+        assert [entry async for entry in store.list("x/")]
     elif doing.startswith("put"):
         await getattr(store, doing)("x", b"data")
     else:

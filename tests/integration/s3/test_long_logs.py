@@ -92,9 +92,9 @@ def store(names: type[_Names]) -> S3Storage:
         "access_key_id": "a",
         "secret_access_key": "b",
     }
-    found = open_storage("s3://lake/t", options)
-    assert isinstance(found, S3Storage)
-    return found
+    storage = open_storage("s3://lake/t", options)
+    assert isinstance(storage, S3Storage)
+    return storage
 
 
 def test_from_the_last_checkpoint_on(names: type[_Names]) -> None:
@@ -115,8 +115,8 @@ def test_from_zero(names: type[_Names]) -> None:
 def test_no_more_than_a_page_is_held(names: type[_Names]) -> None:
     async def scenario() -> int:
         count = 0
-        async with aclosing(store(names).list("_delta_log/")) as found:
-            async for _ in found:
+        async with aclosing(store(names).list("_delta_log/")) as listing:
+            async for _ in listing:
                 count += 1
                 if count == PAGE:  # what is loaded for the first one counts for nothing
                     tracemalloc.start()

@@ -53,8 +53,8 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert has_none(caplog.text)
 
 
-def has_none(*found: object) -> bool:
-    texts = [each if isinstance(each, bytes) else str(each).encode() for each in found]
+def has_none(*places: object) -> bool:
+    texts = [each if isinstance(each, bytes) else str(each).encode() for each in places]
     return not any(secret.encode() in text for secret in (KEY_ID, SECRET, PASSWORD) for text in texts)
 
 
@@ -73,13 +73,13 @@ def source(server: Server, uri: str, **options: str) -> CdfdSource:
 
 
 def test_a_batch(moto_server: Server, uri: str) -> None:
-    found = source(moto_server, uri, maxPartitionBytes="1")
-    schema = found.schema()
-    reader = found.reader(schema)
+    actual = source(moto_server, uri, maxPartitionBytes="1")
+    schema = actual.schema()
+    reader = actual.reader(schema)
     partitions = reader.partitions()
     assert len(partitions) == 2
     assert sum(batch.num_rows for each in partitions for batch in reader.read(each)) == 3
-    assert has_none(schema.json(), repr(found._options), repr(found), repr(reader), open_table(found._options))
+    assert has_none(schema.json(), repr(actual._options), repr(actual), repr(reader), open_table(actual._options))
     for partition in partitions:
         assert has_none(repr(partition), vars(partition), pickle.dumps(partition))
     # Executors open the store with the reader's options: here they are, so the search finds them.
@@ -87,8 +87,8 @@ def test_a_batch(moto_server: Server, uri: str) -> None:
 
 
 def test_a_stream(moto_server: Server, uri: str) -> None:
-    found = source(moto_server, uri, startingVersion="0", maxVersionsPerTrigger="2")
-    reader = found.streamReader(found.schema())
+    actual = source(moto_server, uri, startingVersion="0", maxVersionsPerTrigger="2")
+    reader = actual.streamReader(actual.schema())
     try:
         at = reader.initialOffset()
         while (end := reader.latestOffset()) != at:
@@ -140,15 +140,15 @@ def test_the_sink() -> None:
 
 def test_the_start_that_a_checkpoint_in_the_store_has(moto_server: Server, uri: str) -> None:
     """The sink reads it with the keys of its options, and then tells live rows from inserts."""
-    found = source(moto_server, uri, columns="id,_commit_version,_change_type,_change_ordinal,_commit_timestamp")
-    reader = found.streamReader(found.schema())
+    actual = source(moto_server, uri, columns="id,_commit_version,_change_type,_change_ordinal,_commit_timestamp")
+    reader = actual.streamReader(actual.schema())
     offset = reader.initialOffset()
     reader.stop()
     checkpoint = uri.replace("/orders", "/checkpoint")
     store = open_storage(checkpoint, moto_server.options())
     lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(offset)]
     lake.run(store.put_if_absent("offsets/0", "\n".join(lines).encode()))
-    given = {
+    conf = {
         "pipeline": "shop",
         "uri": uri,
         "bootstrap_servers": "k:9092",
@@ -159,7 +159,7 @@ def test_the_start_that_a_checkpoint_in_the_store_has(moto_server: Server, uri: 
         "storage.s3.access_key_id": KEY_ID,
         "storage.s3.secret_access_key": SECRET,
     }
-    writer = CdfdKafka(given).streamWriter(found.schema(), overwrite=False)
+    writer = CdfdKafka(conf).streamWriter(actual.schema(), overwrite=False)
     assert writer._out.options.snapshot == 2
     assert has_none(repr(writer), writer._out.options)
 
@@ -174,8 +174,8 @@ def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
         "storage": {"s3": s3},
     }
     config = parse(json.dumps(document), {})
-    found = source(moto_server, uri)
-    for partition in found.reader(found.schema()).partitions():
+    actual = source(moto_server, uri)
+    for partition in actual.reader(actual.schema()).partitions():
         assert isinstance(partition, ChangePartition)
         for number, part in enumerate(partition.splits):
             version = Version(part.plan, "T")

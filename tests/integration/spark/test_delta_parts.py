@@ -13,7 +13,7 @@ from tests.support.faulty_storage import Died
 from tests.support.oracle.workload import Workload
 
 
-async def found(spark: SparkSession, copy: Copy, order: str) -> list[str]:
+async def rows_of(spark: SparkSession, copy: Copy, order: str) -> list[str]:
     """The rows as delta-spark reads them, as text, in which NaN equals itself."""
     rows = spark.read.format("delta").load(str(copy.target))
     return await asyncio.to_thread(lambda: [repr(row) for row in rows.orderBy(*order.split(", ")).collect()])
@@ -33,7 +33,7 @@ async def test_the_rows_and_ordinals_of_the_embedded_engine(spark: SparkSession,
     assert dying.parts
     assert (await on_spark.deliver(newest, Twice(engine))).rows == counts
     order = "_commit_version, _change_ordinal"
-    assert await found(spark, on_spark, order) == await found(spark, embedded, order)
+    assert await rows_of(spark, on_spark, order) == await rows_of(spark, embedded, order)
     assert await on_spark.position() == await embedded.position() == (newest + 1, "stream")
 
 
@@ -43,4 +43,4 @@ async def test_the_first_load_of_a_mirror(spark: SparkSession, tmp_path: Path) -
     await copy.deliver(newest, SparkEngine(Borrowed(spark)))
     source = Copy(tmp_path / "rows", tmp_path)
     assert source.target == source.uri
-    assert await found(spark, copy, "id") == await found(spark, source, "id")
+    assert await rows_of(spark, copy, "id") == await rows_of(spark, source, "id")

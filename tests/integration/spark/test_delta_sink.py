@@ -23,7 +23,7 @@ from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
 
 
-async def opened(folder: Path, interval: int = 0) -> DeltaSink:
+async def open_sink(folder: Path, interval: int = 0) -> DeltaSink:
     target = Target(
         LocalStorage(folder), app_id("shop", "orders"), Layout(("day",), checkpoint_interval=interval), SystemClock()
     )
@@ -44,11 +44,11 @@ async def deliver(sink: DeltaSink, version: int, rows: pa.RecordBatch) -> None:
 
 async def test_spark_reads_what_is_written_and_writes_on(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    sink = await opened(folder)
+    sink = await open_sink(folder)
 
     async def sql(text: str) -> list[tuple[object, ...]]:
-        found = await asyncio.to_thread(lambda: spark.sql(text.replace("TARGET", f"delta.`{folder}`")).collect())
-        return [tuple(row) for row in found]
+        rows = await asyncio.to_thread(lambda: spark.sql(text.replace("TARGET", f"delta.`{folder}`")).collect())
+        return [tuple(row) for row in rows]
 
     await deliver(sink, 0, batch(0))
     assert await sql("SELECT n, day, s.a, s.b FROM TARGET ORDER BY n") == [
@@ -71,7 +71,7 @@ async def test_spark_reads_what_is_written_and_writes_on(spark: SparkSession, tm
     await sql("ALTER TABLE TARGET SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
     await deliver(sink, 3, batch(3))
     # The position is in Spark's checkpoint.
-    again = await opened(folder)
+    again = await open_sink(folder)
     assert await again.last_position() == Position("T", 4)
     await deliver(again, 4, batch(4))
     assert await sql("SELECT n FROM TARGET WHERE n < 100 ORDER BY n") == [(n,) for n in (0, 1, 2, *range(6, 15))]
@@ -82,16 +82,16 @@ async def test_spark_reads_what_is_written_and_writes_on(spark: SparkSession, tm
 
 async def test_spark_reads_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    sink = await opened(folder, interval=5)
+    sink = await open_sink(folder, interval=5)
     for version in range(4):
         await deliver(sink, version, batch(version))
 
     async def count(where: str) -> int:
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        found = await asyncio.to_thread(
+        rows = await asyncio.to_thread(
             lambda: spark.sql(f"SELECT count(*) FROM delta.`{folder}` WHERE {where}").collect()
         )
-        return int(found[0][0])
+        return int(rows[0][0])
 
     assert await count("true") == 12
     await asyncio.to_thread(lambda: spark.sql(f"DELETE FROM delta.`{folder}` WHERE n = 0").collect())
@@ -109,12 +109,12 @@ async def test_spark_reads_checkpoints(spark: SparkSession, tmp_path: Path) -> N
 
 
 async def test_names_that_need_column_mapping_in_the_source(spark: SparkSession, tmp_path: Path) -> None:
-    sink = await opened(tmp_path / "t")
+    sink = await open_sink(tmp_path / "t")
     await deliver(sink, 0, pa.record_batch({"unit price (€)": [1], "day": ["a"], "s": [{"a b": 1}]}))
-    found = await asyncio.to_thread(
+    actual = await asyncio.to_thread(
         lambda: spark.sql(f"SELECT `unit price (€)`, s.`a b` FROM delta.`{tmp_path}/t`").collect()
     )
-    assert [tuple(row) for row in found] == [(1, 1)]
+    assert [tuple(row) for row in actual] == [(1, 1)]
 
 
 async def test_spark_reads_the_change_feed_of_a_partitioned_mirror(spark: SparkSession, tmp_path: Path) -> None:

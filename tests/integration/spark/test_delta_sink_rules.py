@@ -30,7 +30,7 @@ APP = app_id("shop", "orders")
 Sql = Callable[[str], Any]
 
 
-async def opened(folder: Path, layout: Layout | None = None) -> DeltaSink:
+async def open_sink(folder: Path, layout: Layout | None = None) -> DeltaSink:
     target = Target(LocalStorage(folder), APP, layout or Layout(checkpoint_interval=0), SystemClock(), owner=1)
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
 
@@ -55,8 +55,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def sql(spark: SparkSession, folder: Path) -> Sql:
     async def run(text: str) -> list[tuple[Any, ...]]:
-        found = await asyncio.to_thread(lambda: spark.sql(text.replace("TARGET", f"delta.`{folder}`")).collect())
-        return [tuple(row) for row in found]
+        rows = await asyncio.to_thread(lambda: spark.sql(text.replace("TARGET", f"delta.`{folder}`")).collect())
+        return [tuple(row) for row in rows]
 
     return run
 
@@ -92,9 +92,9 @@ HONOURED = {
 @pytest.mark.parametrize("rule", HONOURED)
 async def test_spark_reads_and_writes_on(rule: str, sql: Sql, folder: Path) -> None:
     await sql(HONOURED[rule])
-    await deliver(await opened(folder), 0, batch(0))
+    await deliver(await open_sink(folder), 0, batch(0))
     await sql("INSERT INTO TARGET (n, day, s) VALUES (100, 'spark', named_struct('a', 2))")
-    await deliver(await opened(folder), 1, batch(1, new=[1.5, None, 2.5]))
+    await deliver(await open_sink(folder), 1, batch(1, new=[1.5, None, 2.5]))
     assert await sql("SELECT n, day, s.a, new FROM TARGET ORDER BY n") == [
         (0, "d1", 1, None),
         (1, None, 1, None),
@@ -109,18 +109,18 @@ async def test_spark_reads_and_writes_on(rule: str, sql: Sql, folder: Path) -> N
     await sql("UPDATE TARGET SET n = 50 WHERE day IS NULL AND n = 1")
     await sql("OPTIMIZE TARGET")
     await sql("DELETE FROM TARGET WHERE n = 0")
-    await deliver(await opened(folder), 2, batch(2))
+    await deliver(await open_sink(folder), 2, batch(2))
     assert [n for (n,) in await sql("SELECT n FROM TARGET ORDER BY n")] == [2, 3, 4, 5, 6, 7, 8, 50, 100]
     await sql("ALTER TABLE TARGET ADD COLUMN later STRING")
-    await deliver(await opened(folder), 3, batch(3, later=["x", "y", None]))
+    await deliver(await open_sink(folder), 3, batch(3, later=["x", "y", None]))
     assert await sql("SELECT n, later FROM TARGET WHERE later IS NOT NULL ORDER BY n") == [(9, "x"), (10, "y")]
 
 
 async def test_row_ids_are_unique_and_stay(sql: Sql, folder: Path) -> None:
     await sql(create("'delta.enableRowTracking' = 'true'"))
-    await deliver(await opened(folder), 0, batch(0))
+    await deliver(await open_sink(folder), 0, batch(0))
     await sql("INSERT INTO TARGET (n) VALUES (100), (101)")
-    await deliver(await opened(folder), 1, batch(1))
+    await deliver(await open_sink(folder), 1, batch(1))
     ids = "SELECT n, _metadata.row_id, _metadata.row_commit_version FROM TARGET ORDER BY n"
     before = await sql(ids)
     assert [row for _, row, _ in before] == [0, 1, 2, 5, 6, 7, 3, 4]
@@ -128,7 +128,7 @@ async def test_row_ids_are_unique_and_stay(sql: Sql, folder: Path) -> None:
     assert version_of[0] < version_of[100] < version_of[3]
     await sql("OPTIMIZE TARGET")
     assert await sql(ids) == before
-    await deliver(await opened(folder), 2, batch(2))
+    await deliver(await open_sink(folder), 2, batch(2))
     after = await sql(ids)
     assert [row for row in after if row[0] not in (6, 7, 8)] == before
     assert len({row for _, row, _ in after}) == 11
@@ -136,7 +136,7 @@ async def test_row_ids_are_unique_and_stay(sql: Sql, folder: Path) -> None:
 
 async def test_ids_are_in_files_and_statistics_by_physical_names(sql: Sql, folder: Path) -> None:
     await sql(create(MAPPED.format("id"), more="PARTITIONED BY (day)"))
-    await deliver(await opened(folder), 0, batch(0, at=pa.array([1, 2, 3], pa.timestamp("us", "UTC"))))
+    await deliver(await open_sink(folder), 0, batch(0, at=pa.array([1, 2, 3], pa.timestamp("us", "UTC"))))
     entries = sorted((folder / "_delta_log").glob("*.json"))
     adds = [each["add"] for each in map(json.loads, entries[-1].read_text().splitlines()) if "add" in each]
     physical = {name for add in adds for name in json.loads(add["stats"])["minValues"]}
@@ -151,30 +151,30 @@ async def test_ids_are_in_files_and_statistics_by_physical_names(sql: Sql, folde
 
 async def test_constraints_of_spark(sql: Sql, folder: Path) -> None:
     await sql(create(CONSTRAINT))
-    sink = await opened(folder)
+    sink = await open_sink(folder)
     with pytest.raises(SinkError, match="the CHECK constraint 'small' of the target is not true"):
         await deliver(sink, 0, batch(1000))
     with pytest.raises(SinkError, match="the CHECK constraint 'small' of the target is not true"):
-        await deliver(await opened(folder), 0, batch(0, n=[None, 1, 2]))
+        await deliver(await open_sink(folder), 0, batch(0, n=[None, 1, 2]))
 
 
 async def test_a_default_that_the_rows_leave_out(sql: Sql, folder: Path) -> None:
     await sql(DEFAULT)
     with pytest.raises(SinkError, match="column 'n' of the target has a default value"):
-        await deliver(await opened(folder), 0, pa.record_batch({"day": ["a"]}))
+        await deliver(await open_sink(folder), 0, pa.record_batch({"day": ["a"]}))
 
 
 async def test_change_feed_has_the_appended_rows(sql: Sql, folder: Path) -> None:
     await sql(create("'delta.enableChangeDataFeed' = 'true', 'delta.appendOnly' = 'true'"))
-    await deliver(await opened(folder), 0, batch(0))
+    await deliver(await open_sink(folder), 0, batch(0))
     changes = f"SELECT n, _change_type FROM table_changes_by_path('{folder}', 0) ORDER BY n"
     assert await sql(changes) == [(n, "insert") for n in range(3)]
 
 
 async def test_domains_stay(sql: Sql, folder: Path) -> None:
     await sql(create(more="CLUSTER BY (n)"))
-    await deliver(await opened(folder), 0, batch(0))
-    await deliver(await opened(folder), 1, batch(1))
+    await deliver(await open_sink(folder), 0, batch(0))
+    await deliver(await open_sink(folder), 1, batch(1))
     await sql("OPTIMIZE TARGET")
     described = await sql("DESCRIBE DETAIL TARGET")
     assert ["n"] in described[0]
@@ -182,18 +182,18 @@ async def test_domains_stay(sql: Sql, folder: Path) -> None:
 
 async def test_a_table_that_dropped_a_feature(sql: Sql, folder: Path) -> None:
     await sql(create("'delta.enableDeletionVectors' = 'true'"))
-    await deliver(await opened(folder), 0, batch(0))
+    await deliver(await open_sink(folder), 0, batch(0))
     await sql("ALTER TABLE TARGET DROP FEATURE deletionVectors")
     (described,) = await sql("DESCRIBE DETAIL TARGET")
     assert any("checkpointProtection" in value for value in described if isinstance(value, list))
-    await deliver(await opened(folder), 1, batch(1))
+    await deliver(await open_sink(folder), 1, batch(1))
     assert await sql("SELECT count(*) FROM TARGET") == [(6,)]
 
 
 async def refuses(folder: Path, rule: str) -> None:
     before = sorted(path.name for path in folder.rglob("*.*"))
     with pytest.raises(SinkError, match=rule):
-        await opened(folder)
+        await open_sink(folder)
     assert sorted(path.name for path in folder.rglob("*.*")) == before
 
 
@@ -249,8 +249,8 @@ async def test_names_of_the_source_are_followed(spark: SparkSession, sql: Sql, f
 
     async def rows(text: str) -> list[tuple[Any, ...]]:
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        found = await asyncio.to_thread(lambda: spark.sql(text.replace("COPY", f"delta.`{copy}`")).collect())
-        return [tuple(row) for row in found]
+        answer = await asyncio.to_thread(lambda: spark.sql(text.replace("COPY", f"delta.`{copy}`")).collect())
+        return [tuple(row) for row in answer]
 
     assert await rows("SELECT id, date, s.* FROM COPY ORDER BY id") == [(0, "x", 1), (1, "y", 3)]
     await rows("INSERT INTO COPY (id, date) VALUES (2, 'z')")
@@ -266,7 +266,7 @@ async def test_checkpoints_and_the_clean_up_of_the_log(
     if structs:
         properties += ", 'delta.checkpoint.writeStatsAsStruct' = 'true', 'delta.checkpoint.writeStatsAsJson' = 'false'"
     await sql(create(properties, more="PARTITIONED BY (day)"))
-    sink = await opened(folder, Layout(checkpoint_interval=2))
+    sink = await open_sink(folder, Layout(checkpoint_interval=2))
     for version in range(3):
         await deliver(sink, version, batch(version))
     for path in (folder / "_delta_log").glob("0*"):
@@ -284,14 +284,14 @@ async def test_checkpoints_and_the_clean_up_of_the_log(
     assert sorted(value for each in stats for value in each["minValues"].values()) == list(range(18))
     await sql("DELETE FROM TARGET WHERE n = 0")
     await sql("OPTIMIZE TARGET")
-    await deliver(await opened(folder), 6, batch(6))
+    await deliver(await open_sink(folder), 6, batch(6))
     assert await sql("SELECT count(*) FROM TARGET") == [(20,)]
 
 
 async def test_checkpoints_of_a_table_with_variants(spark: SparkSession, sql: Sql, folder: Path) -> None:
     await sql(create(columns="n INT, day STRING, s STRUCT<a: INT>, v VARIANT"))
     await sql("INSERT INTO TARGET SELECT 100, 'spark', NULL, parse_json('{\"a\": 7}')")
-    sink = await opened(folder, Layout(checkpoint_interval=2, compaction=Compaction("snappy", 1 << 20)))
+    sink = await open_sink(folder, Layout(checkpoint_interval=2, compaction=Compaction("snappy", 1 << 20)))
     for version in range(10):
         await deliver(sink, version, batch(version))
     log = sorted((folder / "_delta_log").iterdir())
@@ -308,7 +308,7 @@ async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> N
     await sql(create("'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true'"))
     await sql("INSERT INTO TARGET VALUES (100, 'spark', struct(1)), (101, NULL, NULL)")
     await sql("ALTER TABLE TARGET RENAME COLUMN s TO t")
-    sink = await opened(folder, Layout(checkpoint_interval=12, compaction=Compaction("snappy", 1 << 20)))
+    sink = await open_sink(folder, Layout(checkpoint_interval=12, compaction=Compaction("snappy", 1 << 20)))
     for version in range(12):
         await deliver(sink, version, batch(version))
     assert (await sql("DESCRIBE DETAIL TARGET"))[0][9] < 12
@@ -318,7 +318,7 @@ async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> N
     changes = f"SELECT count(*), count(DISTINCT n) FROM table_changes_by_path('{folder}', 4)"
     assert await sql(changes) == [(36, 36)]
     await sql("DELETE FROM TARGET WHERE n = 35")
-    await deliver(await opened(folder), 12, batch(12))
+    await deliver(await open_sink(folder), 12, batch(12))
     assert await sql("SELECT count(*) FROM TARGET") == [(40,)]
 
 
@@ -331,12 +331,12 @@ async def test_checkpoints_keep_row_ids_and_clusters(policy: str, spark: SparkSe
         'delta.checkpointPolicy' = '{policy}'"""
     await sql(create(properties, more="CLUSTER BY (n)"))
     for version in range(2):
-        await deliver(await opened(folder), version, batch(version))
+        await deliver(await open_sink(folder), version, batch(version))
     await sql("OPTIMIZE TARGET")
     await sql("DELETE FROM TARGET WHERE n = 1")
-    await deliver(await opened(folder), 2, batch(2))
+    await deliver(await open_sink(folder), 2, batch(2))
     before = await sql(IDS)
-    await deliver(await opened(folder, Layout(checkpoint_interval=1)), 3, batch(3))
+    await deliver(await open_sink(folder, Layout(checkpoint_interval=1)), 3, batch(3))
     log = folder / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.*parquet")
     adds = [add for add in pq.read_table(checkpoint)["add"].to_pylist() if add is not None]
@@ -353,7 +353,7 @@ async def test_checkpoints_keep_row_ids_and_clusters(policy: str, spark: SparkSe
     assert ["n"] in (await sql("DESCRIBE DETAIL TARGET"))[0]
     await sql("INSERT INTO TARGET (n) VALUES (100), (101)")
     await sql("UPDATE TARGET SET day = 'later' WHERE n = 2")
-    await deliver(await opened(folder), 4, batch(4))
+    await deliver(await open_sink(folder), 4, batch(4))
     after = {n: row for n, row, _ in await sql(IDS)}
     assert {n: after[n] for n, _, _ in before} == {n: row for n, row, _ in before}
     assert len(set(after.values())) == len(after) == 16
@@ -365,21 +365,21 @@ async def test_compacted_files_keep_row_ids(spark: SparkSession, sql: Sql, folde
     tracked = "'delta.enableRowTracking' = 'true', 'delta.enableDeletionVectors' = 'true'"
     await sql(create(f"{tracked}, 'delta.columnMapping.mode' = 'name', 'delta.checkpointInterval' = '100'"))
     for version in range(10):
-        await deliver(await opened(folder), version, batch(version))
+        await deliver(await open_sink(folder), version, batch(version))
         if version == 3:
             # Files with ids in columns, which were counted before.
             await sql("OPTIMIZE TARGET")
     await sql("DELETE FROM TARGET WHERE n IN (1, 28)")
     before = await sql(IDS)
     compaction = Layout(checkpoint_interval=1, compaction=Compaction("snappy", 1 << 20))
-    await deliver(await opened(folder, compaction), 10, batch(10))
+    await deliver(await open_sink(folder, compaction), 10, batch(10))
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     (detail,) = await sql("DESCRIBE DETAIL TARGET")
     assert detail[9] == 1
     assert [row for row in await sql(IDS) if row[0] < 30] == before
     await sql("UPDATE TARGET SET day = 'later' WHERE n = 2")
     await sql("INSERT INTO TARGET (n) VALUES (100)")
-    await deliver(await opened(folder), 11, batch(11))
+    await deliver(await open_sink(folder), 11, batch(11))
     after = {n: row for n, row, _ in await sql(IDS)}
     assert {n: after[n] for n, _, _ in before} == {n: row for n, row, _ in before}
     assert len(set(after.values())) == len(after) == 35

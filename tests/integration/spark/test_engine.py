@@ -91,8 +91,8 @@ def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: 
     (tmp_path / "notes").mkdir()
     # A task may fail three times. On "local-cluster[2,1,512]" executors die, too, if there is a note "cluster"; that takes a minute longer.
     command = [sys.executable, "-m", "tests.support.spark.faulty_engine", "local[2,4]", broker.bootstrap_servers, name]
-    rest = [f"{tmp_path}/rows", "1", f"{tmp_path}/notes", planning]
-    done = subprocess.run([*command, *rest], capture_output=True, text=True, timeout=150, cwd=ROOT)
+    arguments = [f"{tmp_path}/rows", "1", f"{tmp_path}/notes", planning]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=150, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "'insert': 6000" in done.stdout
     records = read_topic(broker.bootstrap_servers, f"{name}.rows")
@@ -141,9 +141,9 @@ def test_an_error_of_an_executor_is_the_daemons_own(
     delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
     with pytest.raises(MissingFileError) as raised:
         asyncio.run(delivering.deliver(1, engine))
-    found = raised.value
-    assert (found.table, found.version, found.path) == (f"{tmp_path}/rows", 1, gone.name)
-    assert str(found).startswith("the file is gone (table ")
+    actual = raised.value
+    assert (actual.table, actual.version, actual.path) == (f"{tmp_path}/rows", 1, gone.name)
+    assert str(actual).startswith("the file is gone (table ")
 
 
 def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
@@ -177,18 +177,18 @@ async def test_two_attempts_at_once(
     config = delivering.settings("auto")
 
     await delivering.deliver(0)  # the topics are there
-    opened = Table.open(f"{tmp_path}/rows")
-    version = await opened.stream().snapshot(1)
+    source = Table.open(f"{tmp_path}/rows")
+    version = await source.stream().snapshot(1)
     position = Position(version.table_id, 1, phase="snapshot")
     size = 1 << 30 if files == 1 else 400_000
     assignment = replace(Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, size, "", 0))
     if files == 1:
         part = plan_splits(version.plan, size)[0]
     else:
-        live = await list_live(opened.log, 1)
+        live = await list_live(source.log, 1)
         assert live is not None
         (part,) = assignment.ranges(version.plan, live, 1 << 40)
-    found = await asyncio.gather(*(engine.deliver(assignment, [(0, part)]) for _ in range(2)))
-    assert [[part.counts["insert"] for part in attempt] for attempt in found] == [[each] * files] * 2
+    actual = await asyncio.gather(*(engine.deliver(assignment, [(0, part)]) for _ in range(2)))
+    assert [[part.counts["insert"] for part in attempt] for attempt in actual] == [[each] * files] * 2
     ordinals = [json.loads(record.value or b"")["_change_ordinal"] for record in delivering.records()]
     assert sorted(ordinals) == list(range(files * each))

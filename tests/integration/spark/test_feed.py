@@ -125,5 +125,5 @@ def caught_up(pipeline: Pipeline) -> None:
 def document(pipeline: Pipeline, what: str) -> dict[str, Any]:
     listen = json.loads(pipeline.config.read_text())["http"]["listen"]
     with urllib.request.urlopen(f"http://{listen}/{what}", timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+        content: dict[str, Any] = json.load(answer)
+        return content

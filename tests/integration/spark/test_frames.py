@@ -78,10 +78,10 @@ def by_format(spark: SparkSession, table: str, **options: object) -> Bag:
 class TestRows:
     def test_rows_equal_those_of_all_other_readers(self, spark: SparkSession, orders: str) -> None:
         for start, end in ((0, 3), (4, 11), (0, 11), (2, 2)):
-            found = of_spark(cdfd.spark.changes(spark, orders, start, end, reader="spark"))
-            assert found == by_format(spark, orders, startingVersion=start, endingVersion=end)
-            assert found == bag(cdfd.changes(orders, start, end), [CHANGE_ORDINAL])
-            assert found.total() > 0
+            actual = of_spark(cdfd.spark.changes(spark, orders, start, end, reader="spark"))
+            assert actual == by_format(spark, orders, startingVersion=start, endingVersion=end)
+            assert actual == bag(cdfd.changes(orders, start, end), [CHANGE_ORDINAL])
+            assert actual.total() > 0
 
     def test_rows_equal_those_of_delta_spark(self, spark: SparkSession, orders: str) -> None:
         """Where it answers: between two changes of the schema."""
@@ -91,14 +91,14 @@ class TestRows:
 
     def test_rows_of_file_actions_have_the_ordinals_of_cdfd(self, spark: SparkSession, orders: str) -> None:
         """Deletion vectors of one side, of both, and their differences; the same file in several versions."""
-        found = cdfd.spark.changes(spark, orders, 0, options={"changes": "files"}, ordinals=True, reader="spark")
-        assert of_spark(found) == bag(cdfd.changes(orders, 0, changes="files"))
-        assert {row[0] for row in found.select("_change_type").collect()} == {"insert", "delete"}
+        actual = cdfd.spark.changes(spark, orders, 0, options={"changes": "files"}, ordinals=True, reader="spark")
+        assert of_spark(actual) == bag(cdfd.changes(orders, 0, changes="files"))
+        assert {row[0] for row in actual.select("_change_type").collect()} == {"insert", "delete"}
 
     def test_snapshot_rows_equal_those_of_cdfd(self, spark: SparkSession, orders: str) -> None:
         for version in (3, 8, 11):
-            found = cdfd.spark.snapshot(spark, orders, version, ordinals=True, reader="spark")
-            assert of_spark(found) == bag(cdfd.snapshot(orders, version))
+            actual = cdfd.spark.snapshot(spark, orders, version, ordinals=True, reader="spark")
+            assert of_spark(actual) == bag(cdfd.snapshot(orders, version))
 
     @pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu"])
     def test_time_zone_of_the_session_moves_no_instant(self, spark: SparkSession, orders: str, zone: str) -> None:
@@ -118,15 +118,15 @@ class TestRows:
 
     def test_columns_have_the_names_that_options_give(self, spark: SparkSession, orders: str) -> None:
         options = {"columns": "text as name, day, id"}
-        found = cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
-        assert found.columns == ["name", "day", "id", "_change_type", "_commit_version", "_commit_timestamp"]
-        assert of_spark(found) == by_format(spark, orders, startingVersion=0, **options)
+        actual = cdfd.spark.changes(spark, orders, 0, options=options, reader="spark")
+        assert actual.columns == ["name", "day", "id", "_change_type", "_commit_version", "_commit_timestamp"]
+        assert of_spark(actual) == by_format(spark, orders, startingVersion=0, **options)
 
     def test_rows_are_counted_without_a_column_of_a_file(self, spark: SparkSession, orders: str) -> None:
         """Rows have to be counted all the same."""
         for columns in ("_commit_version", "day, _change_type"):
-            found = cdfd.spark.changes(spark, orders, 0, options={"columns": columns}, reader="spark")
-            assert of_spark(found) == by_format(spark, orders, startingVersion=0, columns=columns)
+            actual = cdfd.spark.changes(spark, orders, 0, options={"columns": columns}, reader="spark")
+            assert of_spark(actual) == by_format(spark, orders, startingVersion=0, columns=columns)
 
 
 def test_timestamps_are_instants_also_if_the_session_says_that_they_have_no_zone(

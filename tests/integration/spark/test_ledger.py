@@ -34,19 +34,19 @@ async def test_the_hash_of_an_entry_is_in_its_checkpoint(
     made: Callable[[SparkSession, str], tuple[Callable[[Storage], Ledger], str]],
 ) -> None:
     place, storage = str(tmp_path), LocalStorage(tmp_path, sync=False)
-    opened, table_id = made(spark, place)
+    open_ledger, table_id = made(spark, place)
 
-    (await opened(storage).record(ORDERS, 0, table_id, DIGEST))
+    (await open_ledger(storage).record(ORDERS, 0, table_id, DIGEST))
     spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log = tmp_path / "_delta_log"
     version = int(max(log.glob("*.checkpoint.parquet")).name[:20])
     for number in range(version):
         (log / f"{number:020d}.json").unlink()
-    found = await opened(storage).position(ORDERS)
-    assert found is not None
+    actual = await open_ledger(storage).position(ORDERS)
+    assert actual is not None
     # A ledger in the table's own log does not name the table: the log may give it another id.
     named = None if made is source_ledger else table_id
-    assert (found.version, found.table_id, found.digest) == (0, named, DIGEST)
+    assert (actual.version, actual.table_id, actual.digest) == (0, named, DIGEST)
 
 
 EVERYTHING = """CREATE TABLE {} (n INT NOT NULL, day STRING DEFAULT 'x') USING delta CLUSTER BY (n) TBLPROPERTIES (
@@ -68,6 +68,6 @@ async def test_progress_in_a_table_with_every_rule(spark: SparkSession, tmp_path
     spark.sql(f"OPTIMIZE {table}")
     ids = [row[0] for row in spark.sql(f"SELECT _metadata.row_id FROM {table}").collect()]
     assert len(set(ids)) == 6
-    found = await SourceLedger(LocalStorage(tmp_path), SystemClock()).position(ORDERS)
-    assert found is not None
-    assert (found.version, found.digest) == (5, DIGEST)
+    actual = await SourceLedger(LocalStorage(tmp_path), SystemClock()).position(ORDERS)
+    assert actual is not None
+    assert (actual.version, actual.digest) == (5, DIGEST)

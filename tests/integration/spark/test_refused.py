@@ -25,8 +25,8 @@ def refusal(spark: SparkSession, table: str, start: int = 0) -> str:
 
 
 def rows(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:
-    found = frame.orderBy("_commit_version", "_change_ordinal").select("_commit_version", "_change_type", *columns)
-    return [tuple(row) for row in found.collect()]
+    ordered = frame.orderBy("_commit_version", "_change_ordinal").select("_commit_version", "_change_type", *columns)
+    return [tuple(row) for row in ordered.collect()]
 
 
 def test_a_table_without_a_change_feed(spark: SparkSession, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_columns_that_are_renamed_and_dropped(spark: SparkSession, tmp_path: Pat
     spark.sql(f"ALTER TABLE delta.`{table}` DROP COLUMN extra")
     spark.sql(f"INSERT INTO delta.`{table}` VALUES (2, 'b')")
     assert "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE" in refusal(spark, table)
-    found = ours(spark, table)
-    assert found.columns[:2] == ["id", "new"]
-    assert rows(found, "id", "new") == [(1, "insert", 1, "a"), (4, "insert", 2, "b")]
+    actual = ours(spark, table)
+    assert actual.columns[:2] == ["id", "new"]
+    assert rows(actual, "id", "new") == [(1, "insert", 1, "a"), (4, "insert", 2, "b")]
 
 
 def test_a_type_that_is_widened(spark: SparkSession, tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_a_type_that_is_widened(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"ALTER TABLE delta.`{table}` ALTER COLUMN id TYPE INT")
     spark.sql(f"INSERT INTO delta.`{table}` VALUES (100000)")
     assert "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE" in refusal(spark, table)
-    found = ours(spark, table)
-    assert found.schema["id"].dataType.simpleString() == "int"
-    assert rows(found, "id") == [(1, "insert", 1), (3, "insert", 100000)]
+    actual = ours(spark, table)
+    assert actual.schema["id"].dataType.simpleString() == "int"
+    assert rows(actual, "id") == [(1, "insert", 1), (3, "insert", 100000)]
 
 
 def test_removes_without_partition_values(spark: SparkSession, tmp_path: Path) -> None:

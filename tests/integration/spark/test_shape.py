@@ -24,15 +24,15 @@ SHAPES: list[dict[str, Any]] = [
 
 
 def options(shape: dict[str, Any]) -> dict[str, str]:
-    given = {name: shape[name] for name in ("where", "changes", "refine", "key") if name in shape}
-    given |= {f"mask.{name}": mask for name, mask in shape.get("mask", {}).items()}
+    values = {name: shape[name] for name in ("where", "changes", "refine", "key") if name in shape}
+    values |= {f"mask.{name}": mask for name, mask in shape.get("mask", {}).items()}
     if "columns" in shape:
-        given["columns"] = ",".join(
+        values["columns"] = ",".join(
             each if isinstance(each, str) else f"{each['name']} as {each['as']}" for each in shape["columns"]
         )
     if "exclude_change_types" in shape:
-        given["excludeChangeTypes"] = ",".join(shape["exclude_change_types"])
-    return given
+        values["excludeChangeTypes"] = ",".join(shape["exclude_change_types"])
+    return values
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -42,9 +42,9 @@ def test_rows_and_ordinals_are_those_of_the_embedded_engine(spark: SparkSession,
     keys = ["_commit_version", "_change_ordinal", "_change_type", "id"]
     listed = sorted(tuple(row[name] for name in keys) for row in wanted.select(keys).to_pylist())
     for more in ({}, {"maxPartitionBytes": 1}):
-        found = ours(spark, orders, **options(shape), **more)
-        assert found.columns == wanted.column_names
-        assert sorted(tuple(row) for row in found.select(*keys).collect()) == listed
+        actual = ours(spark, orders, **options(shape), **more)
+        assert actual.columns == wanted.column_names
+        assert sorted(tuple(row) for row in actual.select(*keys).collect()) == listed
     # Without ordinals among the columns, the filter has the same updates. By a key, only what is read is compared.
     less = ours(spark, orders, **(options(shape) | {"columns": "id,_change_type"}))
     assert "refine" in shape or rows(less) == sorted(str({"id": row[3], "_change_type": row[2]}) for row in listed)
@@ -52,10 +52,10 @@ def test_rows_and_ordinals_are_those_of_the_embedded_engine(spark: SparkSession,
 
 def test_a_filter_of_the_query_is_of_the_shaped_rows(spark: SparkSession, orders: Table) -> None:
     shape = {"where": "id < 30", "columns": "id,amount as value", "mask.amount": "constant:7.00"}
-    found = ours(spark, orders, **shape)
-    assert found.where("value = 7").count() == found.count() > 0
-    assert found.where("value > 7").count() == 0
-    assert found.where("id = 4 AND _change_type = 'insert'").count() == 1
+    actual = ours(spark, orders, **shape)
+    assert actual.where("value = 7").count() == actual.count() > 0
+    assert actual.where("value > 7").count() == 0
+    assert actual.where("id = 4 AND _change_type = 'insert'").count() == 1
 
 
 def test_files_that_the_filter_excludes_are_not_opened(spark: SparkSession, numbers: Table) -> None:
@@ -79,14 +79,14 @@ def test_a_stream(spark: SparkSession, orders: Table, tmp_path: Path) -> None:
         query.stop()
     wanted = cdfd.changes(orders, where="status = 'paid'", mask={"status": "truncate:2"}).read_all()
     keys = ["_commit_version", "_change_ordinal", "_change_type", "id", "status"]
-    found = spark.read.parquet(f"{tmp_path}/out").select(*keys).collect()
-    assert sorted(map(tuple, found)) == sorted(tuple(row.values()) for row in wanted.select(keys).to_pylist())
+    actual = spark.read.parquet(f"{tmp_path}/out").select(*keys).collect()
+    assert sorted(map(tuple, actual)) == sorted(tuple(row.values()) for row in wanted.select(keys).to_pylist())
     # A version has a micro-batch of its own; there are eight.
     assert batches >= 8
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("shape", "what"),
     [
         ({"where": "statu = 'paid'"}, "there is no column 'statu' \\(character 1"),
         ({"where": "id >"}, "a column or a literal is expected \\(character 5"),
@@ -95,7 +95,7 @@ def test_a_stream(spark: SparkSession, orders: Table, tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_row(
-    spark: SparkSession, orders: Table, given: Any, what: str
+    spark: SparkSession, orders: Table, shape: Any, what: str
 ) -> None:
     with pytest.raises(PySparkException, match=what):
-        ours(spark, orders, **given)
+        ours(spark, orders, **shape)

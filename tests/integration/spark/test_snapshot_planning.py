@@ -61,8 +61,8 @@ def test_rows_and_ordinals(spark: SparkSession, table: str) -> None:
         list((log / "_sidecars").iterdir()) if (log / "_sidecars").exists() else list(log.glob("*4.checkpoint.*.*"))
     )
     assert len(several) > 1
-    found = spark.read.format("cdfd").option("startingVersion", "snapshot").option("snapshotPlanning", "executors")
-    frame = found.option("maxPartitionBytes", "512k").load(table)
+    actual = spark.read.format("cdfd").option("startingVersion", "snapshot").option("snapshotPlanning", "executors")
+    frame = actual.option("maxPartitionBytes", "512k").load(table)
     assert frame.rdd.getNumPartitions() > 3
     wanted = cdfd.snapshot(table).read_all().select(COLUMNS).to_pylist()
     assert [row["_change_ordinal"] for row in wanted] == list(range(len(wanted)))

@@ -73,12 +73,12 @@ class Stream:
         return self.rows[before:]
 
     def _take(self, frame: DataFrame, number: int) -> None:
-        found = frame.select("_commit_version", CHANGE_ORDINAL, "_change_type", "id").collect()
+        rows = frame.select("_commit_version", CHANGE_ORDINAL, "_change_type", "id").collect()
         if self.fail_at == number:
             self.fail_at = None
             raise RuntimeError("lost on the way")
-        self.rows += [(row[0], row[1], row[2], row[3]) for row in found]
-        self.batches.append(len(found))
+        self.rows += [(row[0], row[1], row[2], row[3]) for row in rows]
+        self.batches.append(len(rows))
         self.then()
 
     def offsets(self) -> list[Mapping[str, Any]]:
@@ -101,13 +101,13 @@ def insert(spark: SparkSession, table: str, first: int, end: int, files: int = 1
 
 
 def changes(table: str, *args: int, **options: Any) -> list[Key]:
-    found = cdfd.changes(table, *args, **options).read_all()
-    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in found.to_pylist()]
+    rows = cdfd.changes(table, *args, **options).read_all()
+    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in rows.to_pylist()]
 
 
 def snapshot(table: str, version: int) -> list[Key]:
-    found = cdfd.snapshot(table, version).read_all()
-    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in found.to_pylist()]
+    rows = cdfd.snapshot(table, version).read_all()
+    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in rows.to_pylist()]
 
 
 def test_from_the_beginning_and_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -304,14 +304,14 @@ def test_lag(spark: SparkSession, tmp_path: Path) -> None:
     query = stream.writer().start()
     try:
         query.processAllAvailable()
-        found = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
-        assert [(each.versions, each.bytes) for each in found] == [
+        actual = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
+        assert [(each.versions, each.bytes) for each in actual] == [
             (2, total[2] - total[0]),
             (1, total[2] - total[1]),
             (0, 0),
         ]
-        assert found[0].seconds >= found[1].seconds - 60 > -60
-        assert found[2].seconds == 0
+        assert actual[0].seconds >= actual[1].seconds - 60 > -60
+        assert actual[2].seconds == 0
         last = query.lastProgress
         assert last is not None
         latest = last.sources[0].latestOffset.replace('"', "'")

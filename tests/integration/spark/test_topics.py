@@ -45,15 +45,15 @@ def rich(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    with serving() as opened:
-        yield opened
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture
 def register(registry: Registry) -> Iterator[SchemaRegistry]:
-    opened = SchemaRegistry(registry.url)
-    yield opened
-    opened.close()
+    client = SchemaRegistry(registry.url)
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -184,9 +184,9 @@ def test_columns_of_type_void_are_left_out(
     assert "nothing" in rows.schema.names
     deliver(place, rows, of_sink(kind), registration=Registration(register))
     options = {"registry": registry.url} if "avro" in kind else {}
-    found = read(place.topic, format=of_reader(kind), table=table, **options).toArrow()
-    assert "nothing" not in found.schema.names
-    assert sorted(found["id"].to_pylist()) == [1, 2]
+    actual = read(place.topic, format=of_reader(kind), table=table, **options).toArrow()
+    assert "nothing" not in actual.schema.names
+    assert sorted(actual["id"].to_pylist()) == [1, 2]
 
 
 def test_longs_in_quotes(rich: str, broker: SharedBroker, name: str, read: Callable[..., DataFrame]) -> None:
@@ -216,9 +216,9 @@ def test_variants(
     place = Place(broker.bootstrap_servers, name)
     deliver(place, cdfd.changes(table), kind, registration=Registration(register))
     options = {"registry": registry.url} if "avro" in kind else {}
-    found = read(place.topic, format=of_reader(kind), table=table, **options)
-    assert dict(found.dtypes)["v"] == "variant"
-    texts = found.selectExpr("id", "to_json(v) v", "many[0].w::string w", "size(many) n").orderBy("id").collect()
+    actual = read(place.topic, format=of_reader(kind), table=table, **options)
+    assert dict(actual.dtypes)["v"] == "variant"
+    texts = actual.selectExpr("id", "to_json(v) v", "many[0].w::string w", "size(many) n").orderBy("id").collect()
     assert [tuple(row) for row in texts] == [(1, document, "text", 2), (2, None, None, None)]
 
 
@@ -247,8 +247,8 @@ def test_rows_of_earlier_schemas(
     wanted = in_order(expected(table))
     for kind in ("flat", "debezium", "arrow", "avro", "debezium avro"):
         place = Place(broker.bootstrap_servers, f"{name}-{kind.replace(' ', '-')}", keyed=False)
-        for found in (before, after):
-            deliver(place, found.to_reader(), of_sink(kind), registration=Registration(register))
+        for written in (before, after):
+            deliver(place, written.to_reader(), of_sink(kind), registration=Registration(register))
         options = {"registry": registry.url} if "avro" in kind else {}
         assert collected(read(place.topic, format=of_reader(kind), table=table, **options)) == wanted, kind
 
@@ -264,10 +264,10 @@ SIMPLE = "id BIGINT, note STRING"
 def test_from_where_to_where(broker: SharedBroker, name: str, read: Callable[..., DataFrame]) -> None:
     place = Place(broker.bootstrap_servers, name)
     deliver(place, simple(1, 2, 3))
-    found = read(place.topic, schema=SIMPLE, columns=["note", "id"], kafka_columns=True)
-    assert found.columns == ["note", "id", *CHANGE_NAMES, *KAFKA_NAMES]
-    offsets = {row.id: row._kafka_offset for row in found.collect()}
-    assert {row._kafka_topic for row in found.collect()} == {place.topic}
+    actual = read(place.topic, schema=SIMPLE, columns=["note", "id"], kafka_columns=True)
+    assert actual.columns == ["note", "id", *CHANGE_NAMES, *KAFKA_NAMES]
+    offsets = {row.id: row._kafka_offset for row in actual.collect()}
+    assert {row._kafka_topic for row in actual.collect()} == {place.topic}
     part = read(place.topic, schema=SIMPLE, starting={0: offsets[2]}, ending={0: offsets[3]})
     assert [row.id for row in part.collect()] == [2]
     assert read(place.topic, schema=SIMPLE, starting=datetime(2100, 1, 1, tzinfo=UTC)).count() == 0
@@ -288,8 +288,8 @@ def test_records_that_are_not_committed_are_no_rows(
     open_transaction = read(place.topic, schema=SIMPLE).collect()
     producer.abort_transaction()
     producer.close()
-    for found in (open_transaction, read(place.topic, schema=SIMPLE).collect()):
-        assert sorted((row._change_type, row.id) for row in found) == [("insert", 1), ("insert", 2)]
+    for read_rows in (open_transaction, read(place.topic, schema=SIMPLE).collect()):
+        assert sorted((row._change_type, row.id) for row in read_rows) == [("insert", 1), ("insert", 2)]
 
 
 @pytest.mark.parametrize("kind", ["flat", "cloudevents", "debezium", "arrow", "avro", "debezium avro"])
@@ -372,12 +372,12 @@ def test_a_wrong_record_is_named(
             producer.send(name, value)
     for offset, (kind, value) in enumerate(WRONG):
         options = {"registry": registry.url} if "avro" in kind else {}
-        found = read(
+        actual = read(
             name, format=of_reader(kind), schema=SIMPLE, starting={0: offset}, ending={0: offset + 1}, **options
         )
         with pytest.raises(PySparkException, match=f"topic {name}, partition 0, offset {offset}: ") as told:
             # One column, and not that which is wrong: nothing is looked at less for it.
-            found.select("note").collect()
+            actual.select("note").collect()
         assert value.decode("latin-1") not in str(told.value).splitlines()[0] or not value
 
 

@@ -48,8 +48,8 @@ def made(spark: SparkSession) -> Callable[..., DataFrame]:
 
 
 def copied(spark: SparkSession, target: str) -> list[tuple[Any, ...]]:
-    found = spark.read.format("delta").load(target).drop("_cdfd_version", "_cdfd_ordinal")
-    return sorted(map(tuple, found.collect()), key=repr)
+    frame = spark.read.format("delta").load(target).drop("_cdfd_version", "_cdfd_ordinal")
+    return sorted(map(tuple, frame.collect()), key=repr)
 
 
 def version(spark: SparkSession, target: str) -> int:
@@ -308,8 +308,8 @@ def changes_of(spark: SparkSession, pipeline: Pipeline, format: str = "flat") ->
 
 def source(pipeline: Pipeline) -> list[tuple[Any, ...]]:
     rows = cdfd.snapshot(pipeline.uri).read_all()
-    found = rows.select(rows.schema.names[:-4]).to_pylist()
-    return sorted((tuple(row.values()) for row in found), key=repr)
+    listed = rows.select(rows.schema.names[:-4]).to_pylist()
+    return sorted((tuple(row.values()) for row in listed), key=repr)
 
 
 def catch_up(spark: SparkSession, pipeline: Pipeline, target: str, checkpoint: str, format: str = "flat") -> None:

@@ -35,7 +35,7 @@ def test_changes(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(write(tmp_path))
     frame = spark.read.format("cdfd").option("startingVersion", 0).load(str(tmp_path))
     names = ("_commit_version", "_change_type", "id", "v", "tags")
-    found = sorted(map(tuple, frame.select(*names).collect()))
+    actual = sorted(map(tuple, frame.select(*names).collect()))
     expected = cdfd.changes(str(tmp_path)).read_all().select(names).to_pylist()
-    assert len(found) == 50 + 10 + 9
-    assert found == sorted(tuple(row.values()) for row in expected)
+    assert len(actual) == 50 + 10 + 9
+    assert actual == sorted(tuple(row.values()) for row in expected)

@@ -60,8 +60,8 @@ class Place:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        yield found
+    with Receiver() as running:
+        yield running
 
 
 def otel(receiver: Receiver, **more: Any) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def test_a_trace_for_each_delivery(receiver: Receiver, tmp_path: Path) -> None:
     assert receiver.headers["authorization"] == "Bearer let-me-in"
     assert receiver.resource["service.name"] == "cdfd"
     assert receiver.resource["service.namespace"] == "shop"
-    found = {span.attributes["cdfd.version.first"]: span for span in roots(receiver)}
-    assert sorted(found) == [0, 1, 2]  # the files sink delivers each version by itself
-    for version, span in found.items():
+    actual = {span.attributes["cdfd.version.first"]: span for span in roots(receiver)}
+    assert sorted(actual) == [0, 1, 2]  # the files sink delivers each version by itself
+    for version, span in actual.items():
         assert span.name == "deliver orders"
         assert not span.failed
         assert span.attributes["cdfd.version.last"] == version
@@ -109,7 +109,7 @@ def test_a_trace_for_each_delivery(receiver: Receiver, tmp_path: Path) -> None:
         assert 0 < children["commit"].attributes["cdfd.busy_seconds"] < 10
         commit_ms = span.attributes["cdfd.commit_timestamp_ms"]
         assert commit_ms * 1_000_000 < span.end
-    assert "discover" in {each.name for each in receiver.spans if each.parent == found[2].id}
+    assert "discover" in {each.name for each in receiver.spans if each.parent == actual[2].id}
 
 
 def test_an_error_has_a_trace_too(receiver: Receiver, tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def test_unions_as_json_lines(tmp_path: Path) -> None:
 
 
 def test_stats(file: Path) -> None:
-    found = json.loads(run("stats", "--json", file))
-    assert (found["rows"], found["columns"], found["codec"]) == (3, 2, "snappy")
-    [numbers, _] = found["physical_columns"]
+    actual = json.loads(run("stats", "--json", file))
+    assert (actual["rows"], actual["columns"], actual["codec"]) == (3, 2, "snappy")
+    [numbers, _] = actual["physical_columns"]
     assert (numbers["name"], numbers["blocks"], numbers["bytes"]) == ("n/long", 1, 5)
     assert "n/long    long array" in run("stats", file)
 

@@ -36,8 +36,8 @@ FORMS = [(codec, checksum) for codec in Codec for checksum in Checksum]
 
 @pytest.fixture(params=reference.VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    value: str = request.param
+    return value
 
 
 def ours(path: Path) -> Any:
@@ -45,8 +45,8 @@ def ours(path: Path) -> Any:
 
 
 def check(version: str, commands: Sequence[Sequence[object]]) -> None:
-    found = reference.answers(version, commands)
-    assert {answer: command for answer, command in zip(found, commands, strict=True) if answer != "ok"} == {}
+    actual = reference.answers(version, commands)
+    assert {answer: command for answer, command in zip(actual, commands, strict=True) if answer != "ok"} == {}
 
 
 def readable(version: str, codec: Codec, checksum: Checksum) -> bool:
@@ -70,9 +70,9 @@ def test_files_of_the_reference(version: str, tmp_path: Path) -> None:
     check(version, commands)
     compared = 0
     for path in files:
-        found = ours(path)
+        actual = ours(path)
         twin = path.with_suffix(".json") if path.with_suffix(".json").exists() else _twin(path)
-        assert found == json.loads(twin.read_text()), path.name
+        assert actual == json.loads(twin.read_text()), path.name
         compared += 1
     assert compared == len(FORMS) * 5
 
@@ -87,18 +87,18 @@ def random_rows(kind: ValueType, chance: random.Random, count: int) -> pa.Array:
         case ValueType.NULL:
             return pa.nulls(count)
         case ValueType.BOOLEAN:
-            found: list[Any] = [chance.random() < 0.5 for _ in range(count)]
+            values: list[Any] = [chance.random() < 0.5 for _ in range(count)]
         case ValueType.INT | ValueType.FIXED32:
-            found = [chance.choice([-1, 1]) * chance.randrange(1 << chance.randrange(1, 31)) for _ in range(count)]
+            values = [chance.choice([-1, 1]) * chance.randrange(1 << chance.randrange(1, 31)) for _ in range(count)]
         case ValueType.LONG | ValueType.FIXED64:
-            found = [chance.choice([-1, 1]) * chance.randrange(1 << chance.randrange(1, 63)) for _ in range(count)]
+            values = [chance.choice([-1, 1]) * chance.randrange(1 << chance.randrange(1, 63)) for _ in range(count)]
         case ValueType.FLOAT | ValueType.DOUBLE:
-            found = [chance.choice([0.0, -0.0, float("inf"), float("nan"), chance.random()]) for _ in range(count)]
+            values = [chance.choice([0.0, -0.0, float("inf"), float("nan"), chance.random()]) for _ in range(count)]
         case ValueType.STRING:
-            found = ["é🍖x"[: chance.randrange(4)] * chance.choice([1, 1, 1, 50]) for _ in range(count)]
+            values = ["é🍖x"[: chance.randrange(4)] * chance.choice([1, 1, 1, 50]) for _ in range(count)]
         case _:
-            found = [chance.randbytes(chance.randrange(30)) for _ in range(count)]
-    return pa.array(found, ARROW[kind])
+            values = [chance.randbytes(chance.randrange(30)) for _ in range(count)]
+    return pa.array(values, ARROW[kind])
 
 
 def written(count: int, codec: Codec, checksum: Checksum) -> bytes:
@@ -150,17 +150,17 @@ def test_rows_of_ours_are_records_of_the_reference(version: str, tmp_path: Path)
     for codec in Codec:
         with (tmp_path / f"{codec}.avro").open("rb") as file:
             schema, batches = avro_rows.read(file, 10_000)
-            found = pa.Table.from_batches(list(batches), schema)
+            actual = pa.Table.from_batches(list(batches), schema)
         # Java's maps have no order.
-        assert _sorted_maps(found.to_pylist()) == _sorted_maps(table.to_pylist())
+        assert _sorted_maps(actual.to_pylist()) == _sorted_maps(table.to_pylist())
 
 
 def _sorted_maps(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _sorted_maps(each) for key, each in value.items()}
     if isinstance(value, list):
-        found = [_sorted_maps(each) for each in value]
-        return sorted(found, key=repr) if found and all(isinstance(each, tuple) for each in found) else found
+        items = [_sorted_maps(each) for each in value]
+        return sorted(items, key=repr) if items and all(isinstance(each, tuple) for each in items) else items
     return tuple(_sorted_maps(each) for each in value) if isinstance(value, tuple) else value
 
 
@@ -193,12 +193,12 @@ def test_records_of_the_reference_are_rows_of_ours(version: str, tmp_path: Path)
     with (tmp_path / "all.avro").open("wb") as file:
         fastavro.writer(file, SCHEMA, records)
     check(version, [("from-avro", tmp_path / "all.avro", tmp_path / "all.trv", "snappy", "crc32")])
-    found = trevni.read_table(tmp_path / "all.trv")
-    found.validate(full=True)
+    actual = trevni.read_table(tmp_path / "all.trv")
+    actual.validate(full=True)
     expected = [_as_row(record) for record in records]
-    assert _sorted_maps(found.to_pylist()) == _sorted_maps(expected)
+    assert _sorted_maps(actual.to_pylist()) == _sorted_maps(expected)
     # ... and what is written from these rows, the reference reads as the same records.
-    trevni.write_table(found.drop_columns(["again"]), tmp_path / "again.trv", codec="deflate")
+    trevni.write_table(actual.drop_columns(["again"]), tmp_path / "again.trv", codec="deflate")
     check(version, [("to-avro", tmp_path / "again.trv", tmp_path / "again.avro")])
     with (tmp_path / "again.avro").open("rb") as file:
         records_again = list(fastavro.reader(file))
@@ -232,9 +232,9 @@ def test_the_reference_seeks_in_files_of_ours_as_we_do(version: str, tmp_path: P
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
     trevni.write_table(pa.table([pa.array(range(0, 200_000, 2))], schema=schema), path, first_values=["n"])
     wanted = (0, 1, 777, 77_777, 199_998)
-    found = reference.answers(version, [("seek", path, "n", each) for each in wanted])
+    actual = reference.answers(version, [("seek", path, "n", each) for each in wanted])
     with trevni.TrevniFile(path) as file:
-        assert [answer.split() for answer in found] == [
+        assert [answer.split() for answer in actual] == [
             [str(row := file.find("n", each)), str(2 * row)] for each in wanted
         ]
 

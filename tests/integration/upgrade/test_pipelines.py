@@ -39,10 +39,10 @@ def test_mirror_goes_on(lake: Path, tmp_path: Path) -> None:
     assert target.transaction_version(f"cdfd/{PIPELINE}/{TABLE}") == NEWEST
 
 
-def folded(found: Iterable[Change]) -> dict[int, str]:
+def folded(history: Iterable[Change]) -> dict[int, str]:
     """The rows that are left."""
     rows: dict[int, str] = {}
-    for _, _, kind, key, value in found:
+    for _, _, kind, key, value in history:
         if kind in ("delete", "update_preimage"):
             rows.pop(key)
         else:
@@ -87,11 +87,11 @@ def test_kafka_goes_on(
     sink = {"kind": "kafka", "bootstrap_servers": broker.bootstrap_servers, "topics": {"prefix": f"{name}."}}
     config = configure(tmp_path, sink, pipeline=name, topic=f"{name}.orders")
     deliver(config, NEWEST)
-    found = [json.loads(record.value or b"{}") for record in read_topic(broker.bootstrap_servers, f"{name}.orders")]
+    actual = [json.loads(record.value or b"{}") for record in read_topic(broker.bootstrap_servers, f"{name}.orders")]
     if state == "job of a snapshot":
         begun = changes(cdfd.snapshot(lake / "feed", version).read_all().to_pylist())
     else:
         begun = [row for row in wanted(lake, version) if row[0] == version]
     left = [row for row in begun if row[1] in ordinals]
     assert 0 < len(left) < len(begun)
-    assert sorted(changes(found)) == [*left, *wanted(lake, version + 1)]
+    assert sorted(changes(actual)) == [*left, *wanted(lake, version + 1)]

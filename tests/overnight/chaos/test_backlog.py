@@ -85,8 +85,8 @@ class Meter(Beside):
 
     def run(self) -> None:
         while not self._ends.wait(1.0):
-            found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self._pid}/status").read_text())
-            self.samples.append(int(found[1]) / 1024 if found else 0.0)
+            match = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self._pid}/status").read_text())
+            self.samples.append(int(match[1]) / 1024 if match else 0.0)
 
 
 class Busy(Beside):
@@ -145,12 +145,12 @@ def scrape(port: int) -> str:
 
 def values(text: str, name: str, tables: str) -> dict[tuple[str, str], float]:
     """Samples of a metric of tables whose names begin so, by table and by the label `le`."""
-    found = {}
+    buckets = {}
     for line in re.findall(rf"^{name}{{.*$", text, re.MULTILINE):
         labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
         if labels["table"].startswith(tables):
-            found[labels["table"], labels.get("le", "")] = float(line.rpartition(" ")[2])
-    return found
+            buckets[labels["table"], labels.get("le", "")] = float(line.rpartition(" ")[2])
+    return buckets
 
 
 def quantile(before: str, after: str, share: float) -> float:

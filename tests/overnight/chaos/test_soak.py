@@ -44,12 +44,12 @@ class Held:
     def of(cls, pid: int) -> Held:
         process = Path(f"/proc/{pid}")
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        opened = []
+        names = []
         for each in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                opened.append(os.readlink(each))
-        sockets = sum(name.startswith("socket:") for name in opened)
-        return cls(int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(opened), sockets)
+                names.append(os.readlink(each))
+        sockets = sum(name.startswith("socket:") for name in names)
+        return cls(int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(names), sockets)
 
 
 def test_a_day_in_compressed_time(proxied_pipeline: Pipeline, proxied: tuple[Proxy, Broker], tmp_path: Path) -> None:

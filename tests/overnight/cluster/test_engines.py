@@ -49,9 +49,9 @@ def jvm(process: int) -> int | None:
 
 
 def kill_jvm(process: int) -> None:
-    found = jvm(process)
-    assert found is not None, "there is no JVM"
-    os.kill(found, signal.SIGKILL)
+    actual = jvm(process)
+    assert actual is not None, "there is no JVM"
+    os.kill(actual, signal.SIGKILL)
 
 
 def kill_executor(cluster: Standalone, random: Random, within: float = 0.5) -> None:
@@ -140,9 +140,9 @@ def test_a_first_load(cluster: Standalone, pipeline: Pipeline) -> None:
     with pipeline.daemon() as daemon:
         pipeline.read(1, timeout=WITHIN)
         kill_executor(cluster, Random(SEED))
-        found = pipeline.read(len(live), timeout=WITHIN)
+        actual = pipeline.read(len(live), timeout=WITHIN)
         daemon.stop()
-    assert Counter(json.loads(record.value or b"")["id"] for record in found) == Counter(live)
+    assert Counter(json.loads(record.value or b"")["id"] for record in actual) == Counter(live)
 
 
 def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:

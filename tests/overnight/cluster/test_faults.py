@@ -47,8 +47,8 @@ def start(spark: SparkSession, uri: str, config: str, checkpoint: str) -> None:
 
 
 def expected(uri: str) -> Counter[Change]:
-    found = cdfd.changes(uri).read_all().to_pylist()
-    return Counter((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found)
+    listing = cdfd.changes(uri).read_all().to_pylist()
+    return Counter((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in listing)
 
 
 def delivered(pipeline: Pipeline) -> Counter[Change]:
@@ -98,8 +98,8 @@ def test_executors_workers_and_the_driver(cluster: Standalone, broker: SharedBro
     for _ in range(AHEAD):
         append(table)
     checkpoint = pipeline.folder / "checkpoint"
-    given = {"uri": pipeline.uri, "config": str(pipeline.config), "checkpoint": str(checkpoint)}
-    source = f"start(spark, **{given!r})"
+    arguments = {"uri": pipeline.uri, "config": str(pipeline.config), "checkpoint": str(checkpoint)}
+    source = f"start(spark, **{arguments!r})"
     # A task that dies with its executor counts as a failed one.
     patient = {"spark.task.maxFailures": "30"}
     with application(cluster, pipeline.folder / "first", patient) as first:

@@ -67,10 +67,10 @@ def test_an_environment_is_packed(tmp_path: Path) -> None:
     archive = {"PYTHONPATH": str(tmp_path / "cdfd.zip")}
     for own, place in (({}, f"{unpacked}/lib"), (archive, str(tmp_path / "cdfd.zip"))):
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        found = subprocess.run(
+        actual = subprocess.run(
             asked, cwd=unpacked, env=clean | own, capture_output=True, text=True, check=True, timeout=WITHIN
         )
-        assert found.stdout.startswith(place)
+        assert actual.stdout.startswith(place)
 
 
 def test_the_application_runs(cluster: Standalone, tmp_path: Path) -> None:

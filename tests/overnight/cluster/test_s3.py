@@ -59,8 +59,8 @@ def frame(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
 def live(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
     """The rows of a snapshot whose files executors list, and the number of its tasks."""
     rows = spark.read.format("cdfd").options(**options, startingVersion="snapshot").load(uri)
-    found = [(row._commit_version, row._change_ordinal, row.id, row.v) for row in rows.collect()]
-    return sorted(found), rows.rdd.getNumPartitions()
+    listed = [(row._commit_version, row._change_ordinal, row.id, row.v) for row in rows.collect()]
+    return sorted(listed), rows.rdd.getNumPartitions()
 
 
 def feed(spark: SparkSession, config: str) -> Any:
@@ -162,9 +162,9 @@ def written(*folders: Path) -> Iterator[tuple[Path, bytes]]:
                         yield Path(place, name), Path(place, name).read_bytes()
 
 
-def leaks(*found: tuple[object, bytes | str]) -> list[str]:
+def leaks(*texts_of: tuple[object, bytes | str]) -> list[str]:
     """Where a key is."""
-    texts = [(place, text.encode() if isinstance(text, str) else text) for place, text in found]
+    texts = [(place, text.encode() if isinstance(text, str) else text) for place, text in texts_of]
     return [f"{key} in {place}" for place, text in texts for key in KEYS.values() if key.encode() in text]
 
 
@@ -207,8 +207,8 @@ def test_formats_with_keys_of_each_machine(
     pipeline.place.delta().create_checkpoint()
     options = {f"storage.{name}": value for name, value in place.items()}
     options |= {"snapshotPlanning": "executors", "maxPartitionBytes": "1KB"}
-    given = logged | s3a(cluster, folder, versitygw_server) | {f"spark.executorEnv.{name}": keys[name] for name in keys}
-    with application(cluster, folder / "driver", given, packed=False, variables=keys) as driver:
+    conf = logged | s3a(cluster, folder, versitygw_server) | {f"spark.executorEnv.{name}": keys[name] for name in keys}
+    with application(cluster, folder / "driver", conf, packed=False, variables=keys) as driver:
         rows, tasks = driver.run(live, uri=pipeline.uri, options=options)
         said = driver.run(feed, config=str(pipeline.config))
         delivered(pipeline)
@@ -236,9 +236,9 @@ def test_frames_with_keys_of_spark_and_other_ones_in_options(
     folder = pipeline.folder
     keys = {"AWS_SHARED_CREDENTIALS_FILE": keys_of_a_machine(folder, monkeypatch)}
     options = {f"storage.{name}": value for name, value in (place | KEYS).items()}
-    given = logged | s3a(cluster, folder, versitygw_server) | {f"spark.executorEnv.{name}": keys[name] for name in keys}
-    given["spark.executor.extraClassPath"] = given["spark.driver.extraClassPath"]
-    with application(cluster, folder / "driver", given, packed=False, variables=keys) as driver:
+    conf = logged | s3a(cluster, folder, versitygw_server) | {f"spark.executorEnv.{name}": keys[name] for name in keys}
+    conf["spark.executor.extraClassPath"] = conf["spark.driver.extraClassPath"]
+    with application(cluster, folder / "driver", conf, packed=False, variables=keys) as driver:
         rows, plan = driver.run(frame, uri=pipeline.uri, options=options)
         files = list(written(folder / "driver", folder / "events", cluster.folder))
     ours = cdfd.changes(pipeline.uri, storage_options=pipeline.place.options).read_all().to_pylist()
@@ -258,8 +258,8 @@ def test_the_daemon_and_backfill(
     folder = pipeline.folder
     keys = keys_of_a_machine(folder, monkeypatch)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", keys)
-    found = {"spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE": keys}
-    pipeline.configure(storage={"s3": place}, engine=engine(cluster, folder, "auto", logged | found))
+    actual = {"spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE": keys}
+    pipeline.configure(storage={"s3": place}, engine=engine(cluster, folder, "auto", logged | actual))
     with pipeline.daemon() as daemon:
         rows = delivered(pipeline)
         files = list(written(folder / "events", cluster.folder))

@@ -37,8 +37,8 @@ def places(spark: SparkSession) -> Any:
         return [(os.getcwd(), os.path.abspath(cdfd.__file__), sys.path)]
 
     # A task for each core, and no core does both.
-    found = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(here).collect()
-    return {"driver": (os.getcwd(), cdfd.__file__), "executors": found}
+    executors = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(here).collect()
+    return {"driver": (os.getcwd(), cdfd.__file__), "executors": executors}
 
 
 def batch(spark: SparkSession, table: str, source: str, options: dict[str, str]) -> list[str]:
@@ -54,9 +54,9 @@ def stream(spark: SparkSession, table: str, folder: str) -> list[str]:
         query.processAllAvailable()
     finally:
         query.stop()
-    found = spark.read.parquet(f"{folder}/rows")
+    frame = spark.read.parquet(f"{folder}/rows")
     columns = ("_commit_version", "_change_type", "id", "v", "_commit_timestamp")
-    return sorted(str(row.asDict()) for row in found.select(*columns).collect())
+    return sorted(str(row.asDict()) for row in frame.select(*columns).collect())
 
 
 def send(spark: SparkSession, table: str, options: dict[str, str], checkpoint: str) -> None:
@@ -68,9 +68,9 @@ def send(spark: SparkSession, table: str, options: dict[str, str], checkpoint: s
 def receive(spark: SparkSession, topic: str, servers: str, table: str) -> list[str]:
     from cdfd.spark.topics import read_changes
 
-    found = read_changes(spark, topic, bootstrap_servers=servers, table=table)
+    frame = read_changes(spark, topic, bootstrap_servers=servers, table=table)
     columns = ("_commit_version", "_change_type", "id", "v", "_commit_timestamp")
-    return sorted(str(row.asDict()) for row in found.select(*columns).collect())
+    return sorted(str(row.asDict()) for row in frame.select(*columns).collect())
 
 
 def copy(spark: SparkSession, topic: str, servers: str, table: str, folder: str) -> tuple[list[Any], list[Any]]:
@@ -105,12 +105,12 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_nobody_imports_from_the_repository(driver: Application, cluster: Standalone) -> None:
     """Driver and executors have their own folders, the packed environment, and cdfd from `--py-files`."""
-    found = driver.run(places)
-    assert found["driver"] == [str(driver.folder), f"{cluster.wheel}/cdfd/__init__.py"]
-    folders = [Path(folder) for folder, _, _ in found["executors"]]
+    actual = driver.run(places)
+    assert actual["driver"] == [str(driver.folder), f"{cluster.wheel}/cdfd/__init__.py"]
+    folders = [Path(folder) for folder, _, _ in actual["executors"]]
     assert {folder.parents[1] for folder in folders} == {worker.folder for worker in cluster.workers}
     spark = (f"{HOME}/", f"{(HOME / 'jars').resolve()}/")
-    for folder, imported, path in found["executors"]:
+    for folder, imported, path in actual["executors"]:
         assert imported == f"{folder}/cdfd.zip/cdfd/__init__.py"
         # The only paths of this repository are PySpark's own packages and jars.
         assert not [place for place in path if str(ROOT) in place and not place.startswith(spark)]

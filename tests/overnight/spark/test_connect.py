@@ -15,7 +15,7 @@ SECONDS = 900
 def test_cases(needs_spark: None, broker: SharedBroker, tmp_path: Path) -> None:
     python = environments.python(*environments.CONNECT)
     with connect_server(tmp_path, python) as url:
-        given = {"CDFD_CONNECT": json.dumps([url, broker.bootstrap_servers])}
+        variables = {"CDFD_CONNECT": json.dumps([url, broker.bootstrap_servers])}
         command = [
             str(python),
             "-m",
@@ -31,7 +31,7 @@ def test_cases(needs_spark: None, broker: SharedBroker, tmp_path: Path) -> None:
         ]
         done = subprocess.run(
             [*command, "-W", "default", str(ROOT / "tests" / "support" / "spark" / "connect_cases.py")],
-            env=environments.variables() | given,
+            env=environments.variables() | variables,
             cwd=ROOT,
             capture_output=True,
             text=True,

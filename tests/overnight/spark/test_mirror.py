@@ -44,7 +44,7 @@ LENGTH = 3 if COUNT > SAMPLE else 0
 APP = app_id("shop", "orders")
 
 
-async def opened(folder: Path, *, change_feed: bool, key: str = "id", interval: int = 4) -> MirrorSink:
+async def open_sink(folder: Path, *, change_feed: bool, key: str = "id", interval: int = 4) -> MirrorSink:
     layout = Layout(checkpoint_interval=interval, mode=mirror_mode(change_feed=change_feed))
     target = Target(LocalStorage(folder), APP, layout, SystemClock())
     files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
@@ -105,8 +105,8 @@ class Mirroring:
             expected = bag(rows, META)
         except MissingFileError:
             return  # a VACUUM has taken what the version had
-        found = bag(self._rows(rows.schema), META) if self.folder.exists() else bag([])
-        assert found == expected, f"version {version}: {differences(found, expected)}"
+        actual = bag(self._rows(rows.schema), META) if self.folder.exists() else bag([])
+        assert actual == expected, f"version {version}: {differences(actual, expected)}"
         self.compared += 1
 
     def _rows(self, source: pa.Schema) -> list[pa.RecordBatch]:
@@ -121,8 +121,8 @@ class Mirroring:
 META = ("_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal")
 
 
-def differences(found: Bag, expected: Bag) -> str:
-    parts = (("mirror only", found - expected), ("source only", expected - found))
+def differences(actual: Bag, expected: Bag) -> str:
+    parts = (("mirror only", actual - expected), ("source only", expected - actual))
     return "; ".join(f"{who}: {[dict(row) for row in list(rows)[:2]]}" for who, rows in parts if rows)
 
 
@@ -140,7 +140,7 @@ def test_a_mirror_equals_its_source_at_every_version(spark: SparkSession, tmp_pa
     feed = seed % 2 == 0
 
     async def mirrored() -> Mirroring:
-        mirroring = Mirroring(source, folder, await opened(folder, change_feed=feed))
+        mirroring = Mirroring(source, folder, await open_sink(folder, change_feed=feed))
         await mirroring.run()
         await mirroring.sink.close()
         return mirroring
@@ -169,7 +169,7 @@ def test_a_mirror_and_apply_changes_are_equal(spark: SparkSession, tmp_path: Pat
     spark.sql(f"INSERT INTO {table} SELECT id, 'c' FROM range(50, 53) WHERE id = 50")
 
     async def mirrored() -> None:
-        mirroring = Mirroring(Table.open(str(source), None), mirror, await opened(mirror, change_feed=False))
+        mirroring = Mirroring(Table.open(str(source), None), mirror, await open_sink(mirror, change_feed=False))
         await mirroring.run()
 
     asyncio.run(mirrored())
@@ -184,12 +184,12 @@ def test_a_mirror_and_apply_changes_are_equal(spark: SparkSession, tmp_path: Pat
 def check_feed(spark: SparkSession, folder: Path) -> None:
     """The change feed of a mirror, as far as delta-spark reads it: not across a column that is widened or that a reload has changed."""
     try:
-        found = spark_changes(spark, folder)
+        actual = spark_changes(spark, folder)
     except REFUSALS as error:
         if "INCOMPATIBLE_SCHEMA_CHANGE" in name_of(error) or "INCOMPATIBLE_DATA_SCHEMA" in name_of(error):
             return
         raise
-    assert found == bag(cdfd.changes(folder, 0), META[1:])
+    assert actual == bag(cdfd.changes(folder, 0), META[1:])
 
 
 def spark_rows(spark: SparkSession, folder: Path) -> Bag:
@@ -197,5 +197,5 @@ def spark_rows(spark: SparkSession, folder: Path) -> Bag:
 
 
 def spark_changes(spark: SparkSession, folder: Path) -> Bag:
-    found = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(folder))
-    return bag(found.toArrow().to_batches(), META[1:])
+    frame = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(folder))
+    return bag(frame.toArrow().to_batches(), META[1:])

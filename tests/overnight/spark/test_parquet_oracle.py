@@ -14,9 +14,9 @@ FIRST = int(os.environ.get("CDFD_ORACLE_FIRST", 0))
 
 
 def differences(write: Write, folder: Path, count: int, types: list[pa.DataType]) -> list[str]:
-    found = [difference(write, seed, folder / str(seed), types) for seed in range(FIRST, FIRST + count)]
-    print(f"{count} files, of which pyarrow reads {sum(read for _, read in found)}")
-    return [what for what, _ in found if what]
+    actual = [difference(write, seed, folder / str(seed), types) for seed in range(FIRST, FIRST + count)]
+    print(f"{count} files, of which pyarrow reads {sum(read for _, read in actual)}")
+    return [what for what, _ in actual if what]
 
 
 def test_files_of_pyarrow(tmp_path: Path) -> None:

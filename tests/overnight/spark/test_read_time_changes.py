@@ -40,7 +40,7 @@ def read_time(life: Life, first: int, last: int) -> Iterator[tuple[int, int, pa.
     query = f"SELECT * FROM {life.name} CHANGES FROM VERSION {first} TO VERSION {last} WITH (computeUpdates = true)"
     try:
         with settings(life.spark, PREVIEW):
-            found = life.spark.sql(query).toArrow()
+            rows = life.spark.sql(query).toArrow()
     except REFUSALS as error:
         if name_of(error) == UNMAPPED:
             return
@@ -50,7 +50,7 @@ def read_time(life: Life, first: int, last: int) -> Iterator[tuple[int, int, pa.
             yield from read_time(life, first, middle)
             yield from read_time(life, middle + 1, last)
         return
-    yield first, last, found.drop_columns([name for name in found.column_names if name == "_metadata"])
+    yield first, last, rows.drop_columns([name for name in rows.column_names if name == "_metadata"])
 
 
 def replaces_schema(life: Life, version: int) -> bool:
@@ -68,10 +68,10 @@ def test_it_gives_the_rows_of_refinement(spark: SparkSession, tmp_path: Path, se
     for first, last, theirs in answers:
         ours = cdfd.changes(life.path, first, last, refine="rows").read_all()
         for version in range(first, last + 1):
-            found, wanted = bag(of_version(ours, version), LESS), bag(of_version(theirs, version), LESS)
+            actual, wanted = bag(of_version(ours, version), LESS), bag(of_version(theirs, version), LESS)
             if replaces_schema(life, version):
                 # cdfd does not refine such a version: rows that both sides have are deleted and inserted.
-                found, wanted = folded(found), folded(wanted)
-            assert found == wanted, version
+                actual, wanted = folded(actual), folded(wanted)
+            assert actual == wanted, version
     assert answers or seed % 3 == 1
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

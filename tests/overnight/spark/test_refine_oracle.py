@@ -41,8 +41,8 @@ LESS = ("_commit_timestamp", "_change_ordinal")
 
 
 def of_version(rows: pa.Table, version: int) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = rows.filter(pc.equal(rows["_commit_version"], version)).to_batches()
-    return found
+    batches: list[pa.RecordBatch] = rows.filter(pc.equal(rows["_commit_version"], version)).to_batches()
+    return batches
 
 
 def effective(changes: Counter[Any]) -> Counter[Any]:
@@ -79,8 +79,8 @@ def check_filter(life: Life, where: str) -> None:
         {"changes": "files", "refine": "rows"},
         {"changes": "files", "refine": "key", "key": "id"},
     ):
-        found = cdfd.changes(life.path, where=where, **more).read_all()
-        assert folded(bag(found.to_batches())) == wanted, (where, more)
+        actual = cdfd.changes(life.path, where=where, **more).read_all()
+        assert folded(bag(actual.to_batches())) == wanted, (where, more)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
@@ -132,8 +132,8 @@ def test_the_spark_source_gives_the_same_rows(spark: SparkSession, tmp_path: Pat
         options = {"startingVersion": 1, "changes": "files", "key": "id", "maxPartitionBytes": "1"}
         for refine in ("rows", "key", "auto"):
             wanted = cdfd.changes(life.path, 1, changes="files", refine=refine, key="id").read_all()
-            found = spark.read.format("cdfd").options(**options, refine=refine).load(life.path).toArrow()
-            assert bag(found.to_batches(), LESS[:1]) == bag(wanted.to_batches(), LESS[:1])
+            actual = spark.read.format("cdfd").options(**options, refine=refine).load(life.path).toArrow()
+            assert bag(actual.to_batches(), LESS[:1]) == bag(wanted.to_batches(), LESS[:1])
         net = spark.read.format("cdfd").options(**options, netChanges="true").load(life.path).toArrow()
         wanted = cdfd.changes(life.path, 1, changes="files", net=True, key="id").read_all()
         assert bag(net.to_batches(), LESS) == bag(wanted.to_batches(), LESS)

@@ -44,10 +44,10 @@ REFUSAL = re.compile(r"newer version of cdfd|format \d+|does not know")
 @pytest.fixture(scope="session")
 def older() -> list[str]:
     """The command of the other commit."""
-    found = release.command()
-    shown = subprocess.run([*found, "inspect", "--help"], capture_output=True, text=True, check=True, timeout=60)
+    command = release.command()
+    shown = subprocess.run([*command, "inspect", "--help"], capture_output=True, text=True, check=True, timeout=60)
     assert "Usage" in shown.stdout
-    return found
+    return command
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
@@ -66,8 +66,8 @@ def test_files(end: End, older: list[str], tmp_path: Path) -> None:
         place = tmp_path / str(number)
         table = upgraded(place, {"kind": "files", "path": str(place / "out")}, end, number, older)
         files = sorted((place / "out" / TABLE).glob("*.jsonl"))
-        found = (json.loads(line) for file in files for line in file.read_text().splitlines())
-        assert places(found) == sorted(history.history(table).items())
+        actual = (json.loads(line) for file in files for line in file.read_text().splitlines())
+        assert places(actual) == sorted(history.history(table).items())
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
@@ -75,8 +75,8 @@ def test_changelog(end: End, older: list[str], tmp_path: Path) -> None:
     for number in range(UPGRADES):
         place = tmp_path / str(number)
         table = upgraded(place, {"kind": "delta", "path": str(place / "out")}, end, number, older)
-        found = pa.table(DeltaTable(place / "out" / TABLE).scan()).to_pylist()
-        assert sorted(places(found)) == sorted(history.history(table).items())
+        actual = pa.table(DeltaTable(place / "out" / TABLE).scan()).to_pylist()
+        assert sorted(places(actual)) == sorted(history.history(table).items())
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
@@ -97,7 +97,11 @@ def upgraded(folder: Path, sink: Mapping[str, Any], end: End, seed: int, older: 
     within = seed % 2 == 0 and sink["kind"] != "delta"  # which delivers whole versions
     with WideFirst(table, seed, burst=500) as writer:
         with Daemon(config, command=older) as daemon:
-            until(lambda: (found := stored(config)) is not None and (found.part > 0 if within else found.version > 1))
+            until(
+                lambda: (
+                    (position := stored(config)) is not None and (position.part > 0 if within else position.version > 1)
+                )
+            )
             time.sleep(0 if within else random.uniform(0, 1.5))
             assert daemon.running, daemon.log()
             daemon.kill() if end == "killed" else daemon.stop()
@@ -152,12 +156,12 @@ def stored(config: Path) -> Position | None:
     return asyncio.run(connector(settings).position(settings.listed[0]))
 
 
-def places(found: Iterable[Mapping[str, Any]]) -> list[tuple[Place, Change]]:
+def places(delivered: Iterable[Mapping[str, Any]]) -> list[tuple[Place, Change]]:
     """Change rows, in their order."""
     return [
         (
             Place(row["_commit_version"], row["_change_ordinal"]),
             Change(SIGN[row["_change_type"]], row["id"], row["v"]),
         )
-        for row in found
+        for row in delivered
     ]

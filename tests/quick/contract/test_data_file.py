@@ -52,8 +52,8 @@ def groups_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=FORMATS, ids=lambda write: write.__name__)
 def write(request: pytest.FixtureRequest) -> Write:
-    found: Write = request.param
-    return found
+    function: Write = request.param
+    return function
 
 
 def rows(*n: int) -> pa.Table:

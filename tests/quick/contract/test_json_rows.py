@@ -29,14 +29,14 @@ def _built() -> None:
 
 def both(batch: pa.RecordBatch) -> bytes:
     """The rows of a batch, which are the same both ways."""
-    found = JsonEncoder(batch.schema).lines(batch).to_pybytes()
+    actual = JsonEncoder(batch.schema).lines(batch).to_pybytes()
     events = DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() if "_change_type" in batch.schema.names else b""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", False)
-        assert JsonEncoder(batch.schema).lines(batch).to_pybytes() == found
+        assert JsonEncoder(batch.schema).lines(batch).to_pybytes() == actual
         if events:
             assert DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() == events
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("nulls", [False, True])
@@ -133,9 +133,9 @@ def test_rows_within_rows() -> None:
             inner = [cells(column, Rules()) for column in batch.columns]
             for length in (0, Form.ZIGZAG, Form.PLAIN):
                 nested = Nested(object_separators(names), inner, len(batch), index, nulls, b"-", b"+", length)
-                found = join([b"<", b"|", b">"], [nested, nested], len(index))
-                assert len(set(found.to_pylist())) > 200
-                expected = found if expected is None else pa.concat_arrays([expected, found])
+                actual = join([b"<", b"|", b">"], [nested, nested], len(index))
+                assert len(set(actual.to_pylist())) > 200
+                expected = actual if expected is None else pa.concat_arrays([expected, actual])
     assert expected is not None
     assert expected[: len(expected) // 2].equals(expected[len(expected) // 2 :])
 

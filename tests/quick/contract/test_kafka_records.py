@@ -43,7 +43,7 @@ def _built() -> None:
 
 def both(records: Records, places: int | np.ndarray, batching: Batching) -> int:
     """The number of batches, which are the same both ways."""
-    found = []
+    answers = []
     for built in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "built", built)
@@ -51,9 +51,9 @@ def both(records: Records, places: int | np.ndarray, batching: Batching) -> int:
             patch.setattr(batches, "_FEW", 0)
             # Plain code makes no batch larger after one that was compressed well.
             patch.setattr(batches, "_LIKELY", 0)
-            found.append([(where, shown(item)) for where, item in record_batches(records, places, 1, batching)])
-    assert found[0] == found[1]
-    return len(found[0])
+            answers.append([(where, shown(item)) for where, item in record_batches(records, places, 1, batching)])
+    assert answers[0] == answers[1]
+    return len(answers[0])
 
 
 def shown(item: object) -> object:

@@ -106,8 +106,8 @@ def table(
     stored = np.array([len(block) - behind for block in blocks], np.int64)
     number_of = np.array(counts, np.int64)
     first_rows = np.concatenate((np.zeros(1, np.int64), np.cumsum(number_of)))
-    found = BlockTable(of, number_of, first_rows, np.array(sizes, np.int64), stored, starts)
-    return found, memoryview(b"".join(blocks))
+    blocks_table = BlockTable(of, number_of, first_rows, np.array(sizes, np.int64), stored, starts)
+    return blocks_table, memoryview(b"".join(blocks))
 
 
 def content(decoder: Decoder, data: memoryview, count: int) -> Content | tuple[str, int | None]:
@@ -133,12 +133,12 @@ def lengths_of(decoded: Decoded) -> list[int] | None:
 def alike(
     of: ColumnMetadata, blocks: list[bytes], counts: list[int], runs: bool, sizes: list[int] | None = None
 ) -> None:
-    found, data = table(of, blocks, sizes or [len(block) for block in blocks], counts)
-    if not found.can_have_sizes(0, len(blocks)):
+    described, data = table(of, blocks, sizes or [len(block) for block in blocks], counts)
+    if not described.can_have_sizes(0, len(blocks)):
         return
-    by_native = block_decoder(found, 0, len(blocks), runs=runs)
+    by_native = block_decoder(described, 0, len(blocks), runs=runs)
     assert not isinstance(by_native, PlainDecoder)
-    assert content(by_native, data, len(blocks)) == content(PlainDecoder(found, runs=runs), data, len(blocks))
+    assert content(by_native, data, len(blocks)) == content(PlainDecoder(described, runs=runs), data, len(blocks))
 
 
 def damaged(blocks: list[bytes], data: st.DataObject) -> None:
@@ -167,12 +167,12 @@ def test_both_write_the_same_bytes(of_rows: Rows, pieces: int) -> None:
 @given(columns(), st.data())
 def test_both_decode_blocks_alike_damaged_or_not(of_rows: Rows, data: st.DataObject) -> None:
     reader = Reader(Source.of(written(of_rows)))
-    found = reader.blocks(0)
+    actual = reader.blocks(0)
     blocks = [
-        bytes(reader.source.bytes_at(*each)) for each in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+        bytes(reader.source.bytes_at(*each)) for each in zip(actual.starts.tolist(), actual.sizes.tolist(), strict=True)
     ]
     damaged(blocks, data)
-    alike(of_rows[0], blocks, found.rows.tolist(), data.draw(st.booleans()))
+    alike(of_rows[0], blocks, actual.rows.tolist(), data.draw(st.booleans()))
 
 
 @settings(max_examples=500 // stride(4), deadline=None)
@@ -197,12 +197,12 @@ def test_both_decompress_alike_damaged_or_not(
     of = column(ValueType.LONG, False, None, codec, checksum)
     values = pa.array([number % 7 for number in range(count)], pa.int64())
     reader = Reader(Source.of(written((of, None, values, 100))))
-    found = reader.blocks(0)
-    places = zip(found.starts.tolist(), (found.stored + checksum.size).tolist(), strict=True)
+    actual = reader.blocks(0)
+    places = zip(actual.starts.tolist(), (actual.stored + checksum.size).tolist(), strict=True)
     blocks = [bytes(reader.source.bytes_at(*each)) for each in places]
     damaged(blocks, data)
     if all(len(block) >= checksum.size for block in blocks):
-        alike(of, blocks, found.rows.tolist(), True, found.sizes.tolist())
+        alike(of, blocks, actual.rows.tolist(), True, actual.sizes.tolist())
 
 
 @pytest.mark.parametrize("width", range(1, 11))
@@ -233,8 +233,8 @@ def test_strings_of_each_length(size: int) -> None:
 def test_runs_that_stand_for_more_than_the_bytes_allow_take_no_memory(kind: ValueType) -> None:
     """Five bytes are a thousand million lengths, all of them zero."""
     block = long_bytes(-(1 << 31) + 1)
-    found, data = table(column(kind, True, "parent"), [block], [len(block)], [1])
-    decoder = block_decoder(found, 0, 1, runs=True)
+    actual, data = table(column(kind, True, "parent"), [block], [len(block)], [1])
+    decoder = block_decoder(actual, 0, 1, runs=True)
     decoder.append(data, 0, 1)
     lengths = decoder.finish().lengths
     assert lengths is not None

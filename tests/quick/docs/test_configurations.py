@@ -44,9 +44,9 @@ def test_every_configuration_of_the_pages_loads(example: str, tmp_path: Path) ->
     parse(yaml.safe_dump(whole), {}, folder=str(tmp_path))
 
 
-def completed(given: dict[str, Any]) -> dict[str, Any]:
+def completed(values: dict[str, Any]) -> dict[str, Any]:
     """A fragment with what it leaves out. A section that names its kind is whole."""
-    if "sinks" in given:
-        return {name: section for name, section in SMALL.items() if name != "sink"} | given
-    sink = given.get("sink", {})
-    return {**SMALL, **given, "sink": sink if "kind" in sink else {**SMALL["sink"], **sink}}
+    if "sinks" in values:
+        return {name: section for name, section in SMALL.items() if name != "sink"} | values
+    sink = values.get("sink", {})
+    return {**SMALL, **values, "sink": sink if "kind" in sink else {**SMALL["sink"], **sink}}

@@ -134,10 +134,10 @@ def test_every_key_of_the_reference_has_its_description() -> None:
     definitions = VALIDATOR.schema["$defs"]
     names = {"poll": "Poll", "catch_up": "CatchUp", "spill": "Spill"}
     for section, key, default, description in keys:
-        found = definitions[names[section]]["properties"][key]
-        assert description.partition(" See [")[0] in found["description"]
-        if "default" in found:
-            assert default == f"`{found['default']}`"
+        actual = definitions[names[section]]["properties"][key]
+        assert description.partition(" See [")[0] in actual["description"]
+        if "default" in actual:
+            assert default == f"`{actual['default']}`"
 
 
 def test_kinds_of_other_packages_are_in_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:

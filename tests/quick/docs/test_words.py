@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs.words import MOST_WORDS, findings, in_comments, in_module, in_page, long_sentences
+from tests.support.docs.words import MOST_WORDS, findings, in_comments, in_module, in_names, in_page, long_sentences
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,21 @@ def test_comments_of_other_languages(text: str, mark: str, lines: list[int], tmp
     file = tmp_path / "file"
     file.write_text(text)
     assert [line for _, line, _ in in_comments(file, mark)] == lines
+
+
+@pytest.mark.parametrize(
+    "code", ["found = 1", "def rest() -> None: ...", "lambda given: 0", "for _, rest in (): ...", "[0 for found in ()]"]
+)
+def test_a_module_with_a_name_that_says_nothing(code: str, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(f"{code}\n")
+    assert len(list(in_names(module))) == 1
+
+
+def test_names_of_others_and_attributes_are_left_alone(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('from hypothesis import given\n\ndict(rest=given)\nprint("found", module.found)\n')
+    assert list(in_names(module)) == []
 
 
 def test_files_of_the_repository_have_none() -> None:

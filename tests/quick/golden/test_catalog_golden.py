@@ -35,9 +35,9 @@ class Recorded:
     def answer(self, state: str) -> dict[str, Any]:
         """The recorded answer, which the server gives from now on."""
         text = (GOLDEN / "answers" / f"{state}.json").read_text().replace("@TABLE@", self.folder.as_uri())
-        found: dict[str, Any] = json.loads(text)["load_table"]
-        self.server.altered = lambda _: found
-        return found
+        document: dict[str, Any] = json.loads(text)["load_table"]
+        self.server.altered = lambda _: document
+        return document
 
     def changes(self) -> Counter[str]:
         """The change rows of all versions now."""

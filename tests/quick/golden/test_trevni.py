@@ -17,5 +17,5 @@ pytestmark = pytest.mark.skipif(not FILES, reason="there is no folder of golden 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_columns_are_those_of_the_reference(path: Path) -> None:
-    found = b"".join(physical_document(Reader(Source.of(path.read_bytes()))))
-    assert json.loads(found) == json.loads(path.with_suffix(".json").read_text())
+    actual = b"".join(physical_document(Reader(Source.of(path.read_bytes()))))
+    assert json.loads(actual) == json.loads(path.with_suffix(".json").read_text())

@@ -45,8 +45,8 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     for seed in seeds:
         environment = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "tests.support.simulation", "--seed", str(seed)]
-        found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
-        assert found.stdout.strip() == shown(here[seed]).strip()
+        actual = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        assert actual.stdout.strip() == shown(here[seed]).strip()
 
 
 async def _recorded_before_delivered(feed: Feed, *arguments: Any) -> Any:
@@ -77,9 +77,13 @@ def _without_the_last_batch(batches: Any, *options: Any) -> Any:
 
 
 def _ledger_taken_for_next(*arguments: Any) -> Start:
-    found = decide(*arguments)
-    resumed = arguments[0] is None and found.position is not None
-    return replace(found, position=replace(found.position, version=found.position.version + 1)) if resumed else found
+    decision = decide(*arguments)
+    resumed = arguments[0] is None and decision.position is not None
+    return (
+        replace(decision, position=replace(decision.position, version=decision.position.version + 1))
+        if resumed
+        else decision
+    )
 
 
 def _a_part_too_far(execution: Execution, plans: Any, first: int) -> Any:
@@ -124,6 +128,6 @@ PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, name, planted, said = PLANTED[bug]
     monkeypatch.setattr(target, name, planted)
-    found = next((outcome for outcome in map(simulate, range(MOST_SEEDS)) if outcome.violations), None)
-    assert found is not None
-    assert any(said in violation for violation in found.violations), found.violations
+    actual = next((outcome for outcome in map(simulate, range(MOST_SEEDS)) if outcome.violations), None)
+    assert actual is not None
+    assert any(said in violation for violation in actual.violations), actual.violations

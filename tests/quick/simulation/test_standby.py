@@ -61,6 +61,6 @@ PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, name, planted, said = PLANTED[bug]
     monkeypatch.setattr(target, name, planted)
-    found = next((outcome for outcome in map(simulate_standby, range(MOST_SEEDS)) if outcome.violations), None)
-    assert found is not None
-    assert any(said in violation for violation in found.violations), found.violations
+    actual = next((outcome for outcome in map(simulate_standby, range(MOST_SEEDS)) if outcome.violations), None)
+    assert actual is not None
+    assert any(said in violation for violation in actual.violations), actual.violations

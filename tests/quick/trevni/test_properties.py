@@ -46,11 +46,11 @@ def fields(draw: st.DrawFn, depth: int = 3) -> tuple[pa.DataType, st.SearchStrat
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
     count = draw(st.integers(0, 30))
-    columns, found = [], []
+    columns, schema_fields = [], []
     for number, (kind, values, nullable) in enumerate(draw(st.lists(fields(), max_size=4))):
         columns.append(pa.array(draw(st.lists(values, min_size=count, max_size=count)), kind))
-        found.append(pa.field(f"c{number}", kind, nullable))
-    return pa.Table.from_arrays(columns, schema=pa.schema(found))
+        schema_fields.append(pa.field(f"c{number}", kind, nullable))
+    return pa.Table.from_arrays(columns, schema=pa.schema(schema_fields))
 
 
 @settings(max_examples=100, deadline=None)
@@ -58,10 +58,10 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def test_tables_come_back_equal(table: pa.Table, codec: str, block_bytes: int, data: st.DataObject) -> None:
     file = io.BytesIO()
     trevni.write_table(table, file, codec=codec, block_bytes=block_bytes, use_threads=False)
-    found = trevni.read_table(file, use_threads=False)
-    found.validate(full=True)
+    actual = trevni.read_table(file, use_threads=False)
+    actual.validate(full=True)
     if table.num_columns:
-        assert found.equals(table)
+        assert actual.equals(table)
         start = data.draw(st.integers(0, table.num_rows))
         end = data.draw(st.integers(start, table.num_rows))
         assert trevni.read_table(file, rows=range(start, end), use_threads=False).equals(

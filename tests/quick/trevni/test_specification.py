@@ -40,8 +40,8 @@ def written(
     column = replace(column, codec=options["codec"], checksum=options["checksum"])
     writer = FileWriter([column], **options)
     rows = len(values) if lengths is None else len(lengths)
-    found = None if lengths is None else np.array(lengths, np.int64)
-    writer.write(rows, [ColumnRows(found, pa.array(values, ARROW[column.type]), np.arange(rows + 1))])
+    counts = None if lengths is None else np.array(lengths, np.int64)
+    writer.write(rows, [ColumnRows(counts, pa.array(values, ARROW[column.type]), np.arange(rows + 1))])
     return b"".join(writer.finish())
 
 
@@ -143,8 +143,8 @@ def test_codec_and_checksum_of_a_column_go_before_those_of_the_file() -> None:
 
 def test_metadata_of_applications_may_be_added_to_a_file_and_its_columns() -> None:
     file = handmade([("origin", b"shop")], [NAME, INT, ("unit", b"CHF")], b"\x54")
-    found = headers.read(Source.of(file))
-    assert (found.metadata, found.columns[0].metadata["unit"]) == ({"origin": b"shop"}, b"CHF")
+    actual = headers.read(Source.of(file))
+    assert (actual.metadata, actual.columns[0].metadata["unit"]) == ({"origin": b"shop"}, b"CHF")
     assert document(file)["columns"][0]["values"] == [42]
 
 
@@ -166,7 +166,7 @@ def test_first_values_are_in_the_descriptors() -> None:
 
 @pytest.mark.parametrize("kind", list(ValueType))
 def test_first_values_of_each_type(kind: ValueType) -> None:
-    values = next(found for each, found, _ in VALUES if each is kind)
+    values = next(stored for each, stored, _ in VALUES if each is kind)
     file = written(ColumnMetadata("c", kind, values=True), values)
     assert Reader(Source.of(file)).blocks(0).first_values == [values[0]]
 
@@ -191,15 +191,15 @@ RUNS = [(-1, [0, 0]), (-2, [1, 1]), (-3, [0, 0, 0]), (-4, [1, 1, 1])]
 @pytest.mark.parametrize("kind", list(ValueType))
 def test_negative_lengths_are_runs(number: int, lengths: list[int], kind: ValueType) -> None:
     """The reference writes runs of ones for nulls alone. The text allows them for all types: the values then follow the run."""
-    values = next(found for each, found, _ in VALUES if each is kind)[:1]
+    values = next(stored for each, stored, _ in VALUES if each is kind)[:1]
     one = block_of(written(ColumnMetadata("c", kind, array=True), values, [1]))[1:]
     block = long_bytes(number) + one * sum(lengths) + b"\x00"
     kind_property = ("trevni.type", str(kind).encode())
     file = handmade([], [NAME, kind_property, ("trevni.array", b"")], block, len(lengths) + 1)
     [column] = document(file)["columns"]
     assert column["lengths"] == [*lengths, 0]
-    found = trevni.read_table(io.BytesIO(file))["c"].to_pylist()
-    assert found == [*([values if sum(lengths) else []] * len(lengths)), []]
+    actual = trevni.read_table(io.BytesIO(file))["c"].to_pylist()
+    assert actual == [*([values if sum(lengths) else []] * len(lengths)), []]
 
 
 def test_runs_that_are_written_are_those_of_the_reference() -> None:
@@ -254,8 +254,8 @@ def test_the_columns_of_the_example() -> None:
     )
     file = io.BytesIO()
     trevni.write_table(pa.Table.from_pylist([ROW], schema=schema), file)
-    found = document(file.getvalue())["columns"]
-    assert [(each["type"], each["array"], each["parent"]) for each in found] == [
+    actual = document(file.getvalue())["columns"]
+    assert [(each["type"], each["array"], each["parent"]) for each in actual] == [
         ("int", False, None),
         ("long", False, None),
         ("string", False, None),
@@ -268,16 +268,16 @@ def test_the_columns_of_the_example() -> None:
         ("string", False, "received[]#sigs[]"),
         ("string", False, "received[]#sigs[]"),
     ]
-    assert (found[5]["lengths"], found[8]["lengths"], found[9]["values"]) == ([2], [1, 0], ["weak"])
+    assert (actual[5]["lengths"], actual[8]["lengths"], actual[9]["values"]) == ([2], [1, 0], ["weak"])
     assert trevni.read_table(file).to_pylist() == [ROW]
 
 
 def test_header_ends_with_the_position_of_the_first_column() -> None:
     file = written(ColumnMetadata("c", ValueType.INT), [1, 2, 3])
     assert file.startswith(b"Trv\x02" + (3).to_bytes(8, "little") + (1).to_bytes(4, "little"))
-    found = headers.read(Source.of(file))
-    assert file[found.size - 8 : found.size] == found.starts[0].to_bytes(8, "little")
-    assert found.starts[0] == found.size
+    actual = headers.read(Source.of(file))
+    assert file[actual.size - 8 : actual.size] == actual.starts[0].to_bytes(8, "little")
+    assert actual.starts[0] == actual.size
 
 
 def test_a_column_is_its_descriptors_and_its_blocks() -> None:

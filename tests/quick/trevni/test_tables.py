@@ -28,10 +28,10 @@ CODECS = ("null", "snappy", "deflate", "bzip2")
 def test_every_type_comes_back_equal(tmp_path: Path, codec: str, count: int) -> None:
     table = rows.table(count)
     trevni.write_table(table, tmp_path / "rows.trv", codec=codec, block_bytes=4096)
-    found = trevni.read_table(tmp_path / "rows.trv")
-    found.validate(full=True)
-    assert found.schema.equals(table.schema)
-    assert found.equals(table)
+    actual = trevni.read_table(tmp_path / "rows.trv")
+    actual.validate(full=True)
+    assert actual.schema.equals(table.schema)
+    assert actual.equals(table)
 
 
 @pytest.mark.parametrize("nulls", [0.0, 0.02, 1.0])
@@ -62,16 +62,16 @@ def test_range_of_rows_is_a_slice_of_the_table(tmp_path: Path, some: range | sli
 
 
 def _span(some: range | slice | tuple[int, int], count: int) -> tuple[int, int]:
-    found = slice(*some) if isinstance(some, tuple) else slice(some.start, some.stop)
-    start, end, _ = found.indices(count)
+    span = slice(*some) if isinstance(some, tuple) else slice(some.start, some.stop)
+    start, end, _ = span.indices(count)
     return start, end - start
 
 
 def test_some_columns_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
     table = rows.table(50)
     trevni.write_table(table, tmp_path / "rows.trv")
-    found = trevni.read_table(tmp_path / "rows.trv", columns=["maps", "a b.c#", "string"])
-    assert found.equals(table.select(["string", "maps", "a b.c#"]))
+    actual = trevni.read_table(tmp_path / "rows.trv", columns=["maps", "a b.c#", "string"])
+    assert actual.equals(table.select(["string", "maps", "a b.c#"]))
     inside = trevni.read_table(tmp_path / "rows.trv", columns=["struct.z", "flat.x"])
     assert inside.schema.field("struct").type == pa.struct([pa.field("z", pa.int64(), nullable=False)])
     assert inside["flat"].to_pylist() == [{"x": each["x"]} for each in table["flat"].to_pylist()]
@@ -221,8 +221,8 @@ def test_decimals_have_as_many_bytes_as_their_writer_likes() -> None:
     shortest = [value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True) for value in values]
     leaf = Leaf(0, ValueType.BYTES, pa.decimal128(38, 0))
     # The first one is of a slice: its bytes do not begin the buffer.
-    found = logical(leaf, pa.array([b"\7", *shortest], pa.binary())[1:])
-    assert [int(value) for value in found.to_pylist()] == values
+    actual = logical(leaf, pa.array([b"\7", *shortest], pa.binary())[1:])
+    assert [int(value) for value in actual.to_pylist()] == values
 
 
 @pytest.mark.parametrize("symbols", [None, "A", ["A", 1]])

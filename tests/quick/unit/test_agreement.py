@@ -89,11 +89,11 @@ class Shop:
     def metadata(self, *, without: str | None = None, **properties: str) -> tuple[str, dict[str, Any]]:
         """An action that drops a column, or sets properties."""
         first = self.entry(0).read_text().splitlines()
-        found = next(action["metaData"] for line in first if "metaData" in (action := json.loads(line)))
-        schema = json.loads(found["schemaString"])
+        metadata = next(action["metaData"] for line in first if "metaData" in (action := json.loads(line)))
+        schema = json.loads(metadata["schemaString"])
         schema["fields"] = [each for each in schema["fields"] if each["name"] != without]
-        configuration = found["configuration"] | {f"delta.{name}": text for name, text in properties.items()}
-        return "metaData", found | {"schemaString": json.dumps(schema), "configuration": configuration}
+        configuration = metadata["configuration"] | {f"delta.{name}": text for name, text in properties.items()}
+        return "metaData", metadata | {"schemaString": json.dumps(schema), "configuration": configuration}
 
     def commit(self, *actions: tuple[str, dict[str, Any]]) -> None:
         run(self.writer.commit("SET", actions))
@@ -370,7 +370,9 @@ def test_a_broker_that_cannot_be_reached_is_waited_for_once(tmp_path: Path, monk
     monkeypatch.setattr(positions, "CONNECT_SECONDS", 0.3)
     connections = []
     monkeypatch.setattr(
-        positions, "TopicAdmin", lambda *given, **options: connections.append(given) or TopicAdmin(*given, **options)
+        positions,
+        "TopicAdmin",
+        lambda *arguments, **options: connections.append(arguments) or TopicAdmin(*arguments, **options),
     )
     config = tmp_path / "shop.yaml"
     tables = ", ".join(f"{{uri: {tmp_path}/t{number}}}" for number in range(3))

@@ -57,8 +57,8 @@ def uri(writer: TableWriter) -> str:
     return writer.storage.uri
 
 
-def versions(found: pa.Table) -> list[int]:
-    return sorted(set(found["_commit_version"].to_pylist()))
+def versions(changes: pa.Table) -> list[int]:
+    return sorted(set(changes["_commit_version"].to_pylist()))
 
 
 class TestChanges:
@@ -73,9 +73,9 @@ class TestChanges:
         assert fold(cdfd.changes(uri(writer))) == bag(writer.rows().to_batches())
 
     def test_rows_come_in_the_order_of_commits(self, writer: TableWriter) -> None:
-        found = cdfd.changes(uri(writer)).read_all().to_pylist()
+        actual = cdfd.changes(uri(writer)).read_all().to_pylist()
         assert [
-            (row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]) for row in found
+            (row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]) for row in actual
         ] == [
             (1, 0, "insert", 1, "a"),
             (2, 0, "insert", 2, "a"),
@@ -159,24 +159,24 @@ class TestChanges:
     )
     def test_arguments_of_another_type(self, writer: TableWriter, options: dict[str, Any]) -> None:
         async def followed() -> None:
-            async with aclosing(cdfd.follow(**given)) as batches:
+            async with aclosing(cdfd.follow(**arguments)) as batches:
                 await anext(batches)
 
-        given = {"uri": uri(writer)} | options
+        arguments = {"uri": uri(writer)} | options
         with pytest.raises(ConfigError):
-            cdfd.changes(**given)
+            cdfd.changes(**arguments)
         with pytest.raises(ConfigError):
             run(followed())
         if "changes" not in options:
             with pytest.raises(ConfigError):
-                cdfd.snapshot(**given)
+                cdfd.snapshot(**arguments)
 
     def test_where_changes_come_from(self, writer: TableWriter) -> None:
         update = {
             mode: cdfd.changes(uri(writer), 4, 4, changes=mode).read_all().to_pylist()
             for mode in ("auto", "cdf", "files")
         }
-        kinds = {mode: [row["_change_type"] for row in found] for mode, found in update.items()}
+        kinds = {mode: [row["_change_type"] for row in changed] for mode, changed in update.items()}
         assert kinds["auto"] == kinds["cdf"] == ["update_preimage", "update_postimage"]
         assert sorted(kinds["files"]) == ["delete", "insert"]
 
@@ -195,9 +195,9 @@ class TestChanges:
     async def test_versions_with_an_older_schema_come_in_that_of_the_end(self, writer: TableWriter) -> None:
         await writer.add_column(pa.field("n", pa.int32()))
         await writer.insert(pa.table({"id": [9], "v": ["z"], "n": pa.array([7], pa.int32())}))
-        found = cdfd.changes(uri(writer)).read_all()
-        assert found.schema.names[:3] == ["id", "v", "n"]
-        assert found["n"].to_pylist() == [None] * 6 + [7]
+        actual = cdfd.changes(uri(writer)).read_all()
+        assert actual.schema.names[:3] == ["id", "v", "n"]
+        assert actual["n"].to_pylist() == [None] * 6 + [7]
         assert cdfd.changes(uri(writer), 0, 5).schema.names[:3] == ["id", "v", "_change_type"]
 
     async def test_inside_a_running_loop(self, writer: TableWriter) -> None:
@@ -227,11 +227,11 @@ class TestSnapshot:
     def test_the_live_rows_as_inserts(self, writer: TableWriter) -> None:
         reader = cdfd.snapshot(uri(writer))
         assert reader.schema == pa.schema([*writer.schema, *CHANGE_COLUMNS])
-        found = reader.read_all()
-        assert fold(found.to_batches()) == bag(writer.rows().to_batches())
-        assert set(found["_change_type"].to_pylist()) == {"insert"}
-        assert versions(found) == [5]
-        assert found["_change_ordinal"].to_pylist() == [0, 1]
+        actual = reader.read_all()
+        assert fold(actual.to_batches()) == bag(writer.rows().to_batches())
+        assert set(actual["_change_type"].to_pylist()) == {"insert"}
+        assert versions(actual) == [5]
+        assert actual["_change_ordinal"].to_pylist() == [0, 1]
 
     @pytest.mark.parametrize(
         ("version", "ids"),

@@ -36,12 +36,12 @@ def read(encoder: BatchEncoder, batch: pa.RecordBatch) -> list[Any]:
     values = encoder.rows(batch)
     values.validate(full=True)
     assert len(values) == batch.num_rows
-    found = []
+    parsed = []
     for value in values.to_pylist():
         stream = io.BytesIO(value)
-        found.append(fastavro.schemaless_reader(stream, schema))
+        parsed.append(fastavro.schemaless_reader(stream, schema))
         assert stream.tell() == len(value)
-    return found
+    return parsed
 
 
 def encoder_of(batch: pa.RecordBatch) -> BatchEncoder:
@@ -82,9 +82,9 @@ def test_fastavro_reads_every_row(columns: list[pa.Array]) -> None:
     count = min(len(column) for column in columns)
     names = [f"c{number}" for number in range(len(columns))]
     batch = pa.record_batch([column.slice(0, count) for column in columns], names=names)
-    found = read(encoder_of(batch), batch)
+    actual = read(encoder_of(batch), batch)
     listed = {name: batch.column(name).to_pylist() for name in names}
-    assert [comparable(row) for row in found] == [
+    assert [comparable(row) for row in actual] == [
         {name: expected(listed[name][row], batch.schema.field(name).type) for name in names} for row in range(count)
     ]
 
@@ -105,12 +105,12 @@ def test_bytes_are_those_that_fastavro_writes(data: st.DataObject, kind: pa.Data
 def test_varints_are_zigzag_and_base_128(numbers: list[int], dtype: type) -> None:
     array = np.array(numbers, np.int64).astype(dtype)
     texts = join([b"", b""], [varints(array, Form.ZIGZAG)], len(array)).to_pylist()
-    for number, found in zip(array.tolist(), texts, strict=True):
+    for number, actual in zip(array.tolist(), texts, strict=True):
         left, text = (number << 1) ^ (number >> 63), bytearray()
         while left > 0x7F:
             text.append(left & 0x7F | 0x80)
             left >>= 7
-        assert found == bytes([*text, left])
+        assert actual == bytes([*text, left])
 
 
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1))

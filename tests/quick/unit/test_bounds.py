@@ -169,11 +169,11 @@ def test_checkpoint_that_is_too_large_is_left_out_while_commits_are_there(kind: 
 )
 def test_deletion_vector_that_claims_too_much_is_refused(claim: dict[str, int], spoil: Spoil, table: Path) -> None:
     entry = table / paths.LOG / paths.commit_name(LAST)
-    found = actions(table, LAST)
-    for action in found:
+    actual = actions(table, LAST)
+    for action in actual:
         if "add" in action:
             action["add"]["deletionVector"] |= claim
-    entry.write_bytes(b"\n".join(map(orjson.dumps, found)))
+    entry.write_bytes(b"\n".join(map(orjson.dumps, actual)))
     spoil(next(table.glob("deletion_vector_*")))
     if spoil is extended and not claim:
         assert read(table) == [11, 20, 21, 30, 31]
@@ -266,6 +266,6 @@ def test_a_schema_of_fifty_thousand_columns_fits() -> None:
     ]
     metadata = {"id": "T", "format": {}, "partitionColumns": [], "configuration": {}}
     metadata["schemaString"] = orjson.dumps({"type": "struct", "fields": fields}).decode()
-    found = commit.parse(0, orjson.dumps({"metaData": metadata})).metadata
-    assert found is not None
-    assert len(found.schema_string) > 10_000_000
+    actual = commit.parse(0, orjson.dumps({"metaData": metadata})).metadata
+    assert actual is not None
+    assert len(actual.schema_string) > 10_000_000

@@ -37,8 +37,8 @@ def table(tmp_path: Path) -> ManagedTable:
 
 
 def ids(table: Table, version: Version) -> list[int]:
-    found = [batch.rows.column("id").to_pylist() for batch in Execution(table.files).batches([version.plan])]
-    return [value for batch in found for value in batch]
+    columns = [batch.rows.column("id").to_pylist() for batch in Execution(table.files).batches([version.plan])]
+    return [value for batch in columns for value in batch]
 
 
 @contextmanager
@@ -72,32 +72,32 @@ class TestWhatIsRead:
         table.commit(9, inline=True)
         table.stage(10, 1000)
         (table.staged / f"{10:020d}.7a980438-cb67-4b89-82d2-86f73239b6d6.json").write_bytes(b'{"commitInfo"')
-        assert run(read_now(table.opened())) == list(range(1, 10))
+        assert run(read_now(table.open())) == list(range(1, 10))
 
     def test_a_copy_of_the_catalog_wins_over_a_published_one(self, table: ManagedTable) -> None:
         table.commit(1)
         table.entry(1).write_bytes(table.content(1, 100))
-        assert run(read_now(table.opened())) == [1]
+        assert run(read_now(table.open())) == [1]
 
     def test_published_version_above_the_ratified_one_is_ignored(self, table: ManagedTable) -> None:
         table.commit(1)
         table.entry(2).write_bytes(table.content(2, 2))
-        opened = table.opened()
-        assert run(opened.log.latest_version()) == 1
-        assert run(read_now(opened)) == [1]
+        reader = table.open()
+        assert run(reader.log.latest_version()) == 1
+        assert run(read_now(reader)) == [1]
 
     def test_staged_commit_that_lost_is_never_read(self, table: ManagedTable) -> None:
         table.stage(1, 100)
         table.commit(1)
         table.stage(1, 101)
-        assert run(read_now(table.opened())) == [1]
+        assert run(read_now(table.open())) == [1]
 
     def test_inline_commit_is_read_and_its_published_copy_too(self, table: ManagedTable) -> None:
         table.commit(1, inline=True)
-        opened = table.opened()
-        assert run(read_now(opened)) == [1]
+        reader = table.open()
+        assert run(read_now(reader)) == [1]
         table.publish(1, forget=True)
-        assert run(read_now(opened)) == [1]
+        assert run(read_now(reader)) == [1]
 
     def test_checkpoint_of_published_versions_is_used_and_a_later_one_ignored(self, table: ManagedTable) -> None:
         for version in range(1, 4):
@@ -107,37 +107,37 @@ class TestWhatIsRead:
         (table.log / "_last_checkpoint").write_text('{"version":4,"size":1}')
         table.commit(4)
         table.now = replace(table.now, latest=3, commits=())
-        assert run(read_now(table.opened())) == [1, 2, 3]
+        assert run(read_now(table.open())) == [1, 2, 3]
 
     def test_times_are_those_in_the_commits(self, table: ManagedTable) -> None:
         """The file of a published commit is as young as the copy."""
         for _ in range(2):
             table.commit()
-        before = [version.plan.timestamp_ms for version in run(planned(table.opened(), 1, 2))]
+        before = [version.plan.timestamp_ms for version in run(planned(table.open(), 1, 2))]
         for version in (1, 2):
             table.publish(version, forget=True)
             os.utime(table.entry(version), (1e9, 1e9))
-        after = [version.plan.timestamp_ms for version in run(planned(table.opened(), 1, 2))]
+        after = [version.plan.timestamp_ms for version in run(planned(table.open(), 1, 2))]
         assert before == after == [BEGINNING + 1000, BEGINNING + 2000]
 
     def test_commit_without_a_time_is_an_error(self, table: ManagedTable) -> None:
         content = table.content(1).replace(b'"inCommitTimestamp"', b'"another"')
         table.ratify(table.stage(1, content=content))
         with pytest.raises(LogError, match="in-commit timestamps are enabled, but the commit has none"):
-            run(read_now(table.opened()))
+            run(read_now(table.open()))
 
     def test_table_without_in_commit_timestamps_is_an_error(self, tmp_path: Path) -> None:
         table = ManagedTable(tmp_path / "orders", MemoryCatalog())
         table.configuration = {}
         table.entry(0).write_bytes(table.first())
         with pytest.raises(LogError, match="in-commit timestamps are not enabled"):
-            run(table.opened().log.header())
+            run(table.open().log.header())
 
     @pytest.mark.parametrize("feature", FEATURES)
     def test_the_feature_is_read_by_each_of_its_names(self, tmp_path: Path, feature: str) -> None:
         table = ManagedTable(tmp_path / "orders", MemoryCatalog(), feature=feature)
         table.commit(1)
-        assert run(read_now(table.opened())) == [1]
+        assert run(read_now(table.open())) == [1]
 
     @pytest.mark.parametrize("feature", FEATURES)
     def test_the_folder_without_its_catalog_is_refused(self, tmp_path: Path, feature: str) -> None:
@@ -151,7 +151,7 @@ class TestWhatIsRead:
     def test_catalog_that_has_no_commits_for_such_a_table_is_refused(self, table: ManagedTable) -> None:
         table.now = CatalogTable(table.table_id, str(table.folder))
         with pytest.raises(UnsupportedError, match="catalogManaged"):
-            run(table.opened().log.header())
+            run(table.open().log.header())
 
     def test_it_is_not_written(self, table: ManagedTable) -> None:
         storage = table.storage()
@@ -172,24 +172,24 @@ class TestPublishing:
         """The entry that was applied is another file after each step. Nothing is read twice, and the history begins once."""
 
         async def scenario() -> None:
-            opened = table.opened()
-            async with aclosing(following(opened)) as rows:
+            reader = table.open()
+            async with aclosing(following(reader)) as rows:
                 for version in range(1, 6):
                     table.commit(inline=version == 3)
                     assert await anext(rows) == (version, [version])
                     table.publish(version, forget=version % 2 == 0, clean=version > 3)
-            assert opened.log.history.restarts == 0
+            assert reader.log.history.restarts == 0
 
         run(scenario())
 
     def test_position_of_a_staged_commit_is_valid_once_it_is_published(self, table: ManagedTable) -> None:
         table.commit(1)
-        digest = run(table.opened().log.digest(1))
+        digest = run(table.open().log.digest(1))
         assert digest is not None
         table.publish(1, forget=True, clean=True)
 
         async def scenario() -> bool:
-            with quick_tailer(table.opened()) as tailer:
+            with quick_tailer(table.open()) as tailer:
                 return await tailer.resume(Position("any", 2, digest=digest))
 
         assert run(scenario())
@@ -199,16 +199,16 @@ class TestPublishing:
         for version in (1, 2):
             table.commit()
             table.publish(version, clean=True)
-        assert run(read_now(table.opened())) == [1, 2]
+        assert run(read_now(table.open())) == [1, 2]
 
     def test_staged_file_that_vanishes_before_is_a_transient_error(self, table: ManagedTable) -> None:
         commit = table.commit(1)
-        opened = table.opened()
-        assert run(opened.log.latest_version()) == 1
+        reader = table.open()
+        assert run(reader.log.latest_version()) == 1
         assert commit.file_name is not None
         (table.staged / commit.file_name).unlink()
         with pytest.raises(StorageError, match="has no commit 1, which is not published either") as caught:
-            run(read_now(opened))
+            run(read_now(reader))
         assert caught.value.retriable
         assert caught.value.table == f"memory://{NAME}"
 
@@ -254,12 +254,12 @@ class TestPublishing:
 
         async def scenario() -> None:
             read: list[int] = []
-            async with aclosing(following(table.opened())) as rows:
+            async with aclosing(following(table.open())) as rows:
                 for _ in range(data.draw(st.integers(1, 12))):
                     step()
                     if data.draw(st.booleans()) and len(read) < (table.now.latest or 0):
-                        version, found = await anext(rows)
-                        assert found == [version]
+                        version, values = await anext(rows)
+                        assert values == [version]
                         read.append(version)
                 table.catalog.answer = None
                 while len(read) < (table.now.latest or 0):
@@ -274,7 +274,7 @@ class TestAnswers:
         async def scenario() -> None:
             table.commit()
             before = table.now
-            async with aclosing(following(table.opened())) as rows:
+            async with aclosing(following(table.open())) as rows:
                 assert await anext(rows) == (1, [1])
                 table.commit()
                 assert await anext(rows) == (2, [2])
@@ -292,12 +292,12 @@ class TestAnswers:
         table.commit()
         before = table.now
         table.commit()
-        digest = run(table.opened().log.digest(2))
-        table_id = run(table.opened().log.header()).metadata.id
+        digest = run(table.open().log.digest(2))
+        table_id = run(table.open().log.header()).metadata.id
         table.now = before
 
         async def scenario() -> None:
-            with quick_tailer(table.opened()) as tailer:
+            with quick_tailer(table.open()) as tailer:
                 await tailer.resume(Position(table_id, 3, digest=digest))
 
         with pytest.raises(StorageError, match="newest version is 1, although version 2 was read") as caught:
@@ -320,7 +320,7 @@ class TestAnswers:
             table.commit()
         table.now = replace(table.now, commits=(table.now.commits[0], table.now.commits[2]))
         with pytest.raises(StorageError, match="has no commit 2, which is not published either") as caught:
-            run(read_now(table.opened()))
+            run(read_now(table.open()))
         assert caught.value.retriable
 
     def test_list_without_the_newest_commit_is_a_transient_error(self, table: ManagedTable) -> None:
@@ -328,16 +328,16 @@ class TestAnswers:
         table.commit()
         table.now = replace(table.now, commits=table.now.commits[:1])
         with pytest.raises(StorageError, match="newest version is 2, but has no commit 2") as caught:
-            run(table.opened().log.latest_version())
+            run(table.open().log.latest_version())
         assert caught.value.retriable
 
     def test_another_commit_for_a_version_is_an_error(self, table: ManagedTable) -> None:
         async def scenario() -> None:
-            opened = table.opened()
+            reader = table.open()
             table.commit()
-            assert await read_now(opened) == [1]
+            assert await read_now(reader) == [1]
             table.now = replace(table.now, latest=2, commits=(table.stage(1, 100), table.stage(2)))
-            await opened.log.entry(2)
+            await reader.log.entry(2)
 
         with pytest.raises(TableChangedError, match="names another commit for a version"):
             run(scenario())
@@ -365,7 +365,7 @@ class TestTheTable:
     def test_dropped_and_created_again(self, table: ManagedTable, tmp_path: Path) -> None:
         async def scenario() -> None:
             table.commit()
-            async with aclosing(following(table.opened())) as rows:
+            async with aclosing(following(table.open())) as rows:
                 await anext(rows)
                 other = ManagedTable(tmp_path / "other", table.catalog)
                 other.commit()
@@ -379,7 +379,7 @@ class TestTheTable:
     def test_dropped_or_renamed(self, table: ManagedTable) -> None:
         async def scenario() -> None:
             table.commit()
-            async with aclosing(following(table.opened())) as rows:
+            async with aclosing(following(table.open())) as rows:
                 await anext(rows)
                 table.catalog.known["main.sales.other"] = table.catalog.known.pop(NAME)
                 await anext(rows)
@@ -392,13 +392,13 @@ class TestTheTable:
         other = ManagedTable(tmp_path / "other", table.catalog, "main.sales.other")
         table.commit()
         other.commit()
-        digest = run(table.opened().log.digest(1))
-        table_id = run(table.opened().log.header()).metadata.id
+        digest = run(table.open().log.digest(1))
+        table_id = run(table.open().log.header()).metadata.id
         known = table.catalog.known
         known[NAME], known["main.sales.other"] = known["main.sales.other"], known[NAME]
 
         async def scenario() -> None:
-            with quick_tailer(table.opened()) as tailer:
+            with quick_tailer(table.open()) as tailer:
                 await tailer.resume(Position(table_id, 2, digest=digest))
 
         with pytest.raises(TableChangedError, match="deleted and created again, or replaced"):
@@ -406,9 +406,9 @@ class TestTheTable:
 
     def test_moved_location_changes_nothing(self, table: ManagedTable, tmp_path: Path) -> None:
         async def scenario() -> None:
-            opened = table.opened()
+            reader = table.open()
             table.commit()
-            async with aclosing(following(opened)) as rows:
+            async with aclosing(following(reader)) as rows:
                 assert await anext(rows) == (1, [1])
                 os.rename(table.folder, tmp_path / "moved")
                 moved = ManagedTable.__new__(ManagedTable)
@@ -424,20 +424,20 @@ class TestTheTable:
     def test_feature_that_is_dropped_is_a_transient_error_and_then_a_plain_log(self, table: ManagedTable) -> None:
         table.commit()
         table.publish(1)
-        opened = table.opened()
-        assert run(read_now(opened)) == [1]
+        reader = table.open()
+        assert run(read_now(reader)) == [1]
         table.now = CatalogTable(table.table_id, str(table.folder))
         with pytest.raises(StorageError, match="no longer decides the commits") as caught:
-            run(opened.log.entry(2))
+            run(reader.log.entry(2))
         assert caught.value.retriable
         first = table.entry(0).read_bytes()
         table.entry(0).write_bytes(first.replace(b'"catalogManaged"', b'"vacuumProtocolCheck"'))
-        assert run(read_now(table.opened())) == [1]
+        assert run(read_now(table.open())) == [1]
 
     def test_waits_for_a_table_that_the_catalog_does_not_have_yet(self, table: ManagedTable) -> None:
         async def scenario() -> None:
             now = table.catalog.known.pop(NAME)
-            with quick_tailer(table.opened()) as tailer:
+            with quick_tailer(table.open()) as tailer:
                 waiting = asyncio.ensure_future(tailer.wait_for_table())
                 async with asyncio.timeout(WITHIN):
                     while table.catalog.loads < 2:  # the first one has failed
@@ -455,10 +455,10 @@ class TestTheTable:
         write_checkpoint(table, 3)
         for version in range(3):
             table.entry(version).unlink()
-        opened = table.opened()
-        assert run(opened.log.earliest_version()) == 3
-        assert run(read_now(opened, 4)) == [4]
-        assert run(opened.log.digest(1)) is None
+        reader = table.open()
+        assert run(reader.log.earliest_version()) == 3
+        assert run(read_now(reader, 4)) == [4]
+        assert run(reader.log.digest(1)) is None
 
 
 def write_checkpoint(table: ManagedTable, version: int) -> None:
@@ -518,15 +518,15 @@ class TestRequests:
     def test_a_poll_is_one_request_to_the_catalog_and_none_to_the_store(self, table: ManagedTable) -> None:
         async def scenario() -> None:
             table.commit()
-            opened = table.opened()
-            await opened.log.entry(1)
+            reader = table.open()
+            await reader.log.entry(1)
             os.rename(table.folder, table.folder.with_name("away"))
             for polls in range(1, 4):
                 before = table.catalog.loads
                 with pytest.raises(NotFoundError, match="has not ratified this version"):
-                    await opened.log.entry(2)
+                    await reader.log.entry(2)
                 # The last entry is looked at again while none comes.
-                assert (await opened.log.stat(1)).identity
+                assert (await reader.log.stat(1)).identity
                 assert table.catalog.loads == before + 1, polls
 
         run(scenario())
@@ -539,7 +539,7 @@ class TestRequests:
         async def scenario() -> Sequence[int]:
             for _ in range(100):
                 table.commit()
-            opened = table.opened()
+            reader = table.open()
 
             def down(now: CatalogTable) -> CatalogTable:
                 raise StorageError("the catalog cannot be reached", retriable=True)
@@ -547,7 +547,7 @@ class TestRequests:
             read: list[int] = []
 
             async def read_all() -> None:
-                async for _, rows in following(opened):
+                async for _, rows in following(reader):
                     read.extend(rows)
                     table.catalog.answer = down
 

@@ -98,11 +98,11 @@ class TestDiscovery:
         server.add_table("main.sales.order_dropped", (tmp_path / "empty").as_uri(), managed=False)
         entry = "{discover: 'uc://main.sales.*', include: ['or*'], exclude: ['*_old'], name: '{parent}.{table}'}"
         settings = config(f"[{entry}]", f"catalogs: {{uc: {{endpoint: '{server.url}'}}}}")
-        found = asyncio.run(search(settings))
-        assert {name: each.table.uri for name, each in found.entries.items()} == {
+        actual = asyncio.run(search(settings))
+        assert {name: each.table.uri for name, each in actual.entries.items()} == {
             "main.sales.orders": "uc://main.sales.orders"
         }
-        assert not found.unread
+        assert not actual.unread
 
 
 class TestCommandLine:
@@ -120,9 +120,9 @@ class TestSpark:
     def test_table_is_a_name(self) -> None:
         from cdfd.spark.source.options import SourceOptions
 
-        found = SourceOptions.parse({"table": "main.sales.orders", "storage.token": "t0ken"})
-        assert (found.path, found.storage) == ("uc://main.sales.orders", {"token": "t0ken"})
-        assert "t0ken" not in repr(found)
+        actual = SourceOptions.parse({"table": "main.sales.orders", "storage.token": "t0ken"})
+        assert (actual.path, actual.storage) == ("uc://main.sales.orders", {"token": "t0ken"})
+        assert "t0ken" not in repr(actual)
         assert SourceOptions.parse({"table": "glue://sales.orders"}).path == "glue://sales.orders"
         with pytest.raises(ConfigError, match="path and table"):
             SourceOptions.parse({"table": "a.b.c", "path": "/t"})

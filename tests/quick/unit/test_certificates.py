@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config import certificates as found
+from cdfd.config import certificates
 from cdfd.config.certificates import expiry, has_expired, warn_of_expiry
 from tests.support.kafka.certificates import Certificates
 
@@ -49,7 +49,7 @@ def test_certificate_near_its_expiry_is_logged(
     with caplog.at_level(logging.INFO, "cdfd.config"):
         warn_of_expiry("http.tls", str(issued.server), str(issued.server))
         warn_of_expiry("http.tls", str(issued.expired_server), str(issued.expired_server))
-        monkeypatch.setattr(found, "SOON_DAYS", 0.5)
+        monkeypatch.setattr(certificates, "SOON_DAYS", 0.5)
         warn_of_expiry("http.tls", str(issued.server), str(issued.server))
     assert [record.message for record in caplog.records] == [
         f"the certificate of http.tls expires in 1.0 days: renew {issued.server}",

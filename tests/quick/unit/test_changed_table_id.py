@@ -44,8 +44,8 @@ async def changed(lake: Lake | LocalStorage, clock: ManualClock) -> None:
 def test_every_range_has_the_rows_of_both_ids(tmp_path: Path, start: int) -> None:
     run(changed(LocalStorage(tmp_path), manual_clock()))
     expected = [row for row in ROWS if row[1] >= start]
-    given = [row for batch in cdfd.changes(str(tmp_path), start) for row in batch.to_pylist()]
-    assert [(row["_change_type"], row["_commit_version"], row["id"]) for row in given] == expected
+    rows = [row for batch in cdfd.changes(str(tmp_path), start) for row in batch.to_pylist()]
+    assert [(row["_change_type"], row["_commit_version"], row["id"]) for row in rows] == expected
     if start < 5:
         state = [row["id"] for batch in cdfd.snapshot(str(tmp_path), start) for row in batch.to_pylist()]
         assert sorted(state) == list(range(1, start + 1))
@@ -57,13 +57,13 @@ def test_every_range_has_the_rows_of_both_ids(tmp_path: Path, start: int) -> Non
 async def test_following_goes_on_under_the_new_id(tmp_path: Path, start: str | int) -> None:
     await changed(LocalStorage(tmp_path), manual_clock())
     expected = [row[2] for row in ROWS if start == "earliest" or row[1] >= 3]
-    given: list[int] = []
+    ids: list[int] = []
     async with aclosing(cdfd.follow(str(tmp_path), start, poll_interval=1e6)) as batches, asyncio.timeout(60):
         async for batch in batches:
-            given += batch.column("id").to_pylist()
-            if len(given) == len(expected):
+            ids += batch.column("id").to_pylist()
+            if len(ids) == len(expected):
                 break
-    assert given == expected
+    assert ids == expected
 
 
 @pytest.mark.parametrize("place_type", [MemoryPlace, FilesPlace, DeltaPlace])
@@ -120,21 +120,21 @@ async def test_start_after_clean_up(start: str | int, clock: ManualClock, lake: 
     await changed(lake, clock)
     await checkpoint(lake, 2)
     lake.forget(*map(entry_path, range(2)))
-    found = await start_position(DeltaLog(lake), start, clock.now_ms())
+    actual = await start_position(DeltaLog(lake), start, clock.now_ms())
     place = MemoryPlace()
-    await feed(lake, place, clock, found.version - 1 if found.version > 4 else 4, start=start)
-    expected = [row for row in ROWS if row[1] >= found.version]
-    assert ids(place)[-len(expected) :] == expected or found.snapshot or not expected
+    await feed(lake, place, clock, actual.version - 1 if actual.version > 4 else 4, start=start)
+    expected = [row for row in ROWS if row[1] >= actual.version]
+    assert ids(place)[-len(expected) :] == expected or actual.snapshot or not expected
 
 
 async def test_position_that_is_set(clock: ManualClock, lake: Lake) -> None:
     """It keeps the table id of the sink's position, which the log continues, but not that of another table."""
     await changed(lake, clock)
-    opened = Table(DeltaLog(lake), None)  # type: ignore[arg-type]  # reads no files
+    source = Table(DeltaLog(lake), None)  # type: ignore[arg-type]  # reads no files
     known = Position("first", 2, digest=await DeltaLog(lake).digest(1))
-    assert await position_after(opened, 3, known) == Position("first", 4)
-    assert await position_after(opened, 3, None) == Position("second", 4)
-    assert await position_after(opened, 3, Position("other", 2, digest="0" * 32)) == Position("second", 4)
+    assert await position_after(source, 3, known) == Position("first", 4)
+    assert await position_after(source, 3, None) == Position("second", 4)
+    assert await position_after(source, 3, Position("other", 2, digest="0" * 32)) == Position("second", 4)
 
 
 async def test_ledger_in_the_table(clock: ManualClock, lake: Lake) -> None:

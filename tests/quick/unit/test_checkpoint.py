@@ -131,16 +131,16 @@ LAYOUTS = {
 class TestLayouts:
     @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
     def test_each_layout_has_the_same_state(self, files: Mapping[str, bytes]) -> None:
-        found = read(files)
-        assert found.version == 3
-        assert found.protocol == Protocol(3, 7, frozenset(["deletionVectors"]), frozenset(["deletionVectors"]))
-        assert found.metadata == Metadata(
+        actual = read(files)
+        assert actual.version == 3
+        assert actual.protocol == Protocol(3, 7, frozenset(["deletionVectors"]), frozenset(["deletionVectors"]))
+        assert actual.metadata == Metadata(
             "i", SCHEMA, ("p",), {"a": "b"}, Format("parquet", {"o": "1"}), created_time=5
         )
-        assert by_path(found.live()) == ADDS
-        assert by_path(found.tombstones()) == REMOVES
-        assert dict(found.txns) == {"app": Txn("app", 7, 8), "other": Txn("other", 1)}
-        assert dict(found.domains) == {"d": DomainMetadata("d", "{}")}
+        assert by_path(actual.live()) == ADDS
+        assert by_path(actual.tombstones()) == REMOVES
+        assert dict(actual.txns) == {"app": Txn("app", 7, 8), "other": Txn("other", 1)}
+        assert dict(actual.domains) == {"d": DomainMetadata("d", "{}")}
 
     @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
     def test_header_of_each_layout_is_read_alone(self, files: Mapping[str, bytes]) -> None:
@@ -151,14 +151,14 @@ class TestLayouts:
         assert state.metadata.schema_string == SCHEMA
 
     def test_what_nobody_asks_for_is_not_read(self) -> None:
-        found = read(LAYOUTS["single"], with_stats=False, with_tombstones=False)
-        assert [file.stats for file in found.live()] == [None, None]
-        assert len(found.tombstones()) == 0
+        actual = read(LAYOUTS["single"], with_stats=False, with_tombstones=False)
+        assert [file.stats for file in actual.live()] == [None, None]
+        assert len(actual.tombstones()) == 0
 
     @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
     def test_of_statistics_how_many_rows_there_are(self, files: Mapping[str, bytes]) -> None:
-        found = read(files, with_stats=False, with_counts=True)
-        assert {file.stats for file in found.live()} == {file.stats for file in by_path(ADDS)}
+        actual = read(files, with_stats=False, with_counts=True)
+        assert {file.stats for file in actual.live()} == {file.stats for file in by_path(ADDS)}
 
     def test_an_unpartitioned_table_below_reader_version_3(self) -> None:
         """Then no column of partition values or vectors is read."""
@@ -197,9 +197,9 @@ class TestLayouts:
             {"remove": {"path": "gone", "deletionTimestamp": 9, "dataChange": True}},
         ]
         data = layout.parquet(pa.Table.from_pylist(actions, pa.schema(list(columns.items()))))
-        found = read({"c.parquet": data})
-        assert list(found.live()) == [ADDS[1]]
-        assert list(found.tombstones()) == [Remove("gone", 9, True)]
+        actual = read({"c.parquet": data})
+        assert list(actual.live()) == [ADDS[1]]
+        assert list(actual.tombstones()) == [Remove("gone", 9, True)]
 
     def test_types_of_other_writers(self) -> None:
         """Dictionaries, large strings, views and wider numbers are spellings of the same."""
@@ -232,9 +232,9 @@ class TestLayouts:
             {"add": {key: ADD[key] for key in ("path", "partitionValues", "size", "modificationTime", "dataChange")}},
         ]
         data = layout.parquet(pa.Table.from_pylist(actions, pa.schema(list(columns.items()))))
-        found = read({"c.parquet": data})
-        assert list(found.live()) == [Add("p=1/a b", {"p": "1"}, 3, 4, False)]
-        assert found.metadata.configuration == {"a": "b"}
+        actual = read({"c.parquet": data})
+        assert list(actual.live()) == [Add("p=1/a b", {"p": "1"}, 3, 4, False)]
+        assert actual.metadata.configuration == {"a": "b"}
 
     def test_checkpoint_of_delta_rs_is_read(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "t")
@@ -253,12 +253,12 @@ class TestLayouts:
         table.create_checkpoint()
         for entry in (tmp_path / "t" / "_delta_log").glob("*.json"):
             entry.unlink()
-        found = asyncio.run(log.snapshot(with_tombstones=True, with_counts=True))
-        assert len(by_path(found.live())) == 5
-        assert by_path(found.live()) == by_path(expected.live())
-        assert by_path(found.tombstones()) == by_path(expected.tombstones())
-        assert dict(found.txns) == dict(expected.txns)
-        assert (found.protocol, found.metadata) == (expected.protocol, expected.metadata)
+        actual = asyncio.run(log.snapshot(with_tombstones=True, with_counts=True))
+        assert len(by_path(actual.live())) == 5
+        assert by_path(actual.live()) == by_path(expected.live())
+        assert by_path(actual.tombstones()) == by_path(expected.tombstones())
+        assert dict(actual.txns) == dict(expected.txns)
+        assert (actual.protocol, actual.metadata) == (expected.protocol, expected.metadata)
 
 
 class TestStructsOfNulls:
@@ -275,16 +275,16 @@ class TestStructsOfNulls:
 
     def test_structs_of_nulls_are_no_actions(self) -> None:
         files = self.hollow(ACTIONS)
-        found = read(files)
-        assert by_path(found.live()) == ADDS
-        assert by_path(found.tombstones()) == REMOVES
-        assert set(found.txns) == {"app", "other"}
-        assert read_header(files).metadata == found.metadata
+        actual = read(files)
+        assert by_path(actual.live()) == ADDS
+        assert by_path(actual.tombstones()) == REMOVES
+        assert set(actual.txns) == {"app", "other"}
+        assert read_header(files).metadata == actual.metadata
 
     def test_are_no_deletion_vectors(self) -> None:
         hollow = dict.fromkeys(VECTOR)
-        found = read(layout.single(3, [*ACTIONS[:2], {"add": ADD | {"deletionVector": hollow}}]))
-        assert list(found.live()) == [ADDS[1]]
+        actual = read(layout.single(3, [*ACTIONS[:2], {"add": ADD | {"deletionVector": hollow}}]))
+        assert list(actual.live()) == [ADDS[1]]
 
 
 class TestRows:
@@ -295,8 +295,8 @@ class TestRows:
         return pa.record_batch([pa.array(fields, pa.struct(list(kinds.items())))], names=[name])
 
     def test_what_a_checkpoint_may_leave_out(self) -> None:
-        found = PackedFiles(Add, pa.Table.from_batches([checkpoints.adds(self.batch("add", {"path": "a"}))]))
-        assert list(found) == [Add("a", {}, 0, 0, False)]
+        actual = PackedFiles(Add, pa.Table.from_batches([checkpoints.adds(self.batch("add", {"path": "a"}))]))
+        assert list(actual) == [Add("a", {}, 0, 0, False)]
         only = pa.record_batch([pa.array([{"path": "a"}])], names=["add"])
         assert list(PackedFiles(Add, pa.Table.from_batches([checkpoints.adds(only)]))) == [Add("a", {}, 0, 0, False)]
         removed = PackedFiles(Remove, pa.Table.from_batches([checkpoints.removes(self.batch("remove", {"path": "a"}))]))
@@ -460,10 +460,18 @@ def written_by_others() -> Iterator[bytes]:
 def survives(data: bytes) -> bool:
     """Whether all of a checkpoint can be read. Each failure must be an error of cdfd."""
     try:
-        found = read({"c.parquet": data})
+        snapshot = read({"c.parquet": data})
     except CdfdError:
         return False
-    repr((list(found.live()), list(found.tombstones(0)), found.header, found.live().by_path(), found.find(("c", None))))
+    repr(
+        (
+            list(snapshot.live()),
+            list(snapshot.tombstones(0)),
+            snapshot.header,
+            snapshot.live().by_path(),
+            snapshot.find(("c", None)),
+        )
+    )
     return True
 
 

@@ -145,9 +145,9 @@ async def test_a_tombstone_says_what_is_known_of_its_file(tmp_path: Path) -> Non
         await storage.put(log_path(paths.checkpoint_name(1)), checkpoint(state)[0])
         state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
     rows = pq.read_table(tmp_path / log_path(paths.checkpoint_name(1)), columns=["remove"])["remove"].to_pylist()
-    found = {row["path"]: row for row in rows if row is not None and row["path"] is not None}
+    actual = {row["path"]: row for row in rows if row is not None and row["path"] is not None}
     wanted = ("extendedFileMetadata", "partitionValues", "size", "tags")
-    assert {path: [found[path][name] for name in wanted] for path in ("tagged", "plain", "short")} == {
+    assert {path: [actual[path][name] for name in wanted] for path in ("tagged", "plain", "short")} == {
         "tagged": [True, [("p", "1")], 10, [("k", "v")]],
         "plain": [True, [("p", "1")], 10, []],
         "short": [False, None, None, []],
@@ -180,14 +180,14 @@ async def test_row_ids_clusters_and_tags_of_files(tmp_path: Path, v2: bool) -> N
         await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
         (log / f"{again:020}.json").unlink()
         after = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
-        found = {each.path: each for each in after.live()}
-        assert found == {each.path: each for each in before.live()}
+        actual = {each.path: each for each in after.live()}
+        assert actual == {each.path: each for each in before.live()}
         assert {each.path: each.base_row_id for each in after.tombstones()} == {"c": 7}
         assert after.domains == before.domains
         before = after
-    assert (found["a"].clustering_provider, found["a"].tags) == ("liquid", {"ZCUBE_ID": "x", "none": None})
-    assert (found["a"].base_row_id, found["a"].default_row_commit_version) == (7, 1)
-    assert found["b"].clustering_provider is found["b"].tags is None
+    assert (actual["a"].clustering_provider, actual["a"].tags) == ("liquid", {"ZCUBE_ID": "x", "none": None})
+    assert (actual["a"].base_row_id, actual["a"].default_row_commit_version) == (7, 1)
+    assert actual["b"].clustering_provider is actual["b"].tags is None
     plain = await DeltaLog(storage).snapshot(with_stats=True)
     assert {each.path: each.tags for each in plain.live()}["a"] is None
 
@@ -249,8 +249,8 @@ def described(name: str, kind: object, number: int) -> dict[str, object]:
 async def test_statistics_in_the_forms_that_the_table_wants(
     tmp_path: Path, as_json: str | None, as_struct: str | None, v2: bool
 ) -> None:
-    given = {"delta.checkpoint.writeStatsAsJson": as_json, "delta.checkpoint.writeStatsAsStruct": as_struct}
-    properties = {name: value for name, value in given.items() if value is not None}
+    switches = {"delta.checkpoint.writeStatsAsJson": as_json, "delta.checkpoint.writeStatsAsStruct": as_struct}
+    properties = {name: value for name, value in switches.items() if value is not None}
     text = orjson.dumps(STATISTICS).decode()
     known = {"kind": "7", "since": "2026-01-01T00:00:00.5Z"}
     adds = (

@@ -11,9 +11,9 @@ STANDARD = ["insert", "update_preimage", "update_postimage", "delete"]
 
 @pytest.mark.parametrize("encode", [lambda a: a, lambda a: a.dictionary_encode(), lambda a: a.cast(pa.large_string())])
 def test_types_are_read_however_the_file_spells_strings(encode) -> None:  # type: ignore[no-untyped-def]
-    found = types_from_file(encode(pa.array(STANDARD[::-1])))
-    assert found.to_pylist() == STANDARD[::-1]
-    assert found.dictionary.equals(CHANGE_TYPES)
+    actual = types_from_file(encode(pa.array(STANDARD[::-1])))
+    assert actual.to_pylist() == STANDARD[::-1]
+    assert actual.dictionary.equals(CHANGE_TYPES)
 
 
 def test_early_spellings_are_passed_on_and_understood() -> None:

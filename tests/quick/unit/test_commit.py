@@ -132,26 +132,26 @@ class TestActions:
         assert parse(4, EVERY) == PARSED
 
     def test_of_a_file_only_what_must_be_there(self) -> None:
-        found = parse(1, entry({"add": {"path": "a"}}, {"remove": {"path": "b"}}, {"cdc": {"path": "c"}}))
-        assert found.adds == (Add("a", {}, 0, 0, True),)
-        assert found.removes == (Remove("b", None, True),)
-        assert found.cdcs == (Cdc("c", {}, 0),)
+        actual = parse(1, entry({"add": {"path": "a"}}, {"remove": {"path": "b"}}, {"cdc": {"path": "c"}}))
+        assert actual.adds == (Add("a", {}, 0, 0, True),)
+        assert actual.removes == (Remove("b", None, True),)
+        assert actual.cdcs == (Cdc("c", {}, 0),)
 
     @pytest.mark.parametrize("flag", [{}, {"dataChange": True}, {"dataChange": False}, {"dataChange": None}])
     def test_a_change_data_file_counts_whatever_its_flag_says(self, flag: dict[str, bool | None]) -> None:
         """The specification has false there. A writer that says true has recorded the same changes."""
-        found = parse(
+        actual = parse(
             1, entry({"add": {"path": "a"}}, {"cdc": {"path": "c", "partitionValues": {}, "size": 3, **flag}})
         )
-        assert found.cdcs == (Cdc("c", {}, 3),)
-        assert found.adds == (Add("a", {}, 0, 0, True),)
+        assert actual.cdcs == (Cdc("c", {}, 3),)
+        assert actual.adds == (Add("a", {}, 0, 0, True),)
 
     def test_null_is_as_good_as_absent(self) -> None:
         names = ["partitionValues", "size", "modificationTime", "deletionTimestamp", "dataChange", "deletionVector"]
         nulls: dict[str, Any] = dict.fromkeys([*names, "stats", "tags"])
-        found = parse(1, entry({"add": {"path": "a", **nulls}}, {"remove": {"path": "b", **nulls}}, {"txn": None}))
-        assert found.adds == (Add("a", {}, 0, 0, True),)
-        assert found.removes == (Remove("b", None, True),)
+        actual = parse(1, entry({"add": {"path": "a", **nulls}}, {"remove": {"path": "b", **nulls}}, {"txn": None}))
+        assert actual.adds == (Add("a", {}, 0, 0, True),)
+        assert actual.removes == (Remove("b", None, True),)
         assert one("domainMetadata", {"domain": "d", "configuration": None, "removed": None}).domains == (
             DomainMetadata("d", ""),
         )
@@ -168,28 +168,28 @@ class TestActions:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode().replace("\n", ending)
         assert len(text.splitlines()) > 10
         data = entry({"metaData": METADATA | {"schemaString": text, "partitionColumns": []}}, {"add": ADD}) + b"\n"
-        found = parse(4, [data[at : at + step] for at in range(0, len(data), step)])
-        assert found == parse(4, data)
-        assert found.metadata is not None
-        assert found.metadata.schema_string == text
-        compact = replace(found.metadata, schema_string=orjson.dumps(document).decode())
-        assert TableSchema.of(found.metadata) == TableSchema.of(compact)
-        assert [child.name for child in TableSchema.of(found.metadata).struct] == ["a", "b\n"]
-        assert len(found.adds) == 1
-        written = serialize([("metaData", metadata_fields(found.metadata))])
+        actual = parse(4, [data[at : at + step] for at in range(0, len(data), step)])
+        assert actual == parse(4, data)
+        assert actual.metadata is not None
+        assert actual.metadata.schema_string == text
+        compact = replace(actual.metadata, schema_string=orjson.dumps(document).decode())
+        assert TableSchema.of(actual.metadata) == TableSchema.of(compact)
+        assert [child.name for child in TableSchema.of(actual.metadata).struct] == ["a", "b\n"]
+        assert len(actual.adds) == 1
+        written = serialize([("metaData", metadata_fields(actual.metadata))])
         assert written.count(b"\n") == 1
-        assert parse(5, written).metadata == found.metadata
+        assert parse(5, written).metadata == actual.metadata
 
     def test_a_format_without_a_provider_is_parquet(self) -> None:
         for form in ({}, {"provider": None, "options": None}):
-            found = one("metaData", METADATA | {"format": form}).metadata
-            assert found is not None
-            assert found.format == Format("parquet", {})
+            actual = one("metaData", METADATA | {"format": form}).metadata
+            assert actual is not None
+            assert actual.format == Format("parquet", {})
 
     def test_a_setting_that_is_null_is_not_set(self) -> None:
-        found = one("metaData", METADATA | {"configuration": {"a": None, "b": "c", "d": 1, "e": True}})
-        assert found.metadata is not None
-        assert found.metadata.configuration == {"b": "c", "d": "1", "e": "true"}
+        actual = one("metaData", METADATA | {"configuration": {"a": None, "b": "c", "d": 1, "e": True}})
+        assert actual.metadata is not None
+        assert actual.metadata.configuration == {"b": "c", "d": "1", "e": "true"}
 
     def test_row_counts_are_kept_and_statistics_only_where_they_are_wanted(self) -> None:
         stats = '{"numRecords":1,"minValues":{"id":7}}'
@@ -198,25 +198,27 @@ class TestActions:
         assert parse(1, data, with_stats=True).adds[0].stats == stats
 
     def test_scalars_that_a_writer_left_unquoted(self) -> None:
-        found = one("add", {"path": "a", "partitionValues": {"a": 1, "b": True, "c": 1.5, "d": None, "e": "x"}})
-        assert found.adds[0].partition_values == {"a": "1", "b": "true", "c": "1.5", "d": None, "e": "x"}
+        actual = one("add", {"path": "a", "partitionValues": {"a": 1, "b": True, "c": 1.5, "d": None, "e": "x"}})
+        assert actual.adds[0].partition_values == {"a": "1", "b": "true", "c": "1.5", "d": None, "e": "x"}
 
     def test_a_remove_without_partition_values_is_not_one_with_none(self) -> None:
         assert one("remove", {"path": "a"}).removes[0].partition_values is None
         assert one("remove", {"path": "a", "partitionValues": {}}).removes[0].partition_values == {}
 
     def test_commit_info_is_free_form(self) -> None:
-        found = one("commitInfo", {"timestamp": "x", "inCommitTimestamp": 2**63, "operation": 5, "operationMetrics": 1})
-        assert found.info == CommitInfo()
+        actual = one(
+            "commitInfo", {"timestamp": "x", "inCommitTimestamp": 2**63, "operation": 5, "operationMetrics": 1}
+        )
+        assert actual.info == CommitInfo()
         assert one("commitInfo", {"timestamp": True}).info == CommitInfo()
         assert one("commitInfo", {"engineInfo": {"a": [None]}, "tags": "x", "notebook": {"id": 1}}).info == CommitInfo()
         assert parse(1, entry({"commitInfo": {"timestamp": 1}}, {"commitInfo": {"timestamp": 2}})).info == CommitInfo(1)
 
     def test_deletion_vector_without_an_offset(self) -> None:
         vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 4, "cardinality": 1}
-        found = one("remove", {"path": "a", "deletionVector": vector}).removes[0]
-        assert found.deletion_vector == DeletionVectorDescriptor("i", "x", None, 4, 1)
-        assert found.key == ("a", "ix")
+        actual = one("remove", {"path": "a", "deletionVector": vector}).removes[0]
+        assert actual.deletion_vector == DeletionVectorDescriptor("i", "x", None, 4, 1)
+        assert actual.key == ("a", "ix")
 
     def test_the_key_of_a_logical_file(self) -> None:
         """`uniqueId` of the specification, "Derived Fields"."""
@@ -231,7 +233,7 @@ class TestSpecificationExamples:
         return parse(1, "".join(line.strip() for line in text.splitlines()).encode())
 
     def test_metadata_of_the_specification_is_parsed(self) -> None:
-        found = self.read("""{
+        actual = self.read("""{
             "metaData":{
             "id":"af23c9d7-fff1-4a5a-a2c8-55c59bd782aa",
             "format":{"provider":"parquet","options":{}},
@@ -242,12 +244,12 @@ class TestSpecificationExamples:
             }
             }
             }""")
-        assert found.metadata == Metadata(
+        assert actual.metadata == Metadata(
             "af23c9d7-fff1-4a5a-a2c8-55c59bd782aa", "...", (), {"appendOnly": "true"}, Format("parquet", {})
         )
 
     def test_add_of_the_specification_is_parsed(self) -> None:
-        found = self.read(r"""{
+        actual = self.read(r"""{
             "add": {
             "path":"date=2017-12-10/part-000...c000.gz.parquet",
             "partitionValues":{"date":"2017-12-10"},
@@ -258,20 +260,20 @@ class TestSpecificationExamples:
             }
             }""")
         path = "date=2017-12-10/part-000...c000.gz.parquet"
-        assert found.adds == (Add(path, {"date": "2017-12-10"}, 841454, 1512909768000, True),)
+        assert actual.adds == (Add(path, {"date": "2017-12-10"}, 841454, 1512909768000, True),)
 
     def test_remove_of_the_specification_is_parsed(self) -> None:
-        found = self.read("""{
+        actual = self.read("""{
             "remove":{
             "path":"part-00001-9…..snappy.parquet",
             "deletionTimestamp":1515488792485,
             "dataChange":true
             }
             }""")
-        assert found.removes == (Remove("part-00001-9…..snappy.parquet", 1515488792485, True),)
+        assert actual.removes == (Remove("part-00001-9…..snappy.parquet", 1515488792485, True),)
 
     def test_cdc_of_the_specification_is_parsed(self) -> None:
-        found = self.read("""{
+        actual = self.read("""{
             "cdc": {
             "path": "_change_data/cdc-00001-c…..snappy.parquet",
             "partitionValues": {},
@@ -279,23 +281,23 @@ class TestSpecificationExamples:
             "dataChange": false
             }
             }""")
-        assert found.cdcs == (Cdc("_change_data/cdc-00001-c…..snappy.parquet", {}, 1213),)
+        assert actual.cdcs == (Cdc("_change_data/cdc-00001-c…..snappy.parquet", {}, 1213),)
 
     def test_txn_of_the_specification_is_parsed(self) -> None:
-        found = self.read("""{
+        actual = self.read("""{
             "txn": {
             "appId":"3ba13872-2d47-4e17-86a0-21afd2a22395",
             "version":364475
             }
             }""")
-        assert found.txns == (Txn("3ba13872-2d47-4e17-86a0-21afd2a22395", 364475),)
+        assert actual.txns == (Txn("3ba13872-2d47-4e17-86a0-21afd2a22395", 364475),)
 
     def test_protocol_of_the_specification_is_parsed(self) -> None:
-        found = self.read('{\n"protocol":{\n"minReaderVersion":1,\n"minWriterVersion":2\n}\n}')
-        assert found.protocol == Protocol(1, 2)
+        actual = self.read('{\n"protocol":{\n"minReaderVersion":1,\n"minWriterVersion":2\n}\n}')
+        assert actual.protocol == Protocol(1, 2)
 
     def test_commit_info_of_the_specification_is_parsed(self) -> None:
-        found = self.read("""{
+        actual = self.read("""{
             "commitInfo":{
             "timestamp":1515491537026,
             "userId":"100121",
@@ -308,14 +310,14 @@ class TestSpecificationExamples:
             "clusterId":"1027-202406-pooh991"
             }
             }""")
-        assert found.info == CommitInfo(1515491537026, operation="INSERT")
+        assert actual.info == CommitInfo(1515491537026, operation="INSERT")
 
 
 class TestWhatIsIgnored:
     def test_unknown_actions_and_fields(self) -> None:
         """Specification, "Protocol Evolution": what is not recognised is never required."""
-        found = parse(1, entry({"new": {"a": 1}}, {"new": 5}, {"add": {"path": "a", "new": [1, {"b": 2}]}}, {}))
-        assert found.adds == (Add("a", {}, 0, 0, True),)
+        actual = parse(1, entry({"new": {"a": 1}}, {"new": 5}, {"add": {"path": "a", "new": [1, {"b": 2}]}}, {}))
+        assert actual.adds == (Add("a", {}, 0, 0, True),)
 
     @pytest.mark.parametrize("data", [b"", b"\n", b"\n\n \t\r\n", b" "])
     def test_an_entry_of_nothing(self, data: bytes) -> None:
@@ -324,10 +326,10 @@ class TestWhatIsIgnored:
     def test_empty_lines_and_line_breaks_of_windows(self) -> None:
         lines = EVERY.split(b"\n")
         data = b"\r\n \r\n" + b"\r\n\r\n".join(lines) + b"\r\n"
-        found = parse(4, data)
-        assert found.adds == PARSED.adds
-        assert found.sidecars == PARSED.sidecars
-        assert found.size == len(data)
+        actual = parse(4, data)
+        assert actual.adds == PARSED.adds
+        assert actual.sidecars == PARSED.sidecars
+        assert actual.size == len(data)
 
 
 class TestChunks:
@@ -463,8 +465,8 @@ class TestContradictions:
 
     def test_one_file_with_two_vectors_is_two_logical_files(self) -> None:
         """A checkpoint may have removes of both. No version may add both."""
-        found = parse(1, entry({"remove": ADD}, {"remove": ADD | {"deletionVector": None}}))
-        assert len(found.removes) == 2
+        actual = parse(1, entry({"remove": ADD}, {"remove": ADD | {"deletionVector": None}}))
+        assert len(actual.removes) == 2
 
 
 def many(count: int) -> Iterator[dict[str, Any]]:
@@ -474,19 +476,19 @@ def many(count: int) -> Iterator[dict[str, Any]]:
 
 class TestLarge:
     def test_many_files_are_packed(self) -> None:
-        found = parse(1, entry(*many(PACK + 10)))
-        assert isinstance(found.adds, PackedFiles)
-        assert found.adds == parse(1, entry(*many(PACK + 10))).adds
-        assert list(found.adds) == [
+        actual = parse(1, entry(*many(PACK + 10)))
+        assert isinstance(actual.adds, PackedFiles)
+        assert actual.adds == parse(1, entry(*many(PACK + 10))).adds
+        assert list(actual.adds) == [
             Add(f"f{number}.parquet", {"p": "1"}, number, 5, True, COUNT) for number in range(PACK + 10)
         ]
 
     def test_repetitions_are_dropped_wherever_they_are(self) -> None:
         files = list(many(PACK + 10))
         data = entry(*files, files[3], *files[PACK:], files[0], files[3])
-        found = parse(1, data).adds
-        assert len(found) == PACK + 10
-        assert {file.path: file for file in found} == {file.path: file for file in parse(1, entry(*files)).adds}
+        actual = parse(1, data).adds
+        assert len(actual) == PACK + 10
+        assert {file.path: file for file in actual} == {file.path: file for file in parse(1, entry(*files)).adds}
 
     def test_contradictions_are_found_wherever_they_are(self) -> None:
         files = list(many(PACK + 10))
@@ -499,9 +501,9 @@ class TestLarge:
     def test_one_file_with_two_vectors(self) -> None:
         files = [{"remove": file["add"]} for file in many(PACK + 10)]
         other = {"remove": files[3]["remove"] | {"deletionVector": ADD["deletionVector"]}}
-        found = parse(1, entry(*files, other)).removes
-        assert len(found) == PACK + 11
-        assert sum(file.path == "f3.parquet" for file in found) == 2
+        actual = parse(1, entry(*files, other)).removes
+        assert len(actual) == PACK + 11
+        assert sum(file.path == "f3.parquet" for file in actual) == 2
 
     def test_memory_is_that_of_what_matters(self) -> None:
         """100 MB of log, nearly all of it statistics, as wide tables have them."""
@@ -522,17 +524,17 @@ class TestLarge:
 
         tracemalloc.start()
         try:
-            found = parse(1, chunks())
+            actual = parse(1, chunks())
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert size == found.size
+        assert size == actual.size
         assert size > 100 << 20
-        assert len(found.adds) == 5_000
+        assert len(actual.adds) == 5_000
         # Memory that Python allocates and, for packed files, that Arrow does.
         assert peak < 20 << 20
-        assert isinstance(found.adds, PackedFiles)
-        assert found.adds.table.nbytes < 2 << 20
+        assert isinstance(actual.adds, PackedFiles)
+        assert actual.adds.table.nbytes < 2 << 20
 
 
 def test_what_is_serialized_is_parsed() -> None:

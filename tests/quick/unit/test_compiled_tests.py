@@ -22,8 +22,8 @@ def test_second_clone_has_the_module_of_the_first_with_its_own_path(
     for module in modules:
         code = rewrite._read_pyc(module, rewrite.get_cache_dir(module) / f"test_it{rewrite.PYC_TAIL}")
         assert code is not None
-        found: dict[str, object] = {}
-        exec(code, found)
+        actual: dict[str, object] = {}
+        exec(code, actual)
         with pytest.raises(AssertionError, match="assert 1 == 2") as caught:
-            found["test_it"]()  # type: ignore[operator]
+            actual["test_it"]()  # type: ignore[operator]
         assert caught.traceback[-1].path == module

@@ -171,9 +171,9 @@ def test_start_is_parsed_and_printed_alike(text: str, start: Start) -> None:
     "text", ["soon", "1 hour", "99999999999999999999", "2026-13-01", "[1]", "{before: 1}", "{after: latest}"]
 )
 def test_starts_that_are_none(text: str) -> None:
-    found = problems(MINIMAL.replace("/data/orders", f"/data/orders, start: {text}"))
-    assert len(found) == 1
-    assert found[0].startswith("tables[0].start: expected")
+    actual = problems(MINIMAL.replace("/data/orders", f"/data/orders, start: {text}"))
+    assert len(actual) == 1
+    assert actual[0].startswith("tables[0].start: expected")
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ FILES = "pipeline: p\ntables: [{{uri: {table}, topic: rows}}]\nsink: {{kind: fil
     ],
 )
 def test_nothing_is_written_among_the_files_of_a_table(table: str, sink: str, ledger: str) -> None:
-    found = problems(FILES.format(table=table, sink=sink, ledger=ledger))
-    assert len(found) == 1
-    assert re.match(r"(sink\.path|progress\.ledger): .*the folder of.*tables\[0\]", found[0])
+    actual = problems(FILES.format(table=table, sink=sink, ledger=ledger))
+    assert len(actual) == 1
+    assert re.match(r"(sink\.path|progress\.ledger): .*the folder of.*tables\[0\]", actual[0])
 
 
 @pytest.mark.parametrize(
@@ -389,10 +389,10 @@ def test_aws_variables_fill_in_what_is_not_given() -> None:
 
 
 def test_storage_without_a_file() -> None:
-    found = storage(
+    actual = storage(
         {"AWS_REGION": "x", "access_key_id": "a", "secret_access_key": "hunter2"}, {"AWS_ENDPOINT_URL": "http://e"}
     )
-    assert (found.s3.region, found.s3.endpoint_url) == ("x", "http://e")
+    assert (actual.s3.region, actual.s3.endpoint_url) == ("x", "http://e")
     with pytest.raises(ConfigProblems, match="unknown key") as caught:
         storage({"secret_acess_key": "hunter2"}, {})
     assert caught.value.problems == ('s3.secret_acess_key: unknown key, did you mean "secret_access_key"?',)
@@ -482,13 +482,13 @@ def test_aliases_cannot_blow_up() -> None:
 
 
 def test_duplicate_key_is_named_with_both_lines() -> None:
-    found = problems(MINIMAL + "poll: {interval: 1s}\nhttp: {}\npoll: {interval: 2s}\n")
-    assert found == ("poll: duplicate key, first on line 5 (line 7)",)
+    actual = problems(MINIMAL + "poll: {interval: 1s}\nhttp: {}\npoll: {interval: 2s}\n")
+    assert actual == ("poll: duplicate key, first on line 5 (line 7)",)
 
 
 def test_tags_construct_nothing() -> None:
-    found = problems(MINIMAL + "http: !!python/object/apply:os.system [true]\n")
-    assert found[0] == "http: a YAML tag that is not supported (line 5)"
+    actual = problems(MINIMAL + "http: !!python/object/apply:os.system [true]\n")
+    assert actual[0] == "http: a YAML tag that is not supported (line 5)"
 
 
 @pytest.mark.parametrize(
@@ -626,9 +626,9 @@ def test_errors_show_no_secret(security: str) -> None:
     ],
 )
 def test_tables_with_credentials_in_the_uri_are_refused_and_not_shown(uri: str) -> None:
-    found = problems(MINIMAL.replace("/data/orders", f"'{uri}'"))
-    assert found
-    assert not any("hunter2" in each for each in found)
+    actual = problems(MINIMAL.replace("/data/orders", f"'{uri}'"))
+    assert actual
+    assert not any("hunter2" in each for each in actual)
 
 
 @pytest.mark.parametrize(
@@ -962,18 +962,18 @@ class TestMechanisms:
         assert "cl1ent-secret" not in f"{settings!r}{settings}{settings.public()}"
 
 
-@pytest.mark.parametrize(("given", "expected"), [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ('"0.5"', 0.5)])
-def test_sample_is_a_share_from_0_to_1(given: str, expected: float) -> None:
-    assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {given}}}}}\n", {}).telemetry.otel.sample == expected
+@pytest.mark.parametrize(("share", "expected"), [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ('"0.5"', 0.5)])
+def test_sample_is_a_share_from_0_to_1(share: str, expected: float) -> None:
+    assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {share}}}}}\n", {}).telemetry.otel.sample == expected
 
 
-@pytest.mark.parametrize("given", ["-0.1", "1.1", "x", "true", ".nan", "null"])
-def test_what_is_no_share(given: str) -> None:
-    if given == "null":  # as everywhere: the default
+@pytest.mark.parametrize("share", ["-0.1", "1.1", "x", "true", ".nan", "null"])
+def test_what_is_no_share(share: str) -> None:
+    if share == "null":  # as everywhere: the default
         assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: null}}}}\n", {}).telemetry.otel.sample == 1
         return
     with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
-        parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {given}}}}}\n", {})
+        parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {share}}}}}\n", {})
 
 
 MINIMAL_FILES = "pipeline: p\ntables: [{uri: t}]\nsink: {kind: files, path: o}\n"
@@ -1019,13 +1019,13 @@ def of_topics(topic: str = "", heartbeat: str = "", prefix: str = "", on: str = 
     ],
 )
 def test_a_table_may_not_have_a_topic_of_the_daemon_itself(topic: str, expected: str) -> None:
-    [found] = problems(of_topics(topic))
-    assert found == f'tables[1].topic: the topic "{topic}" {expected}; give the table another topic (line 4)'
+    [actual] = problems(of_topics(topic))
+    assert actual == f'tables[1].topic: the topic "{topic}" {expected}; give the table another topic (line 4)'
 
 
 def test_a_topic_below_a_prefix_may_not_be_one_of_the_daemon_either() -> None:
-    [found] = problems(of_topics(prefix="shop.").replace("/lake/t", "/lake/schema"))
-    assert found.startswith('tables[1].topic: the topic "shop.schema" is the daemon\'s own')
+    [actual] = problems(of_topics(prefix="shop.").replace("/lake/t", "/lake/schema"))
+    assert actual.startswith('tables[1].topic: the topic "shop.schema" is the daemon\'s own')
 
 
 @pytest.mark.parametrize("topic", ["p.schema", "p.transactions", "p.notifications", "orders.dlq"])
@@ -1043,9 +1043,9 @@ def test_heartbeats_have_a_topic_of_their_own(topic: str, whose: str) -> None:
 
 def test_heartbeats_may_not_go_to_the_topic_of_a_table_or_its_dead_letters() -> None:
     for topic in ("t", "t.dlq"):
-        [found] = problems(of_topics(heartbeat=topic))
-        assert found.startswith("tables[1].topic: ")
-        assert "heartbeat.topic" in found
+        [actual] = problems(of_topics(heartbeat=topic))
+        assert actual.startswith("tables[1].topic: ")
+        assert "heartbeat.topic" in actual
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -115,12 +115,12 @@ CHANGES = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 2)), max_siz
 
 @given(CHANGES, st.lists(st.integers(0, 20), max_size=4))
 def test_events_are_the_same_however_rows_are_cut_into_batches(changes: list[tuple[str, int]], cuts: list[int]) -> None:
-    found, values = [], []
+    actual, values = [], []
     for batch in whole_batches(change_rows(changes), cuts):
-        found += parsed(encoder().lines(batch))
+        actual += parsed(encoder().lines(batch))
         (records,) = encoder().encode(batch)
         values += [json.loads(value.as_py()) for value in records.values]
-    assert found == values == expected(changes)
+    assert actual == values == expected(changes)
 
 
 @given(CHANGES)
@@ -166,9 +166,9 @@ def test_batches_without_change_columns_are_refused() -> None:
 
 
 def test_longs_as_strings_in_rows() -> None:
-    (found,) = parsed(encoder(longs_as_strings=True).lines(change_rows([("insert", 1)])))
-    assert found["after"]["id"] == "0"
-    assert found["source"]["commit_version"] == 1
+    (actual,) = parsed(encoder(longs_as_strings=True).lines(change_rows([("insert", 1)])))
+    assert actual["after"]["id"] == "0"
+    assert actual["source"]["commit_version"] == 1
 
 
 def test_time_of_processing_is_the_clocks() -> None:

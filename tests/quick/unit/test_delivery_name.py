@@ -71,8 +71,8 @@ positions = st.builds(
 
 
 @given(st.lists(positions, min_size=2, max_size=8, unique_by=order))
-def test_names_tell_the_following_position_and_sort_in_order(found: list[Position]) -> None:
-    steps = list(pairwise(sorted(found, key=order)))
+def test_names_tell_the_following_position_and_sort_in_order(reached: list[Position]) -> None:
+    steps = list(pairwise(sorted(reached, key=order)))
     names = [delivery_name(first, following, ".parquet") for first, following in steps]
     assert names == sorted(names)
     for (first, following), name in zip(steps, names, strict=True):

@@ -26,8 +26,8 @@ def settings(entries: str, folder: Path | str = "/lake", sink: str = "{kind: fil
 
 
 def discovered(entry: str, sink: str = "{kind: files, path: /out}") -> Discovery:
-    [found] = settings(f"  - {entry}", sink=sink).discoveries
-    return found
+    [discovery] = settings(f"  - {entry}", sink=sink).discoveries
+    return discovery
 
 
 async def create(place: Path, **properties: str) -> None:
@@ -78,8 +78,8 @@ def test_a_wrong_entry_is_refused_with_its_place(entry: str, problem: str) -> No
 
 def test_names_and_topics_follow_templates() -> None:
     entry = "{discover: '/lake/*/*', topic: 'cdc.{parent}.{table}'}"
-    found = discovered(entry).table_at(("eu", "orders")).table
-    assert (found.uri, found.name, found.topic) == ("/lake/eu/orders", "eu.orders", "cdc.eu.orders")
+    actual = discovered(entry).table_at(("eu", "orders")).table
+    assert (actual.uri, actual.name, actual.topic) == ("/lake/eu/orders", "eu.orders", "cdc.eu.orders")
     flat = discovered("{discover: '/lake/sales/*', name: '{parent}-{table}'}").table_at(("orders",)).table
     assert (flat.name, flat.topic) == ("sales-orders", "sales-orders")
 
@@ -130,20 +130,20 @@ def test_found_tables_take_every_option_of_a_table(option: str) -> None:
     of_all, of_one = OPTIONS[option]
     entry = f"discover: '/lake/*', {option}: {of_all}, overrides: [{{tables: [b], {option}: {of_one}}}]"
     sink = "{kind: kafka, bootstrap_servers: 'a:1'}" if option == "headers" else "{kind: files, path: /out}"
-    found = discovered(f"{{{entry}}}", sink)
+    actual = discovered(f"{{{entry}}}", sink)
     for folder, text in (("a", of_all), ("b", of_one)):
         listed = settings(f"  - {{uri: /lake/{folder}, {option}: {text}}}", sink=sink).tables[0]
-        assert getattr(found.table_at((folder,)).table, option) == getattr(listed, option)
+        assert getattr(actual.table_at((folder,)).table, option) == getattr(listed, option)
 
 
 @pytest.mark.parametrize("properties", [{"cdfd.key": "id"}, {}])
 def test_refine_by_a_key_that_a_property_names(properties: dict[str, str]) -> None:
-    found = discovered("{discover: '/lake/*', refine: key}").table_at(("a",))
+    actual = discovered("{discover: '/lake/*', refine: key}").table_at(("a",))
     if properties:
-        assert (found.with_key(properties).refine, found.with_key(properties).key) == ("key", ("id",))
+        assert (actual.with_key(properties).refine, actual.with_key(properties).key) == ("key", ("id",))
         return
     with pytest.raises(ConfigError, match=r"cdfd\.key is not set.*key needs a key"):
-        found.with_key(properties)
+        actual.with_key(properties)
 
 
 def test_key_of_an_entry_of_another_kind_is_unknown() -> None:
@@ -153,24 +153,24 @@ def test_key_of_an_entry_of_another_kind_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("properties", "key"),
     [({}, ()), ({"cdfd.key": "id"}, ("id",)), ({"cdfd.key": " id , line,"}, ("id", "line")), ({"other": "x"}, ())],
 )
-def test_the_key_comes_from_the_property_of_the_table(given: dict[str, str], key: tuple[str, ...]) -> None:
-    assert discovered("{discover: '/lake/*'}").table_at(("orders",)).with_key(given).key == key
+def test_the_key_comes_from_the_property_of_the_table(properties: dict[str, str], key: tuple[str, ...]) -> None:
+    assert discovered("{discover: '/lake/*'}").table_at(("orders",)).with_key(properties).key == key
 
 
 def test_a_key_in_the_configuration_wins_over_the_property() -> None:
-    given = {"cdfd.key": "other"}
-    assert discovered("{discover: '/lake/*', key: [id]}").table_at(("a",)).with_key(given).key == ("id",)
-    assert discovered("{discover: '/lake/*', key: []}").table_at(("a",)).with_key(given).key == ()
+    properties = {"cdfd.key": "other"}
+    assert discovered("{discover: '/lake/*', key: [id]}").table_at(("a",)).with_key(properties).key == ("id",)
+    assert discovered("{discover: '/lake/*', key: []}").table_at(("a",)).with_key(properties).key == ()
     assert discovered("{discover: '/lake/*', key_property: pk}").table_at(("a",)).with_key({"pk": "x"}).key == ("x",)
 
 
 def test_a_property_that_does_not_fit_is_an_error_of_that_table() -> None:
-    found = discovered("{discover: '/lake/*', columns: [v]}").table_at(("orders",))
+    actual = discovered("{discover: '/lake/*', columns: [v]}").table_at(("orders",))
     with pytest.raises(ConfigError, match=r'cdfd\.key is "id": names columns that `columns` leaves out') as raised:
-        found.with_key({"cdfd.key": "id"})
+        actual.with_key({"cdfd.key": "id"})
     assert raised.value.table == "/lake/orders"
 
 
@@ -207,8 +207,8 @@ def test_a_search_asks_about_a_table_once_and_sees_what_appears_and_vanishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    opened = module.open_table
-    monkeypatch.setattr(module, "open_table", lambda uri, *how: asked.append(uri) or opened(uri, *how))
+    original = module.open_table
+    monkeypatch.setattr(module, "open_table", lambda uri, *how: asked.append(uri) or original(uri, *how))
     config = settings("  - {discover: '*'}", tmp_path)
     looking = FolderSearch(config, config.discoveries[0])
     run(create(tmp_path / "a"))
@@ -233,10 +233,13 @@ def test_a_store_that_cannot_list_folders_is_refused(monkeypatch: pytest.MonkeyP
         found_in(settings("  - {discover: 's3://lake/*'}"))
 
 
-def combined(config: Settings, *found: Sequence[str], running: Sequence[str] = ()) -> Tables:
+def combined(config: Settings, *searches: Sequence[str], running: Sequence[str] = ()) -> Tables:
     return merge_tables(
         config,
-        [(entry, Folders([(name,) for name in names])) for entry, names in zip(config.discoveries, found, strict=True)],
+        [
+            (entry, Folders([(name,) for name in names]))
+            for entry, names in zip(config.discoveries, searches, strict=True)
+        ],
         running,
     )
 
@@ -246,7 +249,7 @@ TWO = "  - {discover: '/eu/*'}\n  - {discover: '/us/*', overrides: [{tables: [ex
 
 def test_two_tables_of_one_name_are_an_error_that_names_both() -> None:
     tables = combined(settings(TWO), ["orders", "items"], ["orders"])
-    assert {name: found.table.uri for name, found in tables.entries.items()} == {
+    assert {name: entry.table.uri for name, entry in tables.entries.items()} == {
         "orders": "/eu/orders",
         "items": "/eu/items",
     }

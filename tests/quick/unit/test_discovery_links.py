@@ -233,7 +233,7 @@ def test_a_root_that_cannot_be_listed_is_an_error_of_the_pattern(top: Path) -> N
 @pytest.mark.parametrize("ledger", ["none", "source"])
 def test_a_table_that_becomes_a_link_out_is_neither_read_nor_written(top: Path, ledger: str) -> None:
     settings = config(top / "lake/*", more=f"progress: {{ledger: {ledger}}}\n")
-    [table] = [found.table for found in run(search(settings)).entries.values()]
+    [table] = [entry.table for entry in run(search(settings)).entries.values()]
     shutil.rmtree(top / "lake/good")
     (top / "lake/good").symlink_to(top / "outside/secret")
     before = sorted((top / "outside/secret/_delta_log").iterdir())
@@ -242,10 +242,10 @@ def test_a_table_that_becomes_a_link_out_is_neither_read_nor_written(top: Path, 
         async with ledgers(settings, ManualClock()) as of:
             await of(table).record("cdfd/p/good", 0, "T")
 
-    opened = open_table(settings, table)
+    reader = open_table(settings, table)
     with pytest.raises(PathError, match=r"leads out of .*/lake, to .*/outside/secret"):
-        run(opened.log.header())
-    with pytest.raises(PathError), opened.files.open("part.parquet"):
+        run(reader.log.header())
+    with pytest.raises(PathError), reader.files.open("part.parquet"):
         pass
     if ledger == "source":
         with pytest.raises(PathError):
@@ -321,10 +321,10 @@ def test_no_layout_of_links_publishes_a_table_from_outside(layout: dict[str, str
             else:
                 place.parent.mkdir(exist_ok=True)
                 place.symlink_to(kind)
-        found = [os.path.realpath(uri) for uri in names(config(lake / pattern)).values()]
-        assert all(place.startswith(f"{lake}/") for place in found)
-        assert len(set(found)) == len(found)
+        actual = [os.path.realpath(uri) for uri in names(config(lake / pattern)).values()]
+        assert all(place.startswith(f"{lake}/") for place in actual)
+        assert len(set(actual)) == len(actual)
         tables = [place.parent for place in lake.glob(f"{pattern}/_delta_log") if not place.is_symlink()]
         inner = [place for place in tables if (place.parent / "_delta_log").exists()]
         real = {str(place) for place in tables if os.path.realpath(place) == str(place) and place not in inner}
-        assert real <= set(found)
+        assert real <= set(actual)

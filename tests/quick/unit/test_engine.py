@@ -135,8 +135,8 @@ class TestNotStarted:
 
     def test_at_first_the_settings_may_be_wrong(self) -> None:
         sessions = pytest.importorskip("cdfd.spark.engine.sessions")
-        found = sessions.Sessions(SparkEngine(), "x")._not_started(self.error)
-        assert (found.what, found.retriable) == ("cannot start Spark: java.lang.E: no master", False)
+        actual = sessions.Sessions(SparkEngine(), "x")._not_started(self.error)
+        assert (actual.what, actual.retriable) == ("cannot start Spark: java.lang.E: no master", False)
 
     @pytest.mark.parametrize(
         ("port", "retriable", "said"), [(None, True, "reached"), ("1", False, "run spark-submit again")]
@@ -150,9 +150,9 @@ class TestNotStarted:
             monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
         made = sessions.Sessions(SparkEngine(), "x")
         made._has_started = True
-        found = made._not_started(self.error)
-        assert found.retriable is retriable
-        assert said in found.hint
+        actual = made._not_started(self.error)
+        assert actual.retriable is retriable
+        assert said in actual.hint
 
 
 def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,31 +174,31 @@ class TestTasks:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         error = MissingFileError("the file is gone", table="s3://t", version=7, path="a=ü/b", hint="Look")
         text = f"org.apache.spark.SparkException: Job aborted\nTraceback ...\nTaskError: {tasks.TaskError(error)}\n\tat x.y(Z.scala)"
-        found = tasks.translate(RuntimeError(text))
-        assert type(found) is MissingFileError
-        assert str(found) == str(error)
+        actual = tasks.translate(RuntimeError(text))
+        assert type(actual) is MissingFileError
+        assert str(actual) == str(error)
         retriable = StorageError("slow", retriable=True)
         assert tasks.translate(RuntimeError(str(tasks.TaskError(retriable)))).retriable
 
     def test_what_is_not_ours_says_that_spark_failed(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
-        found = tasks.translate(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
-        assert (type(found), found.retriable) == (SinkError, True)
-        assert str(found).startswith("Spark did not finish the job: Executor lost. ")
+        actual = tasks.translate(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
+        assert (type(actual), actual.retriable) == (SinkError, True)
+        assert str(actual).startswith("Spark did not finish the job: Executor lost. ")
 
     def test_the_reason_is_that_of_the_python_process(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         trace = "Traceback (most recent call last):\n  File \"/x\", line 3, in main\n    foo()\nModuleNotFoundError: No module named 'cdfd'"
         text = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {trace}\n SQLSTATE: 38000"
-        found = tasks.translate(RuntimeError(text))
-        assert found.what == "Spark did not finish the job: ModuleNotFoundError: No module named 'cdfd'"
-        assert found.hint.startswith("Install this version of cdfd in the Python of Spark's driver and executors")
+        actual = tasks.translate(RuntimeError(text))
+        assert actual.what == "Spark did not finish the job: ModuleNotFoundError: No module named 'cdfd'"
+        assert actual.hint.startswith("Install this version of cdfd in the Python of Spark's driver and executors")
 
     def test_waves_hold_all_items_in_order(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.engine.tasks")
         items = [bytes(size) for size in (10, 17 << 20, 5, 9 << 20, 8 << 20)] + [b""] * 2500
-        found = list(tasks.waves(items))
-        assert [item for wave in found for item in wave] == items
-        assert [len(wave) for wave in found][:3] == [1, 1, 2]
-        assert max(map(len, found)) == 1000
+        actual = list(tasks.waves(items))
+        assert [item for wave in actual for item in wave] == items
+        assert [len(wave) for wave in actual][:3] == [1, 1, 2]
+        assert max(map(len, actual)) == 1000
         assert list(tasks.waves([])) == []

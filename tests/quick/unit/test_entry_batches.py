@@ -54,14 +54,14 @@ def tailer(lake: Lake, clock: ManualClock) -> Tailer:
     return Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
 
 
-async def collect(reader: Tailer, found: list[int]) -> None:
+async def collect(reader: Tailer, versions: list[int]) -> None:
     async for entry in reader.entries(0):
-        found.append(entry.commit.version)
+        versions.append(entry.commit.version)
 
 
-async def gather(entries: AsyncIterator[LogEntry], found: list[LogEntry]) -> None:
+async def gather(entries: AsyncIterator[LogEntry], collected: list[LogEntry]) -> None:
     async for entry in entries:
-        found.append(entry)
+        collected.append(entry)
 
 
 async def entries(lake: Lake, clock: ManualClock, until: int, start: int = 0) -> list[LogEntry]:
@@ -71,9 +71,9 @@ async def entries(lake: Lake, clock: ManualClock, until: int, start: int = 0) ->
 async def test_a_reader_that_is_behind_asks_for_many(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, VERSIONS, clock)
-    found = await entries(lake, clock, VERSIONS - 1)
+    actual = await entries(lake, clock, VERSIONS - 1)
     one_by_one = [await DeltaLog(lake).entry(version) for version in range(VERSIONS)]
-    assert found == one_by_one
+    assert actual == one_by_one
     sizes = [len(paths) for paths in lake.together]
     assert sizes[0] == 2
     assert max(sizes) == MAX_ENTRIES
@@ -115,10 +115,10 @@ async def test_a_gap_comes_after_all_before_it(missing: int, clock: ManualClock)
     lake = Counting(clock)
     await table(lake, 60, clock)
     lake.forget(entry_path(missing))
-    found: list[int] = []
+    actual: list[int] = []
     with pytest.raises(GapError) as caught:
-        await collect(tailer(lake, clock), found)
-    assert found == list(range(missing))
+        await collect(tailer(lake, clock), actual)
+    assert actual == list(range(missing))
     assert caught.value.version == missing
 
 
@@ -141,10 +141,10 @@ async def test_one_that_is_damaged_is_an_error_after_all_before_it(clock: Manual
     await table(lake, 60, clock)
     lake.replace(entry_path(30), b'{"add":')
     clock.advance(1000)
-    found: list[int] = []
+    actual: list[int] = []
     with pytest.raises(LogError) as caught:
-        await collect(tailer(lake, clock), found)
-    assert (found, caught.value.version) == (list(range(30)), 30)
+        await collect(tailer(lake, clock), actual)
+    assert (actual, caught.value.version) == (list(range(30)), 30)
 
 
 async def test_the_newest_is_read_by_itself(clock: ManualClock) -> None:
@@ -179,15 +179,15 @@ async def test_a_table_that_is_created_anew_meanwhile(versions: int, clock: Manu
     clock.advance(1)
     await table(other, versions, clock, table_id="U", first_id=1000)
     old = await entries(lake, clock, 59)
-    found = tailer(lake, clock).entries(0)
-    assert [await anext(found) for _ in range(21)] == old[:21]
+    actual = tailer(lake, clock).entries(0)
+    assert [await anext(actual) for _ in range(21)] == old[:21]
     lake.forget("")
     lake.copy_from(other)
-    given: list[LogEntry] = []
+    delivered: list[LogEntry] = []
     with pytest.raises(TableChangedError, match="its id was T and is U"):
-        await gather(found, given)
-    assert len(given) < 39
-    assert given == old[21 : 21 + len(given)]
+        await gather(actual, delivered)
+    assert len(delivered) < 39
+    assert delivered == old[21 : 21 + len(delivered)]
 
 
 async def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
@@ -244,5 +244,5 @@ def test_a_file_that_grows_while_others_are_read_ends_it(tmp_path: Path) -> None
 
     for name in "abc":
         (tmp_path / name).write_bytes(b"some")
-    found = asyncio.run(Growing(tmp_path).fetch_many(["a", "b", "c"], 100))
-    assert [stat.path for _, stat in found] == ["a"]
+    actual = asyncio.run(Growing(tmp_path).fetch_many(["a", "b", "c"], 100))
+    assert [stat.path for _, stat in actual] == ["a"]

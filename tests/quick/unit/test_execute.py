@@ -49,14 +49,14 @@ def plan(version: int, *paths: str, schema: TableSchema | None = None) -> Change
 
 def rows(batches: Iterator[ChangeBatch]) -> list[tuple[int, int, int]]:
     """(version, ordinal, value), as the rows come; a batch is of one version."""
-    found = []
+    listing = []
     for batch in batches:
         assert batch.rows.schema.equals(change_schema(batch.schema.arrow))
         for row in batch.rows.to_pylist():
             assert row["_commit_version"] == batch.plan.version
             assert row["_commit_timestamp"].timestamp() == (1_000 + batch.plan.version) / 1000
-            found.append((row["_commit_version"], row["_change_ordinal"], row["n"]))
-    return found
+            listing.append((row["_commit_version"], row["_change_ordinal"], row["n"]))
+    return listing
 
 
 FILES: dict[str, Sequence[int] | bytes] = {"a": range(5), "b": range(10, 13), "c": [], "d": range(20, 27)}
@@ -83,8 +83,8 @@ class TestOrder:
     @pytest.mark.parametrize(("part", "ordinal"), [(0, 0), (1, 5), (2, 8)])
     def test_reading_begins_at_any_position(self, workers: int, part: int, ordinal: int) -> None:
         """A scan's index and the number of rows before it are where a delivery begins."""
-        found = execution(FILES, workers=workers).batches(PLANS, Position("t", 3, part, ordinal=ordinal))
-        assert rows(found) == EXPECTED[ordinal:]
+        actual = execution(FILES, workers=workers).batches(PLANS, Position("t", 3, part, ordinal=ordinal))
+        assert rows(actual) == EXPECTED[ordinal:]
 
     def test_an_error_comes_after_the_rows_before_it(self, workers: int) -> None:
         broken = execution(FILES | {"c": b"PAR1"}, workers=workers).batches(PLANS)
@@ -100,20 +100,20 @@ class TestOrder:
             yield from PLANS[:2]
             raise LogError("no further")
 
-        found = execution(FILES, workers=workers).batches(plans())
+        actual = execution(FILES, workers=workers).batches(plans())
         before: list[ChangeBatch] = []
         with pytest.raises(LogError, match="no further"):
-            collect(found, before)
+            collect(actual, before)
         assert rows(iter(before)) == EXPECTED[:8]
 
     def test_a_version_without_the_columns_names_itself(self, workers: int) -> None:
         """The table's doing, not the configuration's: a writer dropped `m`."""
-        found = execution(FILES, workers=workers, select=lambda schema: schema.present(["M"])).batches(
+        actual = execution(FILES, workers=workers, select=lambda schema: schema.present(["M"])).batches(
             [replace(PLANS[0], schema=OLD), PLANS[2]]
         )
         before: list[ChangeBatch] = []
         with pytest.raises(MissingColumnError, match=r"none of the columns M.*The columns are: n") as caught:
-            collect(found, before)
+            collect(actual, before)
         assert [batch.schema.names for batch in before] == [("m",)] * len(before)
         assert (caught.value.table, caught.value.version, caught.value.exit_code) == ("memory://t", 5, 1)
 
@@ -132,8 +132,8 @@ class TestMissing:
 
     def test_or_is_gone_over(self) -> None:
         told: list[MissingFileError] = []
-        found = rows(execution(FILES, on_missing=told.append).batches([plan(7, "gone", "b"), plan(8, "b")]))
-        assert [value for _, _, value in found] == [10, 11, 12] * 2
+        actual = rows(execution(FILES, on_missing=told.append).batches([plan(7, "gone", "b"), plan(8, "b")]))
+        assert [value for _, _, value in actual] == [10, 11, 12] * 2
         assert [(error.version, error.path) for error in told] == [(7, "gone")]
 
 
@@ -153,16 +153,16 @@ class TestColumns:
 def test_only_the_last_batch_of_a_version_may_be_empty() -> None:
     """It says which ordinal follows, also if all rows of the version are left out."""
     some = RowOptions(shape=Shape(where=parse_filter("n < 2")))
-    found = execution({"a": [1, 5, 1, 5], "b": [6]}, rows=some, batch_rows=1).batches([plan(3, "a"), plan(4, "b")])
-    counts = [(batch.plan.version, batch.rows.num_rows, batch.following) for batch in found]
+    actual = execution({"a": [1, 5, 1, 5], "b": [6]}, rows=some, batch_rows=1).batches([plan(3, "a"), plan(4, "b")])
+    counts = [(batch.plan.version, batch.rows.num_rows, batch.following) for batch in actual]
     assert counts == [(3, 1, 1), (3, 1, 3), (3, 0, 4), (4, 0, 1)]
 
 
 def test_files_are_read_one_after_the_other_for_a_slow_consumer() -> None:
-    opened: list[str] = []
+    paths: list[str] = []
 
     def open_input_file(path: str, size: int | None = None) -> Any:
-        opened.append(path)
+        paths.append(path)
         return read(path, size)
 
     slow = execution({path: range(9) for path in "abc"}, workers=2, batch_rows=3, slow_consumer=True)
@@ -171,9 +171,9 @@ def test_files_are_read_one_after_the_other_for_a_slow_consumer() -> None:
     with closing(slow.batches([plan(3, "a", "b", "c")])) as batches:
         for _ in range(3):
             next(batches)
-        assert opened == ["a"]
+        assert paths == ["a"]
         next(batches)
-        assert opened == ["a", "b"]
+        assert paths == ["a", "b"]
 
 
 def test_as_many_threads_as_there_are_cores() -> None:
@@ -194,15 +194,15 @@ class TestInThread:
             yield 1
             raise DataError("two")
 
-        found: list[int] = []
+        actual: list[int] = []
 
         async def collected() -> None:
             async for item in iterate_in_thread(items()):
-                found.append(item)
+                actual.append(item)
 
         with pytest.raises(DataError, match="two"):
             asyncio.run(collected())
-        assert found == [1]
+        assert actual == [1]
 
     async def test_items_that_share_a_switch_are_fetched_with_the_end_that_follows(self) -> None:
         closed = list[bool]()
@@ -215,8 +215,8 @@ class TestInThread:
 
         waits = list[float]()
         share = {1: 1.0, 2: 0.5, 10: 0.5}
-        found = [item async for item in iterate_in_thread(items(), lambda item: share.get(item, 0.1), waits.append)]
-        assert found == [1, 2, 10, 11, 3]
+        actual = [item async for item in iterate_in_thread(items(), lambda item: share.get(item, 0.1), waits.append)]
+        assert actual == [1, 2, 10, 11, 3]
         assert len(waits) == 3
         assert closed == [False]
 
@@ -229,8 +229,8 @@ class TestInThread:
             finally:
                 closed.append(threading.current_thread() is threading.main_thread())
 
-        async with aclosing(iterate_in_thread(items(), lambda _: 0.5)) as found:
-            assert await anext(found) == 1
+        async with aclosing(iterate_in_thread(items(), lambda _: 0.5)) as iterated:
+            assert await anext(iterated) == 1
         assert closed == [False]
 
     async def test_cancelled_while_an_item_is_made(self) -> None:
@@ -247,8 +247,8 @@ class TestInThread:
                 closed.set()
 
         async def reading() -> None:
-            async with aclosing(iterate_in_thread(items())) as found:
-                async for _ in found:
+            async with aclosing(iterate_in_thread(items())) as iterated:
+                async for _ in iterated:
                     pass
 
         task = asyncio.create_task(reading())

@@ -68,6 +68,6 @@ def test_an_answer_without_a_text_gets_one() -> None:
 
 def test_a_forgotten_transactional_id_is_no_fault() -> None:
     for error in (InvalidProducerIdMappingError(), KafkaError("[Error 49] InvalidProducerIdMappingError")):
-        found = translate(error, "deliver")
-        assert isinstance(found, ReopenSinkError)
-        assert found.retriable
+        actual = translate(error, "deliver")
+        assert isinstance(actual, ReopenSinkError)
+        assert actual.retriable

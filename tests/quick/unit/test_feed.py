@@ -183,9 +183,9 @@ class TestParts:
 
         options: dict[str, Any] = {"start": 4, "changes": "files", "refine": refine, "key": ("id",), "part_bytes": 1}
         await feed(lake, place, clock, stop=stop, hook=stop_soon, **options)
-        found = await position(place)
-        assert found is not None
-        assert found.part > 0
+        actual = await position(place)
+        assert actual is not None
+        assert actual.part > 0
         assert place.rows()
 
     async def test_one_delivery_for_each_part(self, clock: ManualClock) -> None:
@@ -371,9 +371,9 @@ class TestMissingFiles:
         gone = writer._files[sorted(writer._files)[1]]
         await writer.commit("DELETE", [writer._remove(gone)])
         await feed(lake, place, clock, 2, **options)
-        found = ids(place)
-        assert len(found) == 3
-        assert sorted(row for row in found if row[1] == 2) == sorted(
+        actual = ids(place)
+        assert len(actual) == 3
+        assert sorted(row for row in actual if row[1] == 2) == sorted(
             ("insert", 2, n) for n in (1, 2, 3) if n != gone.rows["id"][0].as_py()
         )
 
@@ -492,13 +492,13 @@ class TestOtherTables:
         class Restoring(Monitor):
             def __init__(self, lake: Lake, stop: asyncio.Event) -> None:
                 self.lake, self.stop = lake, stop
-                self.found: list[int] = []
+                self.newest_seen: list[int] = []
                 self.tips: list[int] = []
 
             def found_version(self, newest: int) -> None:
-                if not self.found:
+                if not self.newest_seen:
                     self.lake.forget(entry_path(4), entry_path(5))
-                self.found.append(newest)
+                self.newest_seen.append(newest)
 
             def at_tip(self, listed: int = -1) -> None:
                 self.tips.append(listed)
@@ -511,7 +511,7 @@ class TestOtherTables:
         monitor = Restoring(lake, stop)
         await feed(lake, place, clock, stop=stop, monitor=monitor)
         assert ids(place) == [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]
-        assert (monitor.found[0], monitor.tips) == (5, [3])
+        assert (monitor.newest_seen[0], monitor.tips) == (5, [3])
 
 
 class TestErrors:

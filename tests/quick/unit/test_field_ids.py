@@ -51,7 +51,7 @@ def change(version: int, kind: str, *ids: int) -> pa.RecordBatch:
     return VersionColumns(version, 0).complete(typed, 0)
 
 
-async def opened(folder: Path, *, mirrored: bool) -> Sink:
+async def open_sink(folder: Path, *, mirrored: bool) -> Sink:
     mode = mirror_mode(change_feed=True) if mirrored else CHANGELOG_MODE
     compaction = Compaction("snappy", 1 << 20)
     layout = Layout(("day",), "follow", mode, checkpoint_interval=10, compaction=compaction)
@@ -117,19 +117,19 @@ def ids_of_file(path: Path) -> dict[str, int | None]:
 @pytest.mark.parametrize("mapping", ["name", "id"])
 @pytest.mark.parametrize("mirrored", [False, True], ids=["changelog", "mirror"])
 async def test_each_column_of_a_file_has_its_id(tmp_path: Path, mirrored: bool, mapping: str) -> None:
-    sink = await opened(tmp_path, mirrored=mirrored)
+    sink = await open_sink(tmp_path, mirrored=mirrored)
     await deliver(sink, 0, change(0, "insert", *range(100, 110)))
     first = tmp_path / "_delta_log" / f"{0:020}.json"
     first.write_text(
         first.read_text().replace('"delta.columnMapping.mode":"name"', f'"delta.columnMapping.mode":"{mapping}"')
     )
     assert f'"delta.columnMapping.mode":"{mapping}"' in first.read_text()
-    sink = await opened(tmp_path, mirrored=mirrored)
+    sink = await open_sink(tmp_path, mirrored=mirrored)
     for version in range(1, 12):
         await deliver(sink, version, change(version, "insert", version))
         if mirrored and version == 5:
             await sink.close()
-            sink = await opened(tmp_path, mirrored=True)
+            sink = await open_sink(tmp_path, mirrored=True)
     if mirrored:
         await deliver(
             sink, 12, change(12, "delete", 3), change(12, "update_preimage", 4), change(12, "update_postimage", 4)

@@ -146,10 +146,10 @@ def test_rows_that_a_filter_keeps(text: str, wanted: str) -> None:
     ("text", "example"), [("ok = 1", "TRUE or FALSE"), ("d = 'a'", "a number"), ("s = 1", "'text'")]
 )
 def test_errors_have_an_example_of_the_type(text: str, example: str) -> None:
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         check_filter(parse_filter(text), SCHEMA)
-    assert found.value.hint is not None
-    assert f"Write {example} to compare" in found.value.hint
+    assert caught.value.hint is not None
+    assert f"Write {example} to compare" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_errors_have_an_example_of_the_type(text: str, example: str) -> None:
     ],
 )
 def test_errors_say_where(text: str, place: int, what: str) -> None:
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         check_filter(parse_filter(text), SCHEMA)
-    assert what in found.value.what
-    assert f"(character {place}," in found.value.what
+    assert what in caught.value.what
+    assert f"(character {place}," in caught.value.what
 
 
 def test_long_filters_are_refused() -> None:
@@ -214,8 +214,8 @@ def test_many_terms_nest_no_deeper_than_their_logarithm() -> None:
 def test_three_valued_logic(filter: tuple[str, Any], rows: list[Values]) -> None:
     text, truth = filter
     batch = pa.RecordBatch.from_pylist(rows, NUMBERS)
-    found = compile_filter(parse_filter(text), TableSchema(from_arrow(NUMBERS))).mask(batch)
-    assert found.tolist() == [truth(row) is True for row in rows]
+    actual = compile_filter(parse_filter(text), TableSchema(from_arrow(NUMBERS))).mask(batch)
+    assert actual.tolist() == [truth(row) is True for row in rows]
 
 
 def test_whole_numbers_beyond_those_of_a_double_are_rounded_where_floats_are_compared() -> None:

@@ -18,9 +18,9 @@ sink: {{kind: kafka, bootstrap_servers: "a:1", format: {form}, schema_registry: 
 
 
 def sink(form: str) -> KafkaSettings:
-    found = parse(CONFIG.format(form=form), {}).sink
-    assert isinstance(found, KafkaSettings)
-    return found
+    actual = parse(CONFIG.format(form=form), {}).sink
+    assert isinstance(actual, KafkaSettings)
+    return actual
 
 
 @pytest.mark.parametrize("word", CHOICES)
@@ -32,9 +32,9 @@ def test_a_word_is_an_envelope_and_an_encoding(word: str) -> None:
 
 
 def test_forms_of_values_go_with_a_word() -> None:
-    found = sink("{name: debezium, decimal: double}").format
-    assert found.choice == FormatChoice("debezium", "json", decimal="double")
-    assert str(found) == "{envelope: debezium, encoding: json}"
+    actual = sink("{name: debezium, decimal: double}").format
+    assert actual.choice == FormatChoice("debezium", "json", decimal="double")
+    assert str(actual) == "{envelope: debezium, encoding: json}"
 
 
 def test_tombstones_follow_every_delete_in_the_envelope_of_debezium() -> None:

@@ -126,16 +126,16 @@ async def test_a_table_of_it_is_read(root: str) -> None:
     await writer.create()
     for version in range(1, 4):
         await writer.insert(rows(version))
-    opened = Table.open(".")
-    table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
+    local = Table.open(".")
+    table = Table(type(local.log)(store), type(local.files)(store, open_storage, ()))
     execution = Execution(table.files)
-    found = []
+    actual = []
     async with asyncio.timeout(WITHIN):
         with table.tailer() as tailer:
             async for version in versions(tailer, table.stream(), 1, 3):
                 for batch in execution.batches([version.plan]):
-                    found += batch.rows.column("id").to_pylist()
-    assert (found) == [1, 2, 3]
+                    actual += batch.rows.column("id").to_pylist()
+    assert (actual) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("uri", "package"), [("gs://b/x", "gcsfs"), ("abfss://c/x", "adlfs"), ("az://c/x", "adlfs")])
@@ -236,7 +236,9 @@ class Signatures:
 
 def test_vended_credentials_are_renewed_in_the_middle_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda scheme: Signed)
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda uri, use_listings_cache, **given: (Signed(**given), ""))
+    monkeypatch.setattr(
+        fsspec.core, "url_to_fs", lambda uri, use_listings_cache, **arguments: (Signed(**arguments), "")
+    )
     monkeypatch.setattr("cdfd.storage.fsspec_storage.WHOLE_OBJECT_BYTES", 1)
     source = Signatures()
     source.renew()

@@ -45,11 +45,11 @@ def table(tmp_path: Path) -> str:
 
 
 def golden(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((OFFSETS / f"{name}.json").read_text())
-    if "bucket_bytes" in found:
+    document: dict[str, Any] = json.loads((OFFSETS / f"{name}.json").read_text())
+    if "bucket_bytes" in document:
         # Refinement divides versions by their size, and this one is small.
-        monkeypatch.setattr(refining, "BUCKET_BYTES", found["bucket_bytes"])
-    return found
+        monkeypatch.setattr(refining, "BUCKET_BYTES", document["bucket_bytes"])
+    return document
 
 
 def test_no_file_is_left_out() -> None:
@@ -60,14 +60,14 @@ def test_no_file_is_left_out() -> None:
 def test_a_restart_continues(name: str, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First as Spark restarts a query, which says where it is; then with micro-batches to the end, and a later version."""
     known = golden(name, monkeypatch)
-    found, at = list[Row](), known["offset"]
+    actual, at = list[Row](), known["offset"]
     with reading(table, **known["options"]) as reader:
         assert reader.partitions(at, at) == []
         while (end := reader.latestOffset()) != at:
-            found += rows_between(reader, at, end)
+            actual += rows_between(reader, at, end)
             reader.commit(end)
             at = end
-        assert found == [tuple(row) for row in known["rows"]]
+        assert actual == [tuple(row) for row in known["rows"]]
         assert known["end"].items() <= at.items()  # a later release may add fields
         insert(table, LAST, lake.rows(99))
         after = reader.latestOffset()
@@ -79,8 +79,8 @@ def test_a_micro_batch_is_run_again(name: str, table: str, monkeypatch: pytest.M
     """Both of its offsets are in the checkpoint."""
     known = golden(name, monkeypatch)
     with reading(table, **known["options"]) as reader:
-        found = rows_between(reader, known["offset"], known["end"])
-    assert found == [tuple(row) for row in known["rows"]]
+        actual = rows_between(reader, known["offset"], known["end"])
+    assert actual == [tuple(row) for row in known["rows"]]
 
 
 @pytest.mark.parametrize(("name", "version"), [("snapshot-middle", 5), ("version-part", None)])
@@ -104,8 +104,8 @@ def test_a_field_of_a_later_release(table: str, monkeypatch: pytest.MonkeyPatch)
     """You may go back to this release."""
     known = golden("version-part", monkeypatch)
     with reading(table, **known["options"]) as reader:
-        found = rows_between(reader, known["offset"] | {"later": 1}, known["end"])
-    assert found == [tuple(row) for row in known["rows"]]
+        actual = rows_between(reader, known["offset"] | {"later": 1}, known["end"])
+    assert actual == [tuple(row) for row in known["rows"]]
 
 
 @pytest.mark.parametrize("change", [{"version": "4"}, {"part": -1}, {"phase": "live"}, {"table_id": None}])

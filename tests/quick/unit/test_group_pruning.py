@@ -75,9 +75,9 @@ def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
     kept = compile_filter(parse_filter(where), schema).mask(rows.combine_chunks().to_batches()[0])
     wanted = [number for number, keep in enumerate(kept) if keep]
     assert wanted
-    found = cdfd.changes(table, where=where).read_all()
-    assert found["i"].to_pylist() == wanted
-    assert found["_change_ordinal"].to_pylist() == wanted
+    actual = cdfd.changes(table, where=where).read_all()
+    assert actual["i"].to_pylist() == wanted
+    assert actual["_change_ordinal"].to_pylist() == wanted
 
 
 @pytest.mark.skipif(not native.built, reason="another reader decodes them")
@@ -113,10 +113,10 @@ def test_statistics_are_those_of_pyarrow(rows: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(rows.select(["i", "s", "nul"]), sink, row_group_size=300)
     data = sink.getvalue().to_pybytes()
-    found = statistics(data, ["i", "s", "nul"])
+    actual = statistics(data, ["i", "s", "nul"])
     metadata = pq.read_metadata(pa.BufferReader(data))
-    assert len(found) == metadata.num_row_groups
-    for number, group in enumerate(found):
+    assert len(actual) == metadata.num_row_groups
+    for number, group in enumerate(actual):
         of_i, of_s, of_nul = (metadata.row_group(number).column(column).statistics for column in range(3))
         assert int.from_bytes(group["i"].low or b"", "little") == of_i.min
         assert (group["s"].high or b"").decode() == of_s.max

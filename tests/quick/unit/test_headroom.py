@@ -150,8 +150,8 @@ def test_less_than_a_quarter_is_a_risk(orders: TableMonitor) -> None:
 def test_metrics_and_status_have_it(status: Status, orders: TableMonitor) -> None:
     assert not any("retention" in name for name in measured(status))
     behind(orders, 6)
-    found = {name: value for name, value in measured(status).items() if "retention" in name}
-    assert found == {
+    actual = {name: value for name, value in measured(status).items() if "retention" in name}
+    assert actual == {
         'cdfd_retention_headroom_seconds{retention="log"}': 24 * DAY,
         'cdfd_retention_headroom_seconds{retention="deleted_files"}': DAY,
         'cdfd_retention_seconds{retention="log"}': 30 * DAY,
@@ -203,14 +203,14 @@ def test_a_warning_at_first_and_every_hour(
 def seen(lake: Lake, clock: ManualClock, until: int | None, **options: object) -> list[dict[str, float]]:
     """The headroom at each delivery."""
     monitor = Status(configuration(), clock).table("orders")
-    found: list[dict[str, float]] = []
+    samples: list[dict[str, float]] = []
 
     def hook(event: str, _: object) -> None:
         if event == "commit":
-            found.append(left(monitor))
+            samples.append(left(monitor))
 
     run(feed(lake, MemoryPlace(), clock, until, hook, monitor=monitor, **options))
-    return found
+    return samples
 
 
 def filled(clock: ManualClock) -> Lake:
@@ -230,8 +230,8 @@ def filled(clock: ManualClock) -> Lake:
 
 def test_a_loop_counts_from_each_version_that_it_delivers() -> None:
     clock = manual_clock()
-    found = seen(filled(clock), clock, 3, start="earliest")
-    assert [each.get("deleted_files") for each in found] == [None, 3, 4, 5, 6]  # None: the start is stored first
+    actual = seen(filled(clock), clock, 3, start="earliest")
+    assert [each.get("deleted_files") for each in actual] == [None, 3, 4, 5, 6]  # None: the start is stored first
 
 
 def test_the_properties_of_the_table_count_and_their_changes_too() -> None:
@@ -241,8 +241,8 @@ def test_the_properties_of_the_table_count_and_their_changes_too() -> None:
         b'"configuration":{', b'"configuration":{"delta.deletedFileRetentionDuration":"interval 14 days",'
     )
     lake.replace(entry_path(0), entry.replace(b",}", b"}"), BEGINNING)
-    found = seen(lake, clock, 3, start="earliest")
-    assert [each.get("deleted_files") for each in found] == [None, 10, 11, 12, 13]
+    actual = seen(lake, clock, 3, start="earliest")
+    assert [each.get("deleted_files") for each in actual] == [None, 10, 11, 12, 13]
 
 
 def test_a_snapshot_of_an_old_table_has_all_of_it() -> None:
@@ -280,17 +280,17 @@ def test_a_table_that_is_paused_over_a_restart_has_a_headroom_that_shrinks() -> 
         await sink.set_control(Control(paused=Pause("a", clock.now_ms())))
         restarted, stop = Status(configuration(), clock).table("orders"), asyncio.Event()
         running = asyncio.create_task(feed(lake, place, clock, monitor=restarted, stop=stop))
-        found = []
+        values = []
         for day in range(len(expected)):
             await clock.wait_for_sleepers()
-            found.append(left(restarted)["deleted_files"])
+            values.append(left(restarted)["deleted_files"])
             if day == 1:
                 await writer.insert(rows(9))
             clock.advance(DAY)
         assert restarted.reading().state == "paused"
         stop.set()
         await running
-        assert found == pytest.approx(expected, abs=0.01)
+        assert values == pytest.approx(expected, abs=0.01)
         reading = restarted.reading()
         assert (reading.lag_versions, round((reading.lag_seconds or 0) / DAY)) == lag
 

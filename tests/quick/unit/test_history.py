@@ -16,17 +16,17 @@ from tests.support.statuses import NOW_MS, at, configuration, snapshot_at, versi
 
 
 def ring(*lags: float | None) -> Ring:
-    found = Ring()
+    filled = Ring()
     for lag in lags:
-        found.add(Sample(lag, lag, 0.0, None))
-    return found
+        filled.add(Sample(lag, lag, 0.0, None))
+    return filled
 
 
 def test_a_ring_keeps_the_newest_samples() -> None:
-    found = ring(*range(POINTS + 5))
-    assert found.series("lag_seconds") == list(range(5, POINTS + 5))
-    assert found.series("lag_seconds", 2) == [POINTS + 3, POINTS + 4]
-    assert found.series("delivery_seconds") == [None] * POINTS
+    actual = ring(*range(POINTS + 5))
+    assert actual.series("lag_seconds") == list(range(5, POINTS + 5))
+    assert actual.series("lag_seconds", 2) == [POINTS + 3, POINTS + 4]
+    assert actual.series("delivery_seconds") == [None] * POINTS
     assert ring(1.5).series("lag_versions", 2) == [None, 1.5]
 
 
@@ -53,11 +53,11 @@ def test_lag_of_all_tables_is_unknown_if_it_may_not_be_zero(
 
 def test_a_trend_has_the_largest_lag_of_each_time_and_none_without_a_lag() -> None:
     assert ring(*[0.0] * 100).trend() is None
-    found = ring(*[0.0] * (POINTS - 1), 7.0)
-    assert found.trend() == [*[0.0] * (TREND_POINTS - 1), 7.0]
+    actual = ring(*[0.0] * (POINTS - 1), 7.0)
+    assert actual.trend() == [*[0.0] * (TREND_POINTS - 1), 7.0]
     for _ in range(POINTS):
-        found.add(Sample(0.0, 0.0, 0.0, None))
-    assert found.trend() is None
+        actual.add(Sample(0.0, 0.0, 0.0, None))
+    assert actual.trend() is None
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_a_state_in_words(facts: Facts, expected: Explanation) -> None:
 
 def test_every_state_has_words() -> None:
     for state in ("starting", "stopped", "catching_up", "snapshot"):
-        found = explain(replace(CAUGHT_UP, state=state, position=None, lag_versions=None))
-        assert found.why.endswith(".")
-        assert found.next.endswith(".")
+        actual = explain(replace(CAUGHT_UP, state=state, position=None, lag_versions=None))
+        assert actual.why.endswith(".")
+        assert actual.next.endswith(".")

@@ -153,9 +153,9 @@ async def test_the_page_loads_all_tables_and_the_details_of_one() -> None:
         assert (row["state"], row["lag_versions"], row["delivered"], row["newest"]) == ("backing_off", 3, 3, 6)
         assert row["next"] == "It retries in 5.0 s. The error stays until you act."
         assert row["why"].startswith("<script>alert(1)</script>")  # the page sets it as text
-        code, found = await client.json("/overview/table?name=orders")
-        assert (code, found["position"]["version"]) == (200, 4)
-        assert [(each["family"], each["count"]) for each in found["errors"]] == [("storage", 1)]
+        code, actual = await client.json("/overview/table?name=orders")
+        assert (code, actual["position"]["version"]) == (200, 4)
+        assert [(each["family"], each["count"]) for each in actual["errors"]] == [("storage", 1)]
         assert (await client.get("/overview/table?name=nothing"))[0] == 404
         assert (await client.get("/overview/table"))[0] == 404
 
@@ -356,11 +356,11 @@ async def test_connections_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
 
     async with serving() as client:
-        opened = [await asyncio.open_connection(client.address.host, client.address.port) for _ in range(20)]
-        await asyncio.gather(*(reader.read() for reader, _ in opened[:15]))  # the oldest are closed
-        assert not opened[-1][0].at_eof()
+        streams = [await asyncio.open_connection(client.address.host, client.address.port) for _ in range(20)]
+        await asyncio.gather(*(reader.read() for reader, _ in streams[:15]))  # the oldest are closed
+        assert not streams[-1][0].at_eof()
         assert (await client.get("/healthz"))[0] == 200
-        for _, writer in opened:
+        for _, writer in streams:
             writer.close()
             await writer.wait_closed()
 

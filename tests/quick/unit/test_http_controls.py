@@ -43,8 +43,8 @@ class Client:
         url = f"http://{self.address}{path}"
         async with self.session.request(method, url, data=data, headers=headers) as response:
             text = await response.text()
-            found = json.loads(text) if response.content_type == "application/json" else text
-            return response.status, found
+            content = json.loads(text) if response.content_type == "application/json" else text
+            return response.status, content
 
 
 def obeying(controller: Controller) -> asyncio.Task[None]:
@@ -150,8 +150,8 @@ async def test_the_log_level() -> None:
 )
 async def test_refusals_are_notified(path: str, body: Any, code: int, message: str) -> None:
     async with serving() as client:
-        found, answer = await client.post(path, body)
-        assert found == code
+        actual, answer = await client.post(path, body)
+        assert actual == code
         assert answer["type"] == "REFUSED"
         assert message in answer["additional_data"]["message"]
         assert client.controller.recent() == [answer]
@@ -308,9 +308,9 @@ async def test_standby_names_the_process_to_ask() -> None:
 
 async def test_refusals_are_on_one_line() -> None:
     controller = Controller("shop", [], ManualClock())
-    found = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
-    assert found.message.isprintable()
-    assert len(found.message) <= 500
+    actual = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
+    assert actual.message.isprintable()
+    assert len(actual.message) <= 500
 
 
 async def test_a_body_that_cannot_be_read_is_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,8 +31,8 @@ def test_the_order_is_that_of_types_that_are_read_each_time(
         for at in range(0, len(codes), size):
             yield np.array(codes[at : at + size], np.int8)
 
-    found = ImageOrder.of(types, pairs=pairs)
+    actual = ImageOrder.of(types, pairs=pairs)
     assert reads == 1 or kept < len(codes)
-    late = [row for row, code in enumerate(codes) if code == INSERT or (code == POST_IMAGE and not found.paired)]
-    assert found.late.mask(0, len(codes)).nonzero()[0].tolist() == late
-    assert found.paired == (pairs and codes == PAIRED)
+    late = [row for row, code in enumerate(codes) if code == INSERT or (code == POST_IMAGE and not actual.paired)]
+    assert actual.late.mask(0, len(codes)).nonzero()[0].tolist() == late
+    assert actual.paired == (pairs and codes == PAIRED)

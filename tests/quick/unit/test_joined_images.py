@@ -89,7 +89,7 @@ def batches_of(folder: Path, plan: ChangePlan, **options: Any) -> Generator[list
         yield batch.rows.to_pylist()
 
 
-def found(folder: Path, plan: ChangePlan, **options: Any) -> Found:
+def joined(folder: Path, plan: ChangePlan, **options: Any) -> Found:
     """All rows, and the error after them."""
     rows: list[dict[str, Any]] = []
     try:
@@ -104,7 +104,7 @@ def alone(folder: Path, plan: ChangePlan, **options: Any) -> Found:
     """The same, each file by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cdfd.scan.joined.FEW", 1 << 30)
-        return found(folder, plan, **options)
+        return joined(folder, plan, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -115,7 +115,7 @@ def test_rows_of_several_files(
 ) -> None:
     plan = plan_of(tmp_path, [data_of(rows_of(number)) for number in range(COUNT)])
     options = {"workers": workers, "batch_rows": batch_rows}
-    rows, error = found(tmp_path, plan, **options)
+    rows, error = joined(tmp_path, plan, **options)
     assert (rows, error) == alone(tmp_path, plan, **options)
     assert together == [COUNT, COUNT]
     assert len(rows) == 16 * COUNT
@@ -139,7 +139,7 @@ def test_random_changes_have_the_rows_of_single_files(
         monkeypatch.setattr(JOINED, "KEPT_CODES", chance.choice([50, 4 << 20]))
         options = {"workers": chance.choice([1, 3]), "batch_rows": chance.choice([2, 9, 100])}
         before = len(together)
-        assert found(tmp_path, plan, **options) == alone(tmp_path, plan, **options)
+        assert joined(tmp_path, plan, **options) == alone(tmp_path, plan, **options)
         assert len(together) > before
 
 
@@ -147,7 +147,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
     """Any byte of any file: the same rows come, and then the same error. Damaged statistics are no error for joined files."""
     chance = random.Random(16)
     whole = [data_of(in_blocks(number) if number % 2 else in_turn(number)) for number in range(COUNT)]
-    intact = found(tmp_path, plan_of(tmp_path, whole), workers=1)
+    intact = joined(tmp_path, plan_of(tmp_path, whole), workers=1)
     errors = 0
     for _ in range(50):
         number, files = chance.randrange(COUNT), whole[:]
@@ -157,7 +157,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
         files[number] = bytes(data)
         plan = plan_of(tmp_path, files)
         expected = alone(tmp_path, plan, workers=1)
-        assert found(tmp_path, plan, workers=1) in (expected, intact)
+        assert joined(tmp_path, plan, workers=1) in (expected, intact)
         errors += bool(expected[1])
     assert errors > 5
 
@@ -165,7 +165,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
 def test_a_value_that_is_no_change_type(tmp_path: Path, together: list[int]) -> None:
     files = [data_of(in_turn(number)) for number in range(COUNT)]
     files[4] = data_of([(1, "insert"), (2, "upsert")])
-    rows, error = found(tmp_path, plan_of(tmp_path, files), workers=1)
+    rows, error = joined(tmp_path, plan_of(tmp_path, files), workers=1)
     assert "'upsert'" in error
     assert error.endswith("_change_data/4.parquet")
     assert len(rows) == 16 * 4
@@ -176,7 +176,7 @@ def test_early_spellings_stay(tmp_path: Path, together: list[int]) -> None:
     files = [data_of(in_turn(number)) for number in range(COUNT)]
     files[2] = data_of([(1, "update_pre"), (1, "update_post")])
     plan = plan_of(tmp_path, files)
-    rows, error = found(tmp_path, plan)
+    rows, error = joined(tmp_path, plan)
     assert (rows, error) == alone(tmp_path, plan)
     assert {"update_pre", PRE} <= {row["_change_type"] for row in rows}
     assert together
@@ -188,7 +188,7 @@ def test_a_file_that_is_gone(tmp_path: Path, together: list[int], workers: int) 
     plan = plan_of(tmp_path, [data_of(in_blocks(number)) for number in range(COUNT)])
     (tmp_path / plan.scans[3].path).unlink()
     gone: list[MissingFileError] = []
-    rows, error = found(tmp_path, plan, workers=workers, on_missing=gone.append)
+    rows, error = joined(tmp_path, plan, workers=workers, on_missing=gone.append)
     assert (rows, error) == alone(tmp_path, plan, workers=workers, on_missing=lambda _: None)
     assert len(rows) == 16 * (COUNT - 1)
     assert [str(each.path) for each in gone] == [plan.scans[3].path]
@@ -200,7 +200,7 @@ def test_a_file_that_is_damaged_before_its_late_rows_are_read_again(
     """Without room for late rows. Those of the files before it come."""
     monkeypatch.setattr(EXECUTE, "REORDER_BUFFER_BYTES", 0)
     plan = plan_of(tmp_path, [data_of(in_blocks(number)) for number in range(COUNT)])
-    intact, _ = found(tmp_path, plan, workers=1)
+    intact, _ = joined(tmp_path, plan, workers=1)
     rows: list[dict[str, Any]] = []
 
     def read() -> None:

@@ -26,9 +26,9 @@ STEPS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 def texts(array: pa.Array) -> list[str]:
     """The values alone, taken out of rows that have nothing else."""
-    found = [row.as_py().decode() for row in rows(pa.record_batch([array], names=["v"]))]
-    assert all(text.startswith('{"v":') and text.endswith("}") for text in found)
-    return [text[5:-1] for text in found]
+    actual = [row.as_py().decode() for row in rows(pa.record_batch([array], names=["v"]))]
+    assert all(text.startswith('{"v":') and text.endswith("}") for text in actual)
+    return [text[5:-1] for text in actual]
 
 
 def moments(unit: str, zone: str | None) -> st.SearchStrategy[dt.datetime]:
@@ -106,18 +106,20 @@ KINDS = st.recursive(st.sampled_from(sorted(SCALARS, key=str)), nested, max_leav
 
 def values(kind: pa.DataType, *, nulls: bool = True, name: bool = False) -> st.SearchStrategy[Any]:
     if pa.types.is_floating(kind) and name:
-        found: st.SearchStrategy[Any] = NAMING_FLOATS
+        strategy: st.SearchStrategy[Any] = NAMING_FLOATS
     elif kind in SCALARS:
-        found = SCALARS[kind]
+        strategy = SCALARS[kind]
     elif pa.types.is_struct(kind):
-        found = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+        strategy = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
     elif pa.types.is_map(kind):
-        found = st.lists(st.tuples(values(kind.key_type, nulls=False, name=True), values(kind.item_type)), max_size=3)
+        strategy = st.lists(
+            st.tuples(values(kind.key_type, nulls=False, name=True), values(kind.item_type)), max_size=3
+        )
     elif pa.types.is_fixed_size_list(kind):
-        found = st.lists(values(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
+        strategy = st.lists(values(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
     else:
-        found = st.lists(values(kind.value_type), max_size=4)
-    return st.one_of(found, st.none()) if nulls else found
+        strategy = st.lists(values(kind.value_type), max_size=4)
+    return st.one_of(strategy, st.none()) if nulls else strategy
 
 
 @st.composite
@@ -137,11 +139,11 @@ def test_the_kernel_and_arrow_give_the_same_bytes(columns: list[pa.Array], longs
         pytest.skip("there is nothing to compare without the kernel")
     count = min(len(column) for column in columns)
     batch = pa.record_batch([column.slice(0, count) for column in columns], names=["a", "b", "c"][: len(columns)])
-    found = rows(batch, longs_as_strings=longs_as_strings)
+    actual = rows(batch, longs_as_strings=longs_as_strings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", False)
         expected = rows(batch, longs_as_strings=longs_as_strings)
-    assert found.to_pylist() == expected.to_pylist()
+    assert actual.to_pylist() == expected.to_pylist()
 
 
 @settings(max_examples=400 // stride(4), deadline=None)
@@ -149,12 +151,12 @@ def test_the_kernel_and_arrow_give_the_same_bytes(columns: list[pa.Array], longs
 def test_every_row_is_what_the_oracle_says(columns: list[pa.Array], names: list[str]) -> None:
     count = min(len(column) for column in columns)
     batch = pa.record_batch([column.slice(0, count) for column in columns], names=names[: len(columns)])
-    found = [row.as_py().decode() for row in rows(batch)]
+    actual = [row.as_py().decode() for row in rows(batch)]
     expected = row_texts(batch)
-    assert [parsed(text) for text in found] == [parsed(text) for text in expected]
+    assert [parsed(text) for text in actual] == [parsed(text) for text in expected]
     if not any("float" in str(column.type) or "double" in str(column.type) for column in columns):
-        assert found == expected
-    assert lines(batch).to_pybytes().decode() == "".join(text + "\n" for text in found)
+        assert actual == expected
+    assert lines(batch).to_pybytes().decode() == "".join(text + "\n" for text in actual)
 
 
 @given(st.lists(st.one_of(TEXT, st.none()), min_size=1), st.integers(0, 3))
@@ -330,8 +332,8 @@ def test_longs_as_strings() -> None:
     batch = pa.record_batch(
         {"a": [big, None], "b": pa.array([1, 2], pa.int32()), "c": [[big], []], "d": pa.array([7, 7], pa.uint64())}
     )
-    found = rows(batch, longs_as_strings=True).to_pylist()
-    assert found == [
+    actual = rows(batch, longs_as_strings=True).to_pylist()
+    assert actual == [
         b'{"a":"9223372036854775807","b":1,"c":["9223372036854775807"],"d":"7"}',
         b'{"a":null,"b":2,"c":[],"d":"7"}',
     ]

@@ -328,8 +328,8 @@ class TestSideRecords:
             await delivery.start_version(version(number))
             await delivery.write(rows(*range(number), version=number))
         await delivery.commit(at(3))
-        found = documents(table.producer.values("transactions"))
-        assert [(each["version"], each["status"], each["event_count"]) for each in found] == [
+        actual = documents(table.producer.values("transactions"))
+        assert [(each["version"], each["status"], each["event_count"]) for each in actual] == [
             (1, "BEGIN", None),
             (1, "END", 1),
             (2, "BEGIN", None),
@@ -343,8 +343,8 @@ class TestSideRecords:
             await delivery.start_version(version(1))
             await delivery.write(rows(1, 2, version=1))
             await delivery.commit(following)
-        found = documents(table.producer.values("transactions"))
-        assert [(each["status"], each["event_count"]) for each in found] == [("BEGIN", None), ("END", 4)]
+        actual = documents(table.producer.values("transactions"))
+        assert [(each["status"], each["event_count"]) for each in actual] == [("BEGIN", None), ("END", 4)]
         assert [dict(progress.counts) for progress in table.stored] == [{"insert": 2}, {}]
 
     async def test_version_that_is_started_again_begins_once(self) -> None:
@@ -354,8 +354,8 @@ class TestSideRecords:
             await delivery.start_version(version(number))
             await delivery.write(rows(1, version=number))
         await delivery.commit(at(3))
-        found = documents(table.producer.values("transactions"))
-        assert [(each["version"], each["status"], each["event_count"]) for each in found] == [
+        actual = documents(table.producer.values("transactions"))
+        assert [(each["version"], each["status"], each["event_count"]) for each in actual] == [
             (1, "END", 9),
             (2, "BEGIN", None),
             (2, "END", 2),

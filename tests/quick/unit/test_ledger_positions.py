@@ -57,9 +57,9 @@ async def delivered(policy: str, ledger: Ledger) -> Lake:
     await table(lake, VERSIONS, manual_clock())
     options = {policy: True, "start": "earliest", "recorder": recorder_of(ledger)}
     await feed(lake, Forgetful(), manual_clock(), VERSIONS - 1, **options)
-    found = await ledger.position(ORDERS)
-    assert found is not None
-    assert (found.version, found.digest) == (VERSIONS - 1, await DeltaLog(lake).digest(VERSIONS - 1))
+    actual = await ledger.position(ORDERS)
+    assert actual is not None
+    assert (actual.version, actual.digest) == (VERSIONS - 1, await DeltaLog(lake).digest(VERSIONS - 1))
     return lake
 
 
@@ -114,10 +114,10 @@ async def test_a_ledger_of_an_earlier_cdfd_is_not_compared(make: Callable[[Stora
     last = await DeltaLog(lake).latest_version()
     await feed(lake, place, manual_clock(), last, recorder=recorder_of(ledger), **{policy: True})
     assert ids(place) == [("insert", 2, 2)]
-    found = await ledger.position(ORDERS)
-    assert found is not None
-    assert found.version >= 2
-    assert found.digest == await DeltaLog(lake).digest(found.version)
+    actual = await ledger.position(ORDERS)
+    assert actual is not None
+    assert actual.version >= 2
+    assert actual.digest == await DeltaLog(lake).digest(actual.version)
 
 
 async def test_the_ledger_in_the_table_is_compared_too(lake: Lake) -> None:

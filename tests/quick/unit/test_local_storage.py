@@ -23,7 +23,7 @@ from tests.support.sampling import stride
 
 
 async def paths(store: LocalStorage, prefix: str) -> list[str]:
-    return [found.path async for found in store.list(prefix)]
+    return [entry.path async for entry in store.list(prefix)]
 
 
 def names(folder: Path) -> list[str]:
@@ -190,9 +190,9 @@ async def test_stats_listings_and_links(tmp_path: Path) -> None:
         with pytest.raises(PathError):
             await store.stat(path)
     # A link to the outside does not break a listing; reading it raises the error.
-    found = {found.path: found.size async for found in store.list("")}
-    assert set(found) >= {"in", "out", "out-relative"}
-    assert found["out"] == len(os.readlink(root / "out"))
+    actual = {entry.path: entry.size async for entry in store.list("")}
+    assert set(actual) >= {"in", "out", "out-relative"}
+    assert actual["out"] == len(os.readlink(root / "out"))
     with pytest.raises(PathError):
         await paths(store, "out-folder/")
     with pytest.raises(NotFoundError):
@@ -368,13 +368,13 @@ def test_any_tree_of_links(tree: list[tuple[str, list[str], str]], way: str) -> 
         before, store = contents(outside), LocalStorage(root, sync=False)
         real = os.path.realpath(root / way)
         inside = ".." not in way.split("/") and real.startswith(f"{root}/")
-        found = result(store, way)
+        actual = result(store, way)
         if inside and os.path.isfile(real):
-            assert found == b"ours"
+            assert actual == b"ours"
         elif inside or (real == str(root) and ".." not in way.split("/")):
-            assert isinstance(found, StorageError)
+            assert isinstance(actual, StorageError)
         else:
-            assert isinstance(found, PathError)
+            assert isinstance(actual, PathError)
         for write in (store.put, store.put_if_absent):
             with suppress(PathError, StorageError):
                 asyncio.run(write(way, b"ours"))

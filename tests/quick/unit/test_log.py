@@ -97,10 +97,10 @@ def hint(version: int) -> dict[str, bytes]:
 class TestEntry:
     def test_is_a_commit_and_its_time(self) -> None:
         log, storage = stored(table(2))
-        found = asyncio.run(log.entry(2))
-        assert [file.path for file in found.commit.adds] == ["f2"]
-        assert found.commit.version == 2
-        assert found.stat.modified_ms == asyncio.run(storage.stat("_delta_log/00000000000000000002.json")).modified_ms
+        actual = asyncio.run(log.entry(2))
+        assert [file.path for file in actual.commit.adds] == ["f2"]
+        assert actual.commit.version == 2
+        assert actual.stat.modified_ms == asyncio.run(storage.stat("_delta_log/00000000000000000002.json")).modified_ms
         assert storage.asked == ["00000000000000000002.json"], "one request, no listing"
 
     def test_that_is_not_there_yet(self) -> None:
@@ -134,8 +134,8 @@ class TestEntry:
 class TestHint:
     def segment(self, files: Mapping[str, bytes], version: int | None = None) -> tuple[int | None, list[str]]:
         log, storage = stored(files)
-        found = asyncio.run(log.segment(version))
-        return None if found.checkpoint is None else found.checkpoint.version, storage.asked
+        segment = asyncio.run(log.segment(version))
+        return None if segment.checkpoint is None else segment.checkpoint.version, storage.asked
 
     def test_checkpoint_of_the_hint_is_read(self, caplog: pytest.LogCaptureFixture) -> None:
         files = table(12) | layout.single(4, state(4)) | layout.single(10, state(10)) | hint(10)
@@ -212,9 +212,9 @@ class TestHeader:
     def test_half_from_a_commit_and_half_from_a_checkpoint(self) -> None:
         later = {paths.commit_name(11): entry({"metaData": metadata("later")})}
         log, _ = stored(table(12, first=10) | layout.single(10, state(10)) | later)
-        found = asyncio.run(log.header())
-        assert found.metadata.configuration == {"note": "later"}
-        assert found.protocol.min_writer_version == 2
+        actual = asyncio.run(log.header())
+        assert actual.metadata.configuration == {"note": "later"}
+        assert actual.protocol.min_writer_version == 2
 
     def test_reads_no_sidecar(self) -> None:
         """Nor would it matter if they were gone."""
@@ -257,9 +257,9 @@ class TestHeader:
         assert caught.value.table == "memory://t"
         with pytest.raises(UnsupportedError, match="tomorrow"):
             asyncio.run(log.snapshot())
-        found = asyncio.run(log.partial_header())
-        assert found.protocol is not None
-        assert found.protocol.reader_features == {"tomorrow"}
+        actual = asyncio.run(log.partial_header())
+        assert actual.protocol is not None
+        assert actual.protocol.reader_features == {"tomorrow"}
         assert asyncio.run(log.header(1)).version == 1
 
 
@@ -284,8 +284,8 @@ class TestSnapshot:
         ):
             entries = {paths.commit_name(number): entry(counted(number)) for number in (2, 3, 4)}
             log, _ = stored(checkpoint | entries)
-            found = asyncio.run(log.snapshot(with_stats=True))
-            assert [file.stats for file in found.live()] == [stats] * 4
+            actual = asyncio.run(log.snapshot(with_stats=True))
+            assert [file.stats for file in actual.live()] == [stats] * 4
             assert [file.stats for file in asyncio.run(log.snapshot(with_counts=True)).live()] == [count] * 4
             assert {file.stats for file in asyncio.run(log.snapshot()).live()} <= {None, count}
 

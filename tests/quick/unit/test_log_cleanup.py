@@ -40,14 +40,14 @@ class TestRetention:
     def test_files_before_the_newest_checkpoint_that_is_older_go_in_order(self) -> None:
         """Checkpoint 8 is 37 days old, and 11 is 36."""
         expected = [*map(commit_name, range(4)), checkpoint_name(4), *map(commit_name, range(4, 8))]
-        found = removed(FILES, logRetentionDuration="interval 36 days")
-        assert found == [name(text) for text in expected]
-        assert removed(FILES[::-1], logRetentionDuration="interval 36 days") == found
+        actual = removed(FILES, logRetentionDuration="interval 36 days")
+        assert actual == [name(text) for text in expected]
+        assert removed(FILES[::-1], logRetentionDuration="interval 36 days") == actual
 
     @pytest.mark.parametrize(("days", "first"), [(35, 11), (36, 8), (37, 4), (38, 0), (90, 0)])
     def test_checkpoint_must_be_older_than_the_retention(self, days: int, first: int) -> None:
-        found = removed(FILES, logRetentionDuration=f"interval {days} days")
-        assert sorted({each.version for each in found}) == list(range(first))
+        actual = removed(FILES, logRetentionDuration=f"interval {days} days")
+        assert sorted({each.version for each in actual}) == list(range(first))
 
     def test_v2_checkpoint_counts(self) -> None:
         uuid = "80a083e8-7026-4e79-81be-64bd76c43a11"
@@ -59,9 +59,9 @@ class TestRetention:
 
     def test_files_of_no_version_stay(self) -> None:
         hint = name("_last_checkpoint")
-        found = removed([*FILES, (hint, 0)], logRetentionDuration="interval 0 days")
-        assert hint not in found
-        assert found
+        actual = removed([*FILES, (hint, 0)], logRetentionDuration="interval 0 days")
+        assert hint not in actual
+        assert actual
 
     def test_nothing_goes_if_clean_up_is_off_or_checkpoints_are_protected(self) -> None:
         protected = Protocol(3, 7, frozenset(), frozenset({"checkpointProtection"}))

@@ -58,10 +58,10 @@ def test_a_traceback_in_text_cannot_forge_lines_or_steer_a_screen() -> None:
         raise error
     except ValueError:
         LOG.exception("failed")
-    first, *rest = stream.getvalue().splitlines()
+    first, *others = stream.getvalue().splitlines()
     assert "ERROR" in first
-    assert all(line.startswith("    ") and line.isprintable() for line in rest)
-    assert any("forged \\x1b[2J" in line for line in rest)
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+    assert any("forged \\x1b[2J" in line for line in others)
 
 
 @pytest.mark.parametrize("format", ["text", "json"])

@@ -58,6 +58,6 @@ def test_choice_of_a_column_is_a_name_or_a_name_and_an_alias(written: object, ch
     ],
 )
 def test_choice_is_parsed_from_text(text: str, chosen: Chosen) -> None:
-    found = Chosen.parse(text)
-    assert found == chosen
-    assert (found.published, str(found)) == (chosen.alias or chosen.name, text.strip())
+    actual = Chosen.parse(text)
+    assert actual == chosen
+    assert (actual.published, str(actual)) == (chosen.alias or chosen.name, text.strip())

@@ -47,9 +47,9 @@ def test_codes_are_equal_where_values_are(kind: str, data: st.DataObject) -> Non
     array = array.slice(start)
     plain = [freeze(value) for value in array.to_pylist()]
     expected = [[one == other for other in plain] for one in plain]
-    found = codes([array], len(array))
-    assert (found[:, None] == found[None, :]).tolist() == expected
-    assert not len(found) or found.min() >= 0
+    actual = codes([array], len(array))
+    assert (actual[:, None] == actual[None, :]).tolist() == expected
+    assert not len(actual) or actual.min() >= 0
     by_hash = hashes([array], len(array))
     assert all(by_hash[one] == by_hash[other] for one, other in np.argwhere(np.array(expected, ndmin=2)))
     for other in range(len(array)):
@@ -69,9 +69,9 @@ def test_zeros_are_equal_in_keys_only() -> None:
 def test_variants_are_compared_as_their_text() -> None:
     texts = pa.array(['{"a":1}', '{"a":2}', None, '{"a":1}'])
     variants = pa.ExtensionArray.from_storage(pa.json_(), texts)
-    found = codes([variants], 4)
-    assert found[0] == found[3]
-    assert len(set(found.tolist())) == 3
+    actual = codes([variants], 4)
+    assert actual[0] == actual[3]
+    assert len(set(actual.tolist())) == 3
     assert same(variants, variants).all()
 
 
@@ -86,11 +86,11 @@ def test_hashes_of_texts_spread() -> None:
 @given(st.lists(st.integers(0, 4)), st.lists(st.integers(0, 4)))
 def test_the_nth_goes_with_the_nth(left: list[int], right: list[int]) -> None:
     mine, theirs = match(np.array(left, np.int64), np.array(right, np.int64))
-    found = {
+    actual = {
         (left[one], left[:one].count(left[one])): right[:two].count(right[two])
         for one, two in zip(mine, theirs, strict=True)
     }
-    assert all(rank == other for (_, rank), other in found.items())
+    assert all(rank == other for (_, rank), other in actual.items())
     assert Counter(left[one] for one in mine) == Counter(left) & Counter(right)
     assert Counter(right[two] for two in theirs) == Counter(left) & Counter(right)
 
@@ -114,19 +114,19 @@ def plain(values: list[Any]) -> list[Any]:
 def test_matched_rows_are_the_difference_of_multisets(
     key: tuple[str, ...], before: list[Any], after: list[Any]
 ) -> None:
-    found = by_key(rows(before), rows(after), key)
+    actual = by_key(rows(before), rows(after), key)
     old, new = plain(before), plain(after)
-    gone = Counter(old[row] for row in [*found.deleted, *found.before])
-    come = Counter(new[row] for row in [*found.inserted, *found.after])
+    gone = Counter(old[row] for row in [*actual.deleted, *actual.before])
+    come = Counter(new[row] for row in [*actual.inserted, *actual.after])
     assert gone == Counter(old) - Counter(new)
     assert come == Counter(new) - Counter(old)
     keys = [SCHEMA.get_field_index(name) for name in key]
-    for one, two in zip(found.before, found.after, strict=True):
+    for one, two in zip(actual.before, actual.after, strict=True):
         assert [before[one][place] for place in keys] == [after[two][place] for place in keys]
         assert old[one] != new[two]
-    left = {tuple(before[row][place] for place in keys) for row in found.deleted}
-    assert not key or not left & {tuple(after[row][place] for place in keys) for row in found.inserted}
-    assert len(found.before) == 0 or key
+    left = {tuple(before[row][place] for place in keys) for row in actual.deleted}
+    assert not key or not left & {tuple(after[row][place] for place in keys) for row in actual.inserted}
+    assert len(actual.before) == 0 or key
 
 
 @pytest.mark.parametrize("key", [("id",), ("id", "v")])
@@ -138,8 +138,8 @@ def test_matching_is_idempotent(key: tuple[str, ...], before: list[Any], after: 
     gone = removed.take(pa.array(np.sort(np.concatenate([once.deleted, once.before]))))
     come = added.take(pa.array(np.sort(np.concatenate([once.inserted, once.after]))))
     twice = by_key(gone, come, key)
-    for found, rest in ((once, (removed, added)), (twice, (gone, come))):
-        assert len(found.before) == len(found.after)
-        assert len(found.deleted) + len(found.before) == gone.num_rows, rest
-        assert len(found.inserted) + len(found.after) == come.num_rows
+    for actual, images in ((once, (removed, added)), (twice, (gone, come))):
+        assert len(actual.before) == len(actual.after)
+        assert len(actual.deleted) + len(actual.before) == gone.num_rows, images
+        assert len(actual.inserted) + len(actual.after) == come.num_rows
     assert (len(once.deleted), len(once.inserted)) == (len(twice.deleted), len(twice.inserted))

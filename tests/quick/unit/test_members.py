@@ -42,19 +42,19 @@ def of(*names: str) -> Settings:
 
 def test_table_that_left_is_collected_once_others_are_open(thawed: None) -> None:
     loops = list[weakref.ref[Cycle]]()
-    opened = asyncio.Event()
+    all_open = asyncio.Event()
 
     @asynccontextmanager
     async def open_loop(_: Any, stop: asyncio.Event, __: Any) -> AsyncIterator[Cycle]:
         loop = Cycle(stop)
         loops.append(weakref.ref(loop))
-        opened.set()
+        all_open.set()
         yield loop
 
     async def until(count: int) -> None:
         while len(loops) < count or not gc.get_freeze_count():
-            await asyncio.wait_for(opened.wait(), 10)
-            opened.clear()
+            await asyncio.wait_for(all_open.wait(), 10)
+            all_open.clear()
             await asyncio.sleep(0.05)
 
     async def scenario() -> None:

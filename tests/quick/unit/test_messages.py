@@ -88,18 +88,18 @@ def test_shorter_log_may_be_one_that_is_being_removed() -> None:
 
 
 def test_tab_is_called_a_tab() -> None:
-    found = problem("pipeline: p\ntables:\n\t- uri: x\n")
-    assert "found a tab that cannot start any token" in found
+    actual = problem("pipeline: p\ntables:\n\t- uri: x\n")
+    assert "found a tab that cannot start any token" in actual
 
 
 def test_mirror_without_key_names_the_line() -> None:
     sink = "sink: {kind: delta, path: /y, mode: mirror}"
-    found = problem(f"pipeline: p\ntables:\n  - uri: /x/t\n{sink}\n")
-    assert "tables[0].key: required" in found
-    assert "(line 3)" in found
-    found = problem(f"pipeline: p\ntables:\n  - uri: /x/t\n    key: [id]\n    start: latest\n{sink}\n")
-    assert "tables[0].start: expected one of snapshot, earliest" in found
-    assert "(line 5)" in found
+    actual = problem(f"pipeline: p\ntables:\n  - uri: /x/t\n{sink}\n")
+    assert "tables[0].key: required" in actual
+    assert "(line 3)" in actual
+    actual = problem(f"pipeline: p\ntables:\n  - uri: /x/t\n    key: [id]\n    start: latest\n{sink}\n")
+    assert "tables[0].start: expected one of snapshot, earliest" in actual
+    assert "(line 5)" in actual
 
 
 def test_kind_of_sink_has_a_suggestion() -> None:

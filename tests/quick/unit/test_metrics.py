@@ -25,7 +25,7 @@ def running() -> tuple[Status, ManualClock]:
 
 def test_everything_that_can_go_wrong_is_there_before_it_does() -> None:
     # Prometheus sees no increase in a counter that appears with its first event.
-    found = measured(running()[0])
+    actual = measured(running()[0])
     for sample in (
         'cdfd_rows_total{change_type="insert"}',
         'cdfd_rows_total{change_type="update_preimage"}',
@@ -43,15 +43,15 @@ def test_everything_that_can_go_wrong_is_there_before_it_does() -> None:
         "cdfd_paused",
         "cdfd_position_lost",
     ):
-        assert found[sample] == 0
-    assert found['cdfd_table_state{state="starting"}'] == 1
+        assert actual[sample] == 0
+    assert actual['cdfd_table_state{state="starting"}'] == 1
 
 
 def test_what_is_not_known_is_not_told() -> None:
-    found = measured(running()[0])
+    actual = measured(running()[0])
     for sample in ("lag_seconds", "lag_versions", "delivered_version", "table_version", "ledger_version"):
-        assert f"cdfd_{sample}" not in found
-    assert "cdfd_last_delivery_timestamp_seconds" not in found
+        assert f"cdfd_{sample}" not in actual
+    assert "cdfd_last_delivery_timestamp_seconds" not in actual
 
 
 def test_no_series_of_creation_times() -> None:
@@ -60,11 +60,11 @@ def test_no_series_of_creation_times() -> None:
 
 def test_process_is_up_and_has_its_build_and_memory() -> None:
     status, _ = running()
-    found = measured(status, None)
-    assert found["cdfd_up"] == 1
-    assert found[f'cdfd_build_info{{native="{str(native.built).lower()}",version="{__version__}"}}'] == 1
+    actual = measured(status, None)
+    assert actual["cdfd_up"] == 1
+    assert actual[f'cdfd_build_info{{native="{str(native.built).lower()}",version="{__version__}"}}'] == 1
     if sys.platform == "linux":
-        assert found["process_resident_memory_bytes"] > 0
+        assert actual["process_resident_memory_bytes"] > 0
 
 
 def test_a_delivery_counts_rows_versions_bytes_and_the_time_since_the_commit() -> None:
@@ -74,17 +74,17 @@ def test_a_delivery_counts_rows_versions_bytes_and_the_time_since_the_commit() -
     clock.advance(0.2)
     two = [version(4), version(5, NOW_MS + 150)]
     orders.committed(at(6), two, {"insert": 7, "delete": 2}, 4096)
-    found = measured(status)
-    assert found['cdfd_rows_total{change_type="insert"}'] == 7
-    assert found['cdfd_rows_total{change_type="delete"}'] == 2
-    assert found["cdfd_commits_total"] == 2
-    assert found["cdfd_bytes_read_total"] == 4096
-    assert found['cdfd_transactions_total{result="committed"}'] == 1
-    assert found["cdfd_commit_to_delivery_seconds_count"] == 2
-    assert found["cdfd_commit_to_delivery_seconds_sum"] == 0.25
-    assert found['cdfd_commit_to_delivery_seconds_bucket{le="0.05"}'] == 1
-    assert found['cdfd_commit_to_delivery_seconds_bucket{le="0.25"}'] == 2
-    assert found["cdfd_last_delivery_timestamp_seconds"] == NOW_MS / 1000 + 0.2
+    actual = measured(status)
+    assert actual['cdfd_rows_total{change_type="insert"}'] == 7
+    assert actual['cdfd_rows_total{change_type="delete"}'] == 2
+    assert actual["cdfd_commits_total"] == 2
+    assert actual["cdfd_bytes_read_total"] == 4096
+    assert actual['cdfd_transactions_total{result="committed"}'] == 1
+    assert actual["cdfd_commit_to_delivery_seconds_count"] == 2
+    assert actual["cdfd_commit_to_delivery_seconds_sum"] == 0.25
+    assert actual['cdfd_commit_to_delivery_seconds_bucket{le="0.05"}'] == 1
+    assert actual['cdfd_commit_to_delivery_seconds_bucket{le="0.25"}'] == 2
+    assert actual["cdfd_last_delivery_timestamp_seconds"] == NOW_MS / 1000 + 0.2
     assert measured(status, "customers")["cdfd_commits_total"] == 0
 
 
@@ -94,20 +94,20 @@ def test_rows_of_a_snapshot_are_no_commit_that_took_years() -> None:
     orders.started(snapshot_at(9))
     orders.committed(snapshot_at(9, 3), [], {"insert": 10}, 100)
     orders.committed(at(10), [version(9, 0, "snapshot")], {"insert": 5}, 50)
-    found = measured(status)
-    assert found['cdfd_rows_total{change_type="insert"}'] == 15
-    assert found["cdfd_commits_total"] == 0
-    assert found["cdfd_commit_to_delivery_seconds_count"] == 0
+    actual = measured(status)
+    assert actual['cdfd_rows_total{change_type="insert"}'] == 15
+    assert actual["cdfd_commits_total"] == 0
+    assert actual["cdfd_commit_to_delivery_seconds_count"] == 0
 
 
 def test_versions_caught_up_with_count_from_their_commit_and_those_without_rows_do_not() -> None:
     status, _ = running()
     orders = status.table("orders")
     orders.committed(at(6), [version(4, NOW_MS - 3_600_000), version(5, NOW_MS - 3_600_000, "none")], {"insert": 1}, 1)
-    found = measured(status)
-    assert found["cdfd_commits_total"] == 2
-    assert found["cdfd_commit_to_delivery_seconds_count"] == 1
-    assert found["cdfd_commit_to_delivery_seconds_sum"] == 3600
+    actual = measured(status)
+    assert actual["cdfd_commits_total"] == 2
+    assert actual["cdfd_commit_to_delivery_seconds_count"] == 1
+    assert actual["cdfd_commit_to_delivery_seconds_sum"] == 3600
 
 
 def test_a_writer_whose_clock_is_ahead_takes_no_time_back() -> None:
@@ -123,10 +123,10 @@ def test_errors_by_family_and_transactions_by_result() -> None:
     orders.failed(MissingFileError("gone"), 1.0)
     orders.error(StorageError("the ledger cannot be written"))
     orders.failed(FencedError("another daemon"), None)
-    found = measured(status)
-    assert found['cdfd_transactions_total{result="aborted"}'] == 1
+    actual = measured(status)
+    assert actual['cdfd_transactions_total{result="aborted"}'] == 1
     for family in ("data", "storage", "fenced"):
-        assert found[f'cdfd_errors_total{{family="{family}"}}'] == 1
+        assert actual[f'cdfd_errors_total{{family="{family}"}}'] == 1
 
 
 def test_words_that_nobody_knows_share_one_series() -> None:
@@ -143,19 +143,19 @@ def test_words_that_nobody_knows_share_one_series() -> None:
         orders.committed(at(1), [], {f"type {number}": 1}, 0)
         StrangeError.family = f"strange {number}"
         orders.error(StrangeError("what"))
-    found = measured(status)
-    assert found['cdfd_rows_total{change_type="other"}'] == 50
-    assert found['cdfd_stage_seconds_count{stage="other"}'] == 50
-    assert found['cdfd_errors_total{family="other"}'] == 50
-    buckets = sum(sample.startswith("cdfd_stage_seconds") and 'stage="other"' in sample for sample in found)
-    assert len(found) == before + 1 + 1 + buckets
+    actual = measured(status)
+    assert actual['cdfd_rows_total{change_type="other"}'] == 50
+    assert actual['cdfd_stage_seconds_count{stage="other"}'] == 50
+    assert actual['cdfd_errors_total{family="other"}'] == 50
+    buckets = sum(sample.startswith("cdfd_stage_seconds") and 'stage="other"' in sample for sample in actual)
+    assert len(actual) == before + 1 + 1 + buckets
 
 
 def test_every_state_has_a_series_and_one_of_them_is_1() -> None:
     status, _ = running()
     status.table("orders").started(at(4))
-    found = measured(status)
-    states = {state: found[f'cdfd_table_state{{state="{state}"}}'] for state in STATES}
+    actual = measured(status)
+    states = {state: actual[f'cdfd_table_state{{state="{state}"}}'] for state in STATES}
     assert states.pop("catching_up") == 1
     assert set(states.values()) == {0}
 
@@ -173,9 +173,9 @@ def test_stages_are_told_by_many_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = measured(status)
-    assert found['cdfd_stage_seconds_count{stage="encode"}'] == 2000
-    assert found['cdfd_stage_seconds_sum{stage="encode"}'] == 500
+    actual = measured(status)
+    assert actual['cdfd_stage_seconds_count{stage="encode"}'] == 2000
+    assert actual['cdfd_stage_seconds_sum{stage="encode"}'] == 500
 
 
 def test_the_documentation_has_every_metric_and_no_other() -> None:

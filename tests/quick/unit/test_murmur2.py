@@ -36,17 +36,17 @@ def test_hashes_of_javas_own_tests() -> None:
     st.tuples(st.binary(max_size=9), st.binary(max_size=9)),
 )
 def test_equal_to_kafka_python(keys: list[bytes], count: int, wrapping: tuple[bytes, bytes]) -> None:
-    found = partitions(pa.array(keys, pa.large_binary()), count, wrapping)
-    assert found.dtype == np.int32
+    actual = partitions(pa.array(keys, pa.large_binary()), count, wrapping)
+    assert actual.dtype == np.int32
     before, after = wrapping
-    assert found.tolist() == [expected(before + key + after, count) for key in keys]
+    assert actual.tolist() == [expected(before + key + after, count) for key in keys]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view()])
 def test_any_width_and_slices(kind: pa.DataType) -> None:
     keys = [f"key {'x' * (n % 7)}{n}" for n in range(50)]
-    found = partitions(pa.array(keys, kind).slice(7, 20), 12)
-    assert found.tolist() == [expected(key.encode(), 12) for key in keys[7:27]]
+    actual = partitions(pa.array(keys, kind).slice(7, 20), 12)
+    assert actual.tolist() == [expected(key.encode(), 12) for key in keys[7:27]]
 
 
 def test_lengths_of_every_remainder_side_by_side() -> None:

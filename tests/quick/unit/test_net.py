@@ -51,7 +51,8 @@ def test_net_of_nets_is_the_net_of_the_whole(first: list[Any], second: list[Any]
     one, two = batch(first), batch(second, 2)
     whole, parts = net_of(one, two), net_of(*net_of(one).to_batches(), *net_of(two).to_batches())
     kinds = [
-        Counter((row["_change_type"], row["id"], row["note"]) for row in found.to_pylist()) for found in (whole, parts)
+        Counter((row["_change_type"], row["id"], row["note"]) for row in changed.to_pylist())
+        for changed in (whole, parts)
     ]
     # Where keys repeat, images may be paired otherwise; the rows are the same.
     assert folded(whole) == folded(parts) == fold([one, two])
@@ -90,11 +91,11 @@ def test_many_rows_are_matched_in_buckets(monkeypatch: pytest.MonkeyPatch) -> No
     rows += [batch([("delete", n, rows[0]["note"][n].as_py()), ("insert", n, "z")], 2) for n in range(0, 500, 7)]
     expected = sorted(brief(net_of(*rows, key=key)) for key in (("id",), ()))
     monkeypatch.setattr(net, "SMALL_BYTES", 1000)
-    found = [brief(net_of(*rows, key=key)) for key in (("id",), ())]
-    assert [Counter((kind, *row) for kind, _, _, *row in each) for each in sorted(found)] == [
+    actual = [brief(net_of(*rows, key=key)) for key in (("id",), ())]
+    assert [Counter((kind, *row) for kind, _, _, *row in each) for each in sorted(actual)] == [
         Counter((kind, *row) for kind, _, _, *row in each) for each in expected
     ]
-    assert [row[2] for row in found[0]] == list(range(len(found[0])))
+    assert [row[2] for row in actual[0]] == list(range(len(actual[0])))
 
 
 @pytest.fixture
@@ -116,38 +117,38 @@ def contents(table: TrackedTable, version: int) -> dict[int, Any]:
 
 
 def expected(before: dict[int, Any], after: dict[int, Any]) -> Counter[Any]:
-    found: Counter[Any] = Counter()
+    changes: Counter[Any] = Counter()
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)
         if old != new and old is not None:
-            found["delete" if new is None else "update_preimage", old] += 1
+            changes["delete" if new is None else "update_preimage", old] += 1
         if old != new and new is not None:
-            found["insert" if old is None else "update_postimage", new] += 1
-    return found
+            changes["insert" if old is None else "update_postimage", new] += 1
+    return changes
 
 
 class TestTables:
     @pytest.mark.parametrize("refine", ["off", "rows", "key"])
     def test_net_changes_are_the_difference_of_snapshots(self, table: TrackedTable, refine: Any) -> None:
-        found = cdfd.changes(str(table.folder), 2, net=True, key="id", refine=refine).read_all()
-        rows = Counter((row["_change_type"], row_of(row, META)) for row in found.to_pylist())
+        actual = cdfd.changes(str(table.folder), 2, net=True, key="id", refine=refine).read_all()
+        rows = Counter((row["_change_type"], row_of(row, META)) for row in actual.to_pylist())
         assert rows == expected(contents(table, 1), contents(table, table.version - 1))
 
     @pytest.mark.parametrize("until", [(), ("--until", "now")])
     def test_tail_prints_net_changes(self, table: TrackedTable, until: tuple[str, ...]) -> None:
         result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--from", "2", *until])
         assert result.exit_code == 0
-        found = [json.loads(line) for line in result.stdout.splitlines()]
+        actual = [json.loads(line) for line in result.stdout.splitlines()]
         wanted = expected(contents(table, 1), contents(table, table.version - 1))
-        assert Counter(row["_change_type"] for row in found) == Counter(kind for kind, _ in wanted.elements())
+        assert Counter(row["_change_type"] for row in actual) == Counter(kind for kind, _ in wanted.elements())
 
     def test_diff_prints_what_differs_and_a_summary(self, table: TrackedTable, tmp_path: Path) -> None:
         wanted = expected(contents(table, 1), contents(table, 3))
         command = ["diff", str(table.folder), "--from", "1", "--to", "3", "--key", "id"]
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0
-        found = [json.loads(line) for line in result.stdout.splitlines()]
-        assert Counter(row["_change_type"] for row in found) == Counter(kind for kind, _ in wanted.elements())
+        actual = [json.loads(line) for line in result.stdout.splitlines()]
+        assert Counter(row["_change_type"] for row in actual) == Counter(kind for kind, _ in wanted.elements())
         summary = json.loads(CliRunner().invoke(app, [*command, "--summary"]).stdout)
         assert summary["before"]["version"], summary["after"]["version"] == (1, 3)
         assert summary["update"] == sum(kind == "update_postimage" for kind, _ in wanted.elements()) > 0

@@ -35,8 +35,8 @@ class Scripted:
         self.sought.append(offset)
 
     def poll(self, timeout_ms: int) -> dict[TopicPartition, Sequence[Record]]:
-        found, self._reached = self._script.pop(0) if len(self._script) > 1 else self._script[0]
-        return {PARTITION: found}
+        batch, self._reached = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+        return {PARTITION: batch}
 
     def position(self, partition: TopicPartition) -> int:
         return self._reached

@@ -22,18 +22,18 @@ class Queue:
     def __init__(self) -> None:
         self.coming: asyncio.Queue[list[Message] | Exception] = asyncio.Queue()
         self.deleted: list[str] = []
-        self.opened = 0
+        self.open_count = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Queue]:
-        self.opened += 1
+        self.open_count += 1
         yield self
 
     async def receive(self) -> Sequence[Message]:
-        found = await self.coming.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        item = await self.coming.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     async def check(self) -> None: ...
 
@@ -166,7 +166,7 @@ async def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:
                 assert not watch.trusted
                 clock.advance(delay)
                 await turns()
-            assert queue.opened == 4
+            assert queue.open_count == 4
             queue.coming.put_nowait([])
             await turns()
             assert watch.trusted

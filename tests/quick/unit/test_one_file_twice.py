@@ -100,5 +100,5 @@ def test_file_whose_vector_is_replaced() -> None:
     add = {"path": "x", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
     data = orjson.dumps({"remove": remove}) + b"\n" + orjson.dumps({"add": add | {"deletionVector": VECTORS[2]}})
     data += b"\n" + orjson.dumps({"cdc": {"path": "x", "partitionValues": {}, "size": 1, "dataChange": False}})
-    found = commits.parse(1, data)
-    assert (len(found.adds), len(found.removes), len(found.cdcs)) == (1, 1, 1)
+    actual = commits.parse(1, data)
+    assert (len(actual.adds), len(actual.removes), len(actual.cdcs)) == (1, 1, 1)

@@ -78,10 +78,10 @@ class TestInOrder:
     def test_an_error_comes_after_all_results_before_it(self, workers: int, at: int) -> None:
         work = [counting(number * 10, 2) for number in range(10)]
         work[at] = failing(at * 10, 1)
-        found = Results()
+        actual = Results()
         with pytest.raises(DataError, match="after 1"):
-            found.take(run_in_order(work, workers=workers))
-        assert found == [number * 10 + step for number in range(at) for step in range(2)] + [at * 10]
+            actual.take(run_in_order(work, workers=workers))
+        assert actual == [number * 10 + step for number in range(at) for step in range(2)] + [at * 10]
 
     @pytest.mark.parametrize("at", [0, 1, 2, 6])
     def test_so_does_the_error_that_ends_the_tasks(self, workers: int, at: int) -> None:
@@ -91,10 +91,10 @@ class TestInOrder:
             yield from (counting(number * 10, 2) for number in range(at))
             raise LogError("no more plans")
 
-        found = Results()
+        actual = Results()
         with pytest.raises(LogError, match="no more plans"):
-            found.take(run_in_order(work(), workers=workers))
-        assert found == [number * 10 + step for number in range(at) for step in range(2)]
+            actual.take(run_in_order(work(), workers=workers))
+        assert actual == [number * 10 + step for number in range(at) for step in range(2)]
 
     def test_errors_that_are_not_ours_are_not_swallowed(self, workers: int) -> None:
         with pytest.raises(ZeroDivisionError):
@@ -211,10 +211,10 @@ class TestMapped:
                 raise DataError("five")
             return n
 
-        found = Results()
+        actual = Results()
         with pytest.raises(DataError, match="five"):
-            found.take(map_in_order(function, range(100), workers=workers))
-        assert found == [0, 1, 2, 3, 4]
+            actual.take(map_in_order(function, range(100), workers=workers))
+        assert actual == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("count", [0, 1, 7])
     def test_so_does_the_error_that_ends_the_items(self, workers: int, count: int) -> None:
@@ -222,10 +222,10 @@ class TestMapped:
             yield from range(count)
             raise LogError("no more")
 
-        found = Results()
+        actual = Results()
         with pytest.raises(LogError, match="no more"):
-            found.take(map_in_order(lambda n: n, items(), workers=workers))
-        assert found == list(range(count))
+            actual.take(map_in_order(lambda n: n, items(), workers=workers))
+        assert actual == list(range(count))
 
     def test_items_are_taken_as_results_are(self, workers: int) -> None:
         taken = []

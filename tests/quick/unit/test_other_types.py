@@ -79,14 +79,14 @@ def table(tmp_path: Path) -> str:
 
 
 def test_types_of_some_writers_are_read(table: str) -> None:
-    found = cdfd.changes(table, columns=READABLE).read_all()
-    assert found["months"].to_pylist() == [14, None]
-    assert found["span"].to_pylist() == [86_400_000_001, None]
-    assert found["shape"].to_pylist() == [b"\x01\x01", None]
-    assert found.schema.field("at").type == NANOS
-    assert found["at"].cast(pa.int64()).to_pylist() == [1_767_225_600_123_456_789, None]
-    assert found["nothing"].to_pylist() == found["nothings"].to_pylist() == [None, None]
-    line = json.loads(LineEncoder()(found.to_batches()[0]).to_pybytes().splitlines()[0])
+    actual = cdfd.changes(table, columns=READABLE).read_all()
+    assert actual["months"].to_pylist() == [14, None]
+    assert actual["span"].to_pylist() == [86_400_000_001, None]
+    assert actual["shape"].to_pylist() == [b"\x01\x01", None]
+    assert actual.schema.field("at").type == NANOS
+    assert actual["at"].cast(pa.int64()).to_pylist() == [1_767_225_600_123_456_789, None]
+    assert actual["nothing"].to_pylist() == actual["nothings"].to_pylist() == [None, None]
+    line = json.loads(LineEncoder()(actual.to_batches()[0]).to_pybytes().splitlines()[0])
     assert line["at"] == "2026-01-01T00:00:00.123456Z"
     assert (line["months"], line["span"], line["nothing"], line["nothings"]) == (14, 86_400_000_001, None, None)
 
@@ -120,10 +120,10 @@ def test_a_remove_with_another_deletion_vector_counts(tmp_path: Path, caplog: py
     for start in (0, version):
         for refine in ("off", "rows"):
             with caplog.at_level(logging.WARNING, logger="cdfd.tail"):
-                found = cdfd.changes(uri, start, refine=refine).read_all()
-            found = found.filter(pc.equal(found["_commit_version"], version))
-            assert set(found["_change_type"].to_pylist()) == {"delete"}
-            assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+                actual = cdfd.changes(uri, start, refine=refine).read_all()
+            actual = actual.filter(pc.equal(actual["_commit_version"], version))
+            assert set(actual["_change_type"].to_pylist()) == {"delete"}
+            assert sorted(actual["id"].to_pylist()) == [1, 2, 3]
             assert f"version {version} removes {first} with another deletion vector" in caplog.text
             caplog.clear()
 

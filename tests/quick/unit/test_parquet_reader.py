@@ -63,17 +63,17 @@ KINDS = st.recursive(
 
 def values_of(kind: pa.DataType, null: bool) -> st.SearchStrategy[Any]:
     """Values of a type; some of them None if it can be null."""
-    found: st.SearchStrategy[Any]
+    strategy: st.SearchStrategy[Any]
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        found = st.fixed_dictionaries({field.name: values_of(field.type, field.nullable) for field in fields})
+        strategy = st.fixed_dictionaries({field.name: values_of(field.type, field.nullable) for field in fields})
     elif pa.types.is_map(kind):
-        found = st.lists(st.tuples(st.text("ab", max_size=3), values_of(kind.item_type, True)), max_size=3)
+        strategy = st.lists(st.tuples(st.text("ab", max_size=3), values_of(kind.item_type, True)), max_size=3)
     elif pa.types.is_list(kind):
-        found = st.lists(values_of(kind.value_type, kind.value_field.nullable), max_size=4)
+        strategy = st.lists(values_of(kind.value_type, kind.value_field.nullable), max_size=4)
     else:
-        found = SCALARS[kind]
-    return st.none() | found if null else found
+        strategy = SCALARS[kind]
+    return st.none() | strategy if null else strategy
 
 
 @st.composite
@@ -105,8 +105,8 @@ def by_pyarrow(data: bytes, rows: int, **options: Any) -> list[pa.RecordBatch]:
         return read(data, rows, **options)
 
 
-def same(found: list[pa.RecordBatch], expected: list[pa.RecordBatch], schema: pa.Schema) -> None:
-    one, other = (pa.Table.from_batches(batches, schema) for batches in (found, expected))
+def same(actual: list[pa.RecordBatch], expected: list[pa.RecordBatch], schema: pa.Schema) -> None:
+    one, other = (pa.Table.from_batches(batches, schema) for batches in (actual, expected))
     one.validate(full=True)
     assert one.schema == other.schema
     assert one.combine_chunks().equals(other.combine_chunks()) or (len(one) == len(other) == 0)
@@ -145,9 +145,9 @@ def test_every_type_layout_and_codec(
     )
     # pyarrow 26 does not read all of these files, some of which have pages of nulls only. So the table says what is in them.
     with pq.ParquetFile(io.BytesIO(data)) as file:
-        found = read(data, rows)
-        same(found, table.cast(file.schema_arrow).to_batches(), file.schema_arrow)
-    assert all(batch.num_rows <= rows for batch in found)
+        actual = read(data, rows)
+        same(actual, table.cast(file.schema_arrow).to_batches(), file.schema_arrow)
+    assert all(batch.num_rows <= rows for batch in actual)
 
 
 def test_times_of_spark() -> None:
@@ -160,13 +160,13 @@ def test_times_of_spark() -> None:
 
 def both(data: bytes) -> tuple[Any, Any]:
     """The rows of a file by `read` and by pyarrow alone; None for an error."""
-    found: list[Any] = []
+    answers: list[Any] = []
     for way in (read, by_pyarrow):
         try:
-            found.append(pa.Table.from_batches(way(data, 1_000)).column(0).to_pylist())
+            answers.append(pa.Table.from_batches(way(data, 1_000)).column(0).to_pylist())
         except (CdfdError, ValueError, OSError):
-            found.append(None)
-    return found[0], found[1]
+            answers.append(None)
+    return answers[0], answers[1]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
@@ -183,8 +183,8 @@ def test_times_with_any_julian_day(dictionary: bool) -> None:
     else:
         pages = parquet_bytes.data_page(valid + body, len(valid + body), len(times), parquet_bytes.PLAIN)
     data = parquet_bytes.flat(parquet_bytes.INT96, pages, len(times))
-    found = pa.Table.from_batches(read(data, 9))["c"].cast(pa.int64()).to_pylist()
-    assert found == [(day - 2_440_588) * 86_400_000_000 + nanoseconds // 1_000 for day, nanoseconds in times]
+    actual = pa.Table.from_batches(read(data, 9))["c"].cast(pa.int64()).to_pylist()
+    assert actual == [(day - 2_440_588) * 86_400_000_000 + nanoseconds // 1_000 for day, nanoseconds in times]
 
 
 def test_booleans_in_runs() -> None:
@@ -206,19 +206,19 @@ def test_booleans_in_runs() -> None:
         else:
             whole = parquet_bytes.levels(definitions) + body
             page = parquet_bytes.data_page(whole, len(whole), rows, parquet_bytes.RLE)
-        found, expected = both(parquet_bytes.flat(parquet_bytes.BOOLEAN, page, rows))
+        actual, expected = both(parquet_bytes.flat(parquet_bytes.BOOLEAN, page, rows))
         # A value of more bits than one is damage here, and a bit of it there.
-        assert found is None or found == expected
-        read_well += found is not None
+        assert actual is None or actual == expected
+        read_well += actual is not None
     assert 30 < read_well < 400
 
 
 def test_few_strings_as_dictionaries_of_several_row_groups() -> None:
     kinds = pa.array(["insert"] * 10 + ["update_preimage", "update_postimage"] * 20 + ["delete"] * 3)
     data = stored(pa.table({"kind": kinds, "id": range(53)}), row_group_size=9)
-    found = read(data, 20, dictionaries=["kind"])
-    assert {batch.schema.field("kind").type for batch in found} == {pa.dictionary(pa.int32(), pa.string())}
-    assert pa.chunked_array([batch["kind"] for batch in found]).cast(pa.string()).combine_chunks().equals(kinds)
+    actual = read(data, 20, dictionaries=["kind"])
+    assert {batch.schema.field("kind").type for batch in actual} == {pa.dictionary(pa.int32(), pa.string())}
+    assert pa.chunked_array([batch["kind"] for batch in actual]).cast(pa.string()).combine_chunks().equals(kinds)
 
 
 def test_strings_that_do_not_fit_into_a_batch() -> None:
@@ -228,10 +228,10 @@ def test_strings_that_do_not_fit_into_a_batch() -> None:
     table = pa.table({"id": range(rows), "long": long, "short": [str(number) for number in range(rows)]})
     for dictionary in (True, False):
         data = stored(table, use_dictionary=dictionary, row_group_size=1_700, data_page_size=200_000)
-        found = read(data, 65_536)
-        assert all(batch["long"].nbytes < 33 << 20 for batch in found)
-        assert len(found) > 3
-        same(found, table.to_batches(), table.schema)
+        actual = read(data, 65_536)
+        assert all(batch["long"].nbytes < 33 << 20 for batch in actual)
+        assert len(actual) > 3
+        same(actual, table.to_batches(), table.schema)
 
 
 def test_rows_of_every_encoding_are_read() -> None:
@@ -262,17 +262,17 @@ def test_large_strings_and_views_are_read_as_strings() -> None:
     big = ["a", "bcd" * 20, None] * 3
     table = pa.table({"time": pa.array(range(9), pa.time64("us")), "big": pa.array(big, pa.large_string())})
     table = table.append_column("view", pa.array(big, pa.string_view()))
-    found = pa.Table.from_batches(read(stored(table), 4))
-    assert found.schema.types == [pa.time64("us"), pa.string(), pa.string()]
-    assert found.to_pydict() == table.to_pydict()
+    actual = pa.Table.from_batches(read(stored(table), 4))
+    assert actual.schema.types == [pa.time64("us"), pa.string(), pa.string()]
+    assert actual.to_pydict() == table.to_pydict()
 
 
 @pytest.mark.parametrize("threads", [False, True])
 def test_columns_in_threads(threads: bool) -> None:
     table = pa.table({"id": range(900), "l": [[1, None]] * 900, "word": [f"word {number}" for number in range(900)]})
     with reader.open_parquet(pa.BufferReader(stored(table, row_group_size=400))) as file:
-        found = list(file.batches(table.column_names, rows=70, use_threads=threads))
-    same(found, table.to_batches(), table.schema)
+        actual = list(file.batches(table.column_names, rows=70, use_threads=threads))
+    same(actual, table.to_batches(), table.schema)
 
 
 def test_columns_of_files_that_are_read_at_a_time() -> None:
@@ -348,12 +348,12 @@ def test_damage_is_an_error_or_gives_as_many_rows(codec: str, version: str) -> N
         for _ in range(chance.randrange(1, 4)):
             spoilt[chance.randrange(4, len(spoilt) - 8 - footer)] = chance.randrange(256)
         try:
-            found = pa.Table.from_batches(read(bytes(spoilt), 90))
+            actual = pa.Table.from_batches(read(bytes(spoilt), 90))
         except (CdfdError, ValueError):
             damaged += 1
             continue
-        found.validate(full=True)
-        assert len(found) == rows
+        actual.validate(full=True)
+        assert len(actual) == rows
     assert damaged > 100
 
 

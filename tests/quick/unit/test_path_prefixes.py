@@ -62,9 +62,9 @@ def test_clone_is_read_through_every_entry_point(tmp_path: Path) -> None:
     copy, prefix, place = clone(tmp_path)
     with pytest.raises(PathError, match=r"path_prefixes.*dbfs:/mnt/lake"):
         cdfd.snapshot(copy).read_all()
-    given = {"path_prefixes": {prefix: place}}
-    assert sorted(cdfd.snapshot(copy, **given).read_all().column("id").to_pylist()) == [1, 2]
-    assert cdfd.changes(copy, **given).read_all().column("id").to_pylist() == [1, 2]
+    options = {"path_prefixes": {prefix: place}}
+    assert sorted(cdfd.snapshot(copy, **options).read_all().column("id").to_pylist()) == [1, 2]
+    assert cdfd.changes(copy, **options).read_all().column("id").to_pylist() == [1, 2]
     option = ["--path-prefix", f"{prefix}={place}"]
     tail = CliRunner().invoke(app, ["tail", copy, "--from", "0", "--until", "now", *option])
     assert len(tail.stdout.splitlines()) == 2

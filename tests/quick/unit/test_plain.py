@@ -71,10 +71,10 @@ def test_errors_are_printed_as_plain_lines(text: str, hint: str, place: str) -> 
 @given(text=texts)
 @example(text=HOSTILE)
 def test_logs_are_printed_as_plain_lines(text: str) -> None:
-    first, *rest = logged(logs.TextFormatter(), text).split("\n")
+    first, *others = logged(logs.TextFormatter(), text).split("\n")
     check(first, 200_000)
-    assert rest
-    for line in rest:
+    assert others
+    for line in others:
         assert line.startswith("    ")
         check(line, 20_000)
     line = logged(logs.JsonFormatter(), text)

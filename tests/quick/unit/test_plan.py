@@ -72,7 +72,7 @@ def scans(*actions: Fields, at: Header = HEADER, **more: Any) -> list[FileScan]:
     return list(plan(entry(*actions), at, 7, **more).scans)
 
 
-def brief(found: Sequence[FileScan]) -> list[tuple[str, str | None, str | None, str | None]]:
+def brief(files: Sequence[FileScan]) -> list[tuple[str, str | None, str | None, str | None]]:
     """(path, change type, rows to read, rows to leave out)."""
     return [
         (
@@ -81,7 +81,7 @@ def brief(found: Sequence[FileScan]) -> list[tuple[str, str | None, str | None, 
             scan.only and scan.only.path_or_inline,
             scan.without and scan.without.path_or_inline,
         )
-        for scan in found
+        for scan in files
     ]
 
 
@@ -147,8 +147,8 @@ class TestVectors:
 
     def test_the_difference_in_both_directions(self) -> None:
         # {0, 1} -> {1, 2}: row 2 is deleted, row 0 inserted; deletes come first
-        found = scans(remove("a", "old"), add("a", "new"))
-        assert brief(found) == [("a", "delete", "new", "old"), ("a", "insert", "old", "new")]
+        actual = scans(remove("a", "old"), add("a", "new"))
+        assert brief(actual) == [("a", "delete", "new", "old"), ("a", "insert", "old", "new")]
 
     @pytest.mark.parametrize("vector", [None, "x"])
     def test_equal_vectors_are_no_change(self, vector: str | None) -> None:
@@ -162,12 +162,12 @@ class TestVectors:
     def test_another_offset_is_another_vector(self) -> None:
         there = described("x")["deletionVector"]
         old, new = ({"deletionVector": there | {"storageType": "u", "offset": offset}} for offset in (1, 9))
-        found = scans(remove("a", **old), add("a", **new))
-        assert [scan.change_type for scan in found] == ["delete", "insert"]
+        actual = scans(remove("a", **old), add("a", **new))
+        assert [scan.change_type for scan in actual] == ["delete", "insert"]
 
     def test_partition_values_come_from_the_add(self) -> None:
-        found = scans(remove("a", partitionValues=None), add("a", "x"))
-        assert found[0].partition_values == {"p": "1"}
+        actual = scans(remove("a", partitionValues=None), add("a", "x"))
+        assert actual[0].partition_values == {"p": "1"}
 
     def test_two_adds_or_removes_of_one_path_are_illegal(self) -> None:
         """Specification, "Add File and Remove File": at most one file action of a type for any path."""
@@ -244,8 +244,8 @@ class TestPartitionValues:
         """An empty map in a partitioned table says as little as none."""
         commit = entry(remove("a", partitionValues=values), remove("b", "x", partitionValues=values))
         assert needs_snapshot(commit, HEADER)
-        found = plan(commit, HEADER, 7, before=before).scans
-        assert [scan.partition_values for scan in found] == [{"p": "5"}, {"p": "6"}]
+        actual = plan(commit, HEADER, 7, before=before).scans
+        assert [scan.partition_values for scan in actual] == [{"p": "5"}, {"p": "6"}]
 
     @pytest.mark.parametrize("before", [None, BEFORE])
     def test_remove_of_an_unknown_file_without_partition_values_is_refused(self, before: Snapshot | None) -> None:
@@ -286,8 +286,8 @@ class TestPartitionValues:
         commit = entry(remove("a", partitionValues={}), add("b", partitionValues={"x": "1"}))
         was, now = header(by=()), header(by=("x",))
         assert not needs_snapshot(commit, was)
-        found = plan(commit, now, 7, previous=was).scans
-        assert [(scan.path, scan.partition_values) for scan in found] == [("a", {}), ("b", {"x": "1"})]
+        actual = plan(commit, now, 7, previous=was).scans
+        assert [(scan.path, scan.partition_values) for scan in actual] == [("a", {}), ("b", {"x": "1"})]
 
 
 class TestSchemas:
@@ -348,20 +348,20 @@ class TestSnapshot:
         assert made.schema == HEADER.schema
 
     def test_its_scans_are_a_sequence(self) -> None:
-        found = plan_snapshot(self.STATE, 7).scans
-        plain = tuple(found)
-        assert isinstance(found, LiveScans)
-        assert (len(found), found[0], found[-1], tuple(found[1:]), tuple(reversed(found))) == (
+        actual = plan_snapshot(self.STATE, 7).scans
+        plain = tuple(actual)
+        assert isinstance(actual, LiveScans)
+        assert (len(actual), actual[0], actual[-1], tuple(actual[1:]), tuple(reversed(actual))) == (
             2,
             plain[0],
             plain[1],
             plain[1:],
             plain[::-1],
         )
-        assert isinstance(found[1:], LiveScans)
-        assert found == plain
-        assert found[:1] != plain
-        assert found == plan_snapshot(self.STATE, 9).scans
+        assert isinstance(actual[1:], LiveScans)
+        assert actual == plain
+        assert actual[:1] != plain
+        assert actual == plan_snapshot(self.STATE, 9).scans
 
     def test_an_empty_table(self) -> None:
         empty = first(Commit(0, protocol=Protocol(1, 2), metadata=HEADER.metadata))
@@ -401,27 +401,27 @@ class TestDeterminism:
             assert scans(*chance.sample(self.ACTIONS, len(self.ACTIONS))) == expected
 
     def test_deletes_come_before_inserts_and_each_by_path(self) -> None:
-        found = scans(*self.ACTIONS)
+        actual = scans(*self.ACTIONS)
         # A row that moved to another file is gone before it is back: all deletes, then all inserts, each by path.
-        assert [scan.change_type for scan in found] == sorted(scan.change_type or "" for scan in found)
+        assert [scan.change_type for scan in actual] == sorted(scan.change_type or "" for scan in actual)
         for kind in ("delete", "insert"):
-            names = [scan.path for scan in found if scan.change_type == kind]
+            names = [scan.path for scan in actual if scan.change_type == kind]
             assert names == sorted(names, key=str.encode)
 
     def test_change_data_files_too(self) -> None:
         for order in itertools.permutations(["c", "a", "b"]):
-            found = scans(*map(cdc, order))
-            assert [(scan.path, scan.image_phase) for scan in found] == [
+            actual = scans(*map(cdc, order))
+            assert [(scan.path, scan.image_phase) for scan in actual] == [
                 (path, half) for half in ("early", "late") for path in "abc"
             ]
             # Read in halves, a file counts once.
-            assert [scan.share for scan in found] == [3, 3, 3, 2, 2, 2]
+            assert [scan.share for scan in actual] == [3, 3, 3, 2, 2, 2]
             assert plan(entry(*map(cdc, order)), HEADER, 7).size == 15
 
     def test_of_one_change_data_file_both_halves_are_read_at_once(self) -> None:
-        (found,) = scans(cdc("a"))
-        assert found.image_phase is None
-        assert found.share == found.size == 5
+        (actual,) = scans(cdc("a"))
+        assert actual.image_phase is None
+        assert actual.share == actual.size == 5
 
     def test_many_files_are_planned_like_few(self) -> None:
         names = [f"{number:05}" for number in range(PACK + 5)]
@@ -523,5 +523,5 @@ def test_files_before_are_wanted_for_the_deletion_vectors_of_removed_ones(
 
 def test_deletion_vector_without_rows_is_read() -> None:
     described = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 0, "cardinality": 0, "offset": 0}
-    (found,) = entry(add("a") | {"add": add("a")["add"] | {"deletionVector": described}}).adds
-    assert found.deletion_vector == DeletionVectorDescriptor("i", "x", 0, 0, 0)
+    (actual,) = entry(add("a") | {"add": add("a")["add"] | {"deletionVector": described}}).adds
+    assert actual.deletion_vector == DeletionVectorDescriptor("i", "x", 0, 0, 0)

@@ -52,13 +52,13 @@ async def settled() -> None:
 
 async def test_in_order_and_all_of_them() -> None:
     source = Source(1000)
-    found = []
+    actual = []
     async for batch in version_batches(source.versions(), max_versions=7):
         assert 0 < len(batch) <= 7 + 1
-        found += numbers(batch)
-        if len(found) % 3 == 0:
+        actual += numbers(batch)
+        if len(actual) % 3 == 0:
             await asyncio.sleep(0)
-    assert found == list(range(1000))
+    assert actual == list(range(1000))
 
 
 async def test_one_at_the_tip_and_more_while_the_consumer_is_busy() -> None:
@@ -101,15 +101,15 @@ async def test_nor_than_so_many_files(files: int, expected: int) -> None:
 @pytest.mark.parametrize("count", [0, 1, 5, 200])
 def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: int) -> None:
     """Whatever it is: an error that planning keeps to itself would leave the consumer waiting for ever."""
-    found: list[int] = []
+    actual: list[int] = []
 
     async def consume() -> None:
         async for batch in version_batches(Source(count, error).versions(), max_versions=10):
-            found.extend(numbers(batch))
+            actual.extend(numbers(batch))
 
     with pytest.raises(type(error), match=str(error.args[0])):
         run(consume())
-    assert found == list(range(count))
+    assert actual == list(range(count))
 
 
 async def test_closing_ends_the_planning() -> None:

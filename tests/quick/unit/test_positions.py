@@ -36,8 +36,8 @@ def test_a_record_of_the_progress_topic() -> None:
     assert progress_of(written).position.digest == "ab"
     without = value_of(Progress(Position("T", 3)))
     assert "digest" not in json.loads(without)
-    for found in (progress_of(without), progress_of(json.dumps(OLD).encode())):
-        assert (found.position, found.position.digest) == (Position("T", 3), None)
+    for progress in (progress_of(without), progress_of(json.dumps(OLD).encode())):
+        assert (progress.position, progress.position.digest) == (Position("T", 3), None)
     with pytest.raises(ValueError, match="digest is 7"):
         progress_of(json.dumps(OLD | {"digest": 7}).encode())
 
@@ -46,9 +46,9 @@ def test_the_position_of_a_folder(tmp_path: Path) -> None:
     file = tmp_path / "_position.json"
     for more, digest in (({}, None), ({"digest": "ab"}, "ab")):
         file.write_text(json.dumps({"format": 1, **OLD, **more, "delivered": True}))
-        found = read_position(str(tmp_path))
-        assert found is not None
-        assert (found, found.digest) == (Position("T", 3), digest)
+        actual = read_position(str(tmp_path))
+        assert actual is not None
+        assert (actual, actual.digest) == (Position("T", 3), digest)
 
 
 def test_an_offset_of_spark() -> None:
@@ -69,15 +69,15 @@ async def test_every_delivery_leaves_that_of_the_entry_before(
     lake, place = Lake(clock), kind(tmp_path / "out")
     writer = await table(lake, 4, clock)
     await writer.optimize()
-    found: list[Position] = []
+    actual: list[Position] = []
 
     def note(event: str, about: Any) -> None:
         if event == "committed":
-            found.append(about)
+            actual.append(about)
 
     await feed(lake, place, clock, 4, start=start, hook=note)
-    assert len(found) > 1
-    for each in [*found, await position(place)]:
+    assert len(actual) > 1
+    for each in [*actual, await position(place)]:
         assert each is not None
         digest = await DeltaLog(lake).digest(each.basis) if each.basis >= 0 else None
         assert each.digest == digest, each

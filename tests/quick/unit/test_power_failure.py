@@ -85,8 +85,8 @@ async def test_nothing_is_synced_without_sync(device: Device) -> None:
 async def test_delivery_is_lost_only_if_fsync_is_off(device: Device, sink: str, durable: bool) -> None:
     out = device.folder / "out"
     settings = parse(f"{{pipeline: shop, tables: [{{uri: orders}}], sink: {{{sink}, path: {out}}}}}")
-    async with connector(settings).open(settings.listed[0]) as opened:
-        await deliver(opened, 0, rows("insert", 1))
+    async with connector(settings).open(settings.listed[0]) as orders_sink:
+        await deliver(orders_sink, 0, rows("insert", 1))
         assert device.lost() == (() if durable else ("out",))
         assert bool(device.syncs) is durable
 

@@ -52,9 +52,9 @@ class Shop:
 
     @property
     def orders(self) -> settings.Table:
-        found = self.config.table("orders")
-        assert found is not None
-        return found
+        actual = self.config.table("orders")
+        assert actual is not None
+        return actual
 
     def show(self) -> tuple[list[list[str]], int]:
         """Cells of each row; the last one is prose."""
@@ -141,8 +141,8 @@ def test_set_position_is_shown_and_in_the_ledger(tmp_path: Path, ledger: str) ->
     newest = "5" if ledger == "source" else "4"
     assert orders[:4] == ["orders", "2", "-" if ledger == "none" else "2", newest]
     assert "resuming at version 3" in orders[5]
-    found = shop.ledger()
-    assert (None if found is None else (found.version, found.table_id)) == {
+    actual = shop.ledger()
+    assert (None if actual is None else (actual.version, actual.table_id)) == {
         "ledger": (2, "T"),
         "source": (2, None),
         "none": None,
@@ -160,9 +160,9 @@ def test_a_folder_cannot_go_back(shop: Shop) -> None:
         with pytest.raises(SinkError, match=r"cannot (go|be taken) back") as caught:
             call()
         assert "move all files out of the sink's folder" in (caught.value.hint or "")
-    found = shop.ledger()
-    assert found is not None
-    assert found.version == 2
+    actual = shop.ledger()
+    assert actual is not None
+    assert actual.version == 2
 
 
 def test_reset_table_is_delivered_again_from_its_start(shop: Shop) -> None:
@@ -190,9 +190,9 @@ def test_a_table_that_was_created_anew(shop: Shop) -> None:
         progress_command.set_position(shop.path, "orders", 1)
     (shop.folder / "out/orders").rename(shop.folder / "old")
     progress_command.set_position(shop.path, "orders", 1)
-    found = shop.ledger()
-    assert found is not None
-    assert (found.version, found.table_id) == (1, "U")
+    actual = shop.ledger()
+    assert actual is not None
+    assert (actual.version, actual.table_id) == (1, "U")
 
 
 @pytest.mark.parametrize("version", [5, 99])

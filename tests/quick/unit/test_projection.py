@@ -89,8 +89,8 @@ def test_the_same_type_is_not_copied() -> None:
     schema = table(StructField("x", LONG))
     assert project(schema, pa.record_batch({"x": column})).column(0).buffers()[1].address == column.buffers()[1].address
     kind = ArrayType(StructType((StructField("a", LONG),)))
-    (found,) = Projection.plan(one(kind), pa.schema([("x", nested.type)])).apply(pa.record_batch({"x": nested}), {})
-    assert [b.address for b in found.buffers() if b] == [b.address for b in nested.buffers() if b]
+    (actual,) = Projection.plan(one(kind), pa.schema([("x", nested.type)])).apply(pa.record_batch({"x": nested}), {})
+    assert [b.address for b in actual.buffers() if b] == [b.address for b in nested.buffers() if b]
 
 
 def test_only_some_columns_in_the_order_asked_for() -> None:
@@ -208,8 +208,8 @@ def test_ids_that_do_not_identify() -> None:
 
 def test_missing_columns_are_null_and_null_structs_stay_null() -> None:
     kind = StructType((StructField("a", LONG), StructField("new", ArrayType(STRING))))
-    found = read_as(kind, pa.array([{"a": 1, "z": 0}, None, {"a": None, "z": 0}]))
-    assert found.to_pylist() == [{"a": 1, "new": None}, None, {"a": None, "new": None}]
+    actual = read_as(kind, pa.array([{"a": 1, "z": 0}, None, {"a": None, "z": 0}]))
+    assert actual.to_pylist() == [{"a": 1, "new": None}, None, {"a": None, "new": None}]
     none = read_as(StructType((StructField("new", LONG),)), pa.array([{"a": 1}, None]))
     assert none.to_pylist() == [{"new": None}, None]
 
@@ -352,9 +352,9 @@ def test_variants_become_json_at_any_depth() -> None:
     nested = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), stored)
     schema = table(StructField("x", Primitive("variant")))
     projection = Projection.plan(schema, pa.schema([("x", stored.type)]))
-    (found,) = projection.apply(pa.record_batch({"x": stored}), {})
-    assert found.type == pa.json_()
-    assert found.to_pylist() == ["null", None]
+    (actual,) = projection.apply(pa.record_batch({"x": stored}), {})
+    assert actual.type == pa.json_()
+    assert actual.to_pylist() == ["null", None]
     inside = Projection.plan(one(ArrayType(Primitive("variant"))), pa.schema([("x", nested.type)]))
     (lists,) = inside.apply(pa.record_batch({"x": nested}), {})
     assert lists.type == pa.list_(pa.json_())
@@ -382,15 +382,15 @@ TICKS = st.lists(st.none() | st.integers(-(2**63) + 1000, 2**63 - 1), max_size=5
 @given(TICKS)
 def test_nanoseconds_become_microseconds_toward_the_past(ticks: list[int | None]) -> None:
     array = pa.array(ticks, pa.int64()).view(pa.timestamp("ns"))
-    found = read_as(TIMESTAMP, array).view(pa.int64()).to_pylist()
-    assert found == [None if tick is None else tick // 1000 for tick in ticks]
+    actual = read_as(TIMESTAMP, array).view(pa.int64()).to_pylist()
+    assert actual == [None if tick is None else tick // 1000 for tick in ticks]
 
 
 @given(st.lists(st.none() | st.integers(-(2**39), 2**39 - 1), max_size=5), st.integers(5, 16))
 def test_decimals_without_annotation(unscaled: list[int | None], width: int) -> None:
     stored = [None if each is None else each.to_bytes(width, "big", signed=True) for each in unscaled]
-    found = read_as(Decimal(20, 3), pa.array(stored, pa.binary(width))).to_pylist()
-    assert found == [None if each is None else number(str(each)).scaleb(-3) for each in unscaled]
+    actual = read_as(Decimal(20, 3), pa.array(stored, pa.binary(width))).to_pylist()
+    assert actual == [None if each is None else number(str(each)).scaleb(-3) for each in unscaled]
 
 
 @given(st.sampled_from([pa.int8(), pa.int16(), pa.int32(), pa.int64()]), st.data())

@@ -45,12 +45,12 @@ def value_of(message: Any, field: FieldDescriptor, kind: pa.DataType) -> Any:
     if types.is_dictionary(kind):
         return value_of(message, field, kind.value_type)
     if types.is_map(kind):
-        found = getattr(message, field.name)
+        content = getattr(message, field.name)
         if field.message_type.GetOptions().map_entry:
             element = field.message_type.fields_by_name["value"].message_type.fields_by_name["value"]
-            return {key: value_of(item, element, kind.item_type) for key, item in found.items()}
+            return {key: value_of(item, element, kind.item_type) for key, item in content.items()}
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return [(value_of(item, key, kind.key_type), value_of(item, value, kind.item_type)) for item in found]
+        return [(value_of(item, key, kind.key_type), value_of(item, value, kind.item_type)) for item in content]
     if types.is_nested(kind) and not types.is_struct(kind):
         element = field.message_type.fields_by_name["value"]
         return [value_of(item, element, kind.value_type) for item in getattr(message, field.name)]

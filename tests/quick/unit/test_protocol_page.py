@@ -43,17 +43,17 @@ def words(text: str) -> str:
 @cache
 def names_in(path: str) -> frozenset[str]:
     """Names of a module's tests, with their classes."""
-    found = set()
+    names = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.ClassDef):
-            found |= {
+            names |= {
                 f"{node.name}::{each.name}"
                 for each in node.body
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
             }
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-    return frozenset(found)
+            names.add(node.name)
+    return frozenset(names)
 
 
 @pytest.mark.parametrize("name", sorted(set(TESTS)))
@@ -107,8 +107,8 @@ def test_no_sentence_of_the_specification_is_left_out() -> None:
 def test_no_line_of_a_section_without_such_words_is_left_out() -> None:
     headings = {words(rule[1]) for rule in RULES}
     for text in TEXTS:
-        [found] = [each.group() for each in IN_FULL.finditer(text)]
-        for line in found.splitlines():
+        [actual] = [each.group() for each in IN_FULL.finditer(text)]
+        for line in actual.splitlines():
             said = words(line)
             if len(said.split()) > 2 and said not in headings and not _NO_RULE.match(line.strip("*• ")):
                 assert any(each in said for each in KNOWN), line

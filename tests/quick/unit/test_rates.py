@@ -116,7 +116,7 @@ async def test_a_feed_delivers_everything_at_its_rate() -> None:
     await table(lake, 10, clock)
     began = clock.monotonic()
     await feed(lake, place, clock, 9, start="earliest", rates=Rates([RateLimit(0.5, None, clock)]))
-    found = ids(place)
-    assert [version for _, version, _ in found] == sorted(version for _, version, _ in found)
-    assert len({version for _, version, _ in found}) == 9  # version 0 has no rows
-    assert clock.monotonic() - began >= (len(found) - 2) / 0.5
+    actual = ids(place)
+    assert [version for _, version, _ in actual] == sorted(version for _, version, _ in actual)
+    assert len({version for _, version, _ in actual}) == 9  # version 0 has no rows
+    assert clock.monotonic() - began >= (len(actual) - 2) / 0.5

@@ -67,15 +67,15 @@ def hidden(*rows: int) -> DeletionVectorDescriptor:
 
 
 def read(
-    found: FileScan, schema: TableSchema, files: TableFiles, *, threads: int = 1, **options: Any
+    file: FileScan, schema: TableSchema, files: TableFiles, *, threads: int = 1, **options: Any
 ) -> Iterator[pa.RecordBatch]:
     reader = ScanReader(files, lambda _: schema, threads=threads, **options)
-    return (scanned.rows for scanned in reader.read(ChangePlan(0, 0, schema, (found,), "files"), found))
+    return (scanned.rows for scanned in reader.read(ChangePlan(0, 0, schema, (file,), "files"), file))
 
 
-def rows_of(found: FileScan, data: bytes | Mapping[str, bytes], schema: TableSchema = SCHEMA, **options: Any) -> Rows:
+def rows_of(file: FileScan, data: bytes | Mapping[str, bytes], schema: TableSchema = SCHEMA, **options: Any) -> Rows:
     files = table_files({"f": data} if isinstance(data, bytes) else data)
-    batches = list(read(found, schema, files, **options))
+    batches = list(read(file, schema, files, **options))
     for batch in batches:
         assert batch.num_rows
         assert batch.schema.equals(pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]))
@@ -83,8 +83,8 @@ def rows_of(found: FileScan, data: bytes | Mapping[str, bytes], schema: TableSch
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def which(found: FileScan, data: bytes, **options: Any) -> list[int]:
-    return [row["a"] for row in rows_of(found, data, **options)]
+def which(file: FileScan, data: bytes, **options: Any) -> list[int]:
+    return [row["a"] for row in rows_of(file, data, **options)]
 
 
 class TestRows:
@@ -119,11 +119,11 @@ class TestRows:
     def test_whatever_the_row_groups_and_batches(self, count: int, group: int, batch: int, data: st.DataObject) -> None:
         chosen = st.none() | st.sets(st.integers(0, max(count - 1, 0)), max_size=count)
         only, without = data.draw(chosen), data.draw(chosen)
-        found = scan(
+        actual = scan(
             only=None if only is None else hidden(*only), without=None if without is None else hidden(*without)
         )
         expected = [row for row in range(count) if (only is None or row in only) and row not in (without or ())]
-        assert which(found, written(numbers(count), row_group_size=group), batch_rows=batch) == expected
+        assert which(actual, written(numbers(count), row_group_size=group), batch_rows=batch) == expected
 
     def test_row_groups_without_a_wanted_row_are_not_read(self) -> None:
         """Their bytes are damaged, and the read succeeds."""
@@ -179,8 +179,8 @@ class TestColumns:
 
     def test_partition_value_is_the_column_of_all_rows(self) -> None:
         schema = TableSchema(StructType((StructField("p", LONG), StructField("a", LONG))), ("p",))
-        found = scan(partition_values={"p": "7"})
-        assert rows_of(found, written(numbers(1)), schema) == [{"p": 7, "a": 0, "_change_type": "insert"}]
+        actual = scan(partition_values={"p": "7"})
+        assert rows_of(actual, written(numbers(1)), schema) == [{"p": 7, "a": 0, "_change_type": "insert"}]
         assert rows_of(scan(), written(numbers(1)), schema)[0]["p"] is None
         with pytest.raises(LogError, match="not a value of type long") as caught:
             rows_of(scan(partition_values={"p": "x"}), written(numbers(1)), schema)
@@ -209,8 +209,8 @@ class TestColumns:
         count = 51_000
         strings = [None if number % 7 == 0 else f"value {number % different}" for number in range(count)]
         data = written(pa.table({"a": range(count), "s": strings}))
-        found = list(read(scan(without=hidden(3)), SCHEMA, table_files({"f": data})))
-        everything = pa.Table.from_batches(found)
+        actual = list(read(scan(without=hidden(3)), SCHEMA, table_files({"f": data})))
+        everything = pa.Table.from_batches(actual)
         assert everything.column("s").type == pa.string()
         assert everything.column("s").to_pylist() == strings[:3] + strings[4:]
 
@@ -227,8 +227,8 @@ class TestChangeData:
     def test_every_row_has_its_own_type(self, kind: pa.DataType) -> None:
         types = pa.array([*self.TYPES, "insert"])
         data = written(numbers(5).append_column("_change_type", types.cast(kind)))
-        found = rows_of(scan(change_type=None), data)
-        assert [(row["a"], row["_change_type"]) for row in found] == [
+        actual = rows_of(scan(change_type=None), data)
+        assert [(row["a"], row["_change_type"]) for row in actual] == [
             *((1, "update_preimage"), (2, "update_postimage"), (3, "delete")),
             *((0, "insert"), (4, "insert")),
         ]
@@ -240,8 +240,8 @@ class TestChangeData:
     def test_without_any_other_column(self) -> None:
         data = written(pa.table({"_change_type": ["delete", "insert"]}))
         schema = TableSchema(StructType((StructField("p", LONG),)), ("p",))
-        found = rows_of(scan(change_type=None, partition_values={"p": "1"}), data, schema)
-        assert found == [{"p": 1, "_change_type": "delete"}, {"p": 1, "_change_type": "insert"}]
+        actual = rows_of(scan(change_type=None, partition_values={"p": "1"}), data, schema)
+        assert actual == [{"p": 1, "_change_type": "delete"}, {"p": 1, "_change_type": "insert"}]
 
     @pytest.mark.parametrize("wrong", ["", "Insert", "upsert", None])
     def test_a_type_that_is_none(self, wrong: str | None) -> None:
@@ -361,7 +361,7 @@ class TestDamage:
         assert taken
 
     def survives(self, data: bytes, chance: random.Random) -> bool:
-        found = scan(
+        file = scan(
             change_type=chance.choice(["insert", None]),
             only=chance.choice([None, hidden(1, 50)]),
             without=chance.choice([None, hidden(1, 30)]),
@@ -370,7 +370,7 @@ class TestDamage:
         try:
             where = chance.choice([None, parse_filter("a > 7"), parse_filter("t IS NULL OR a = 3")])
             threads = 1 + (chance.random() < 0.3)
-            for batch in read(found, schema, table_files({"f": data}), threads=threads, where=where):
+            for batch in read(file, schema, table_files({"f": data}), threads=threads, where=where):
                 batch.validate()
         except CdfdError:
             return False
@@ -400,20 +400,20 @@ class TestPaths:
     """A hostile log cannot make a reader publish files outside the table."""
 
     def files(self, allowed: tuple[str, ...] = ()) -> tuple[TableFiles, list[str]]:
-        opened: list[str] = []
+        roots: list[str] = []
         other = stored({"data/f": written(numbers(1))}, "/other")
 
         def open_root(root: str) -> MemoryStorage:
-            opened.append(root)
+            roots.append(root)
             return other
 
-        return TableFiles(stored({"f": written(numbers(2))}, "/lake/table"), open_root, allowed), opened
+        return TableFiles(stored({"f": written(numbers(2))}, "/lake/table"), open_root, allowed), roots
 
     @pytest.mark.parametrize("path", ["f", "./f", "x/../f", "/lake/table/f", "/lake/table//x/../f"])
     def test_path_inside_the_table_is_read_by_its_own_storage(self, path: str) -> None:
-        files, opened = self.files()
+        files, roots = self.files()
         assert sum(rows.num_rows for rows in read(scan(path), SCHEMA, files)) == 2
-        assert opened == []
+        assert roots == []
 
     @pytest.mark.parametrize(
         "path",
@@ -434,41 +434,41 @@ class TestPaths:
         ],
     )
     def test_path_outside_the_table_is_refused(self, path: str) -> None:
-        files, opened = self.files(("/other",))
+        files, roots = self.files(("/other",))
         with pytest.raises(PathError) as caught:
             list(read(scan(path), SCHEMA, files))
         assert caught.value.path is not None
-        assert opened == []
+        assert roots == []
 
     def test_where_it_is_allowed(self) -> None:
-        files, opened = self.files(("/elsewhere", "/other"))
+        files, roots = self.files(("/elsewhere", "/other"))
         assert sum(rows.num_rows for rows in read(scan("/other/data/f"), SCHEMA, files)) == 1
-        assert opened == ["/other"]
+        assert roots == ["/other"]
         with pytest.raises(MissingFileError):
             list(read(scan("/other/data/g"), SCHEMA, files))
 
     def test_deletion_vector_outside_the_table_is_refused(self) -> None:
-        files, opened = self.files()
+        files, roots = self.files()
         vector = DeletionVectorDescriptor("p", "/etc/passwd", 1, 34, 1)
         with pytest.raises(PathError) as caught:
             list(read(scan(without=vector), SCHEMA, files))
         assert caught.value.path == "/etc/passwd"
-        assert opened == []
+        assert roots == []
 
 
 @pytest.mark.parametrize("take", [0, 1])
 def test_a_reader_that_is_closed_closes_its_file(take: int, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = stored({"f": written(numbers(10))})
-    opened: list[pa.NativeFile] = []
+    sources: list[pa.NativeFile] = []
     open_input_file: Callable[..., pa.NativeFile] = storage.open_input_file
 
     def remembering(path: str, size: int | None = None) -> pa.NativeFile:
-        opened.append(open_input_file(path, size))
-        return opened[-1]
+        sources.append(open_input_file(path, size))
+        return sources[-1]
 
     monkeypatch.setattr(storage, "open_input_file", remembering)
     batches = read(scan(), SCHEMA, TableFiles(storage, lambda root: storage), batch_rows=2)
     for _ in range(take):
         next(batches)
     batches.close()  # type: ignore[attr-defined]
-    assert [file.closed for file in opened] == [True] * take
+    assert [file.closed for file in sources] == [True] * take

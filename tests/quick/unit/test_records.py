@@ -63,7 +63,7 @@ def value_of(row: Row, ordinal: int, kind: str | None = None) -> dict[str, Any]:
 
 def expected(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[str, bytes]]]:
     """The oracle: one row after the other."""
-    found: list[tuple[bytes, Any, dict[str, bytes]]] = []
+    records: list[tuple[bytes, Any, dict[str, bytes]]] = []
     for ordinal, row in enumerate(rows):
         kind, headers = row.kind, {}
         after = rows[ordinal + 1] if ordinal + 1 < len(rows) else None
@@ -72,10 +72,10 @@ def expected(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dic
             kind, headers = "delete", {"__cdfd.newkey": key_of(after)}
         elif before and is_move(before, row):
             kind, headers = "insert", {"__cdfd.oldkey": key_of(before)}
-        found.append((key_of(row), value_of(row, ordinal, kind), headers))
+        records.append((key_of(row), value_of(row, ordinal, kind), headers))
         if kind == "delete" and tombstones:
-            found.append((key_of(row), None, {}))
-    return found
+            records.append((key_of(row), None, {}))
+    return records
 
 
 def is_move(row: Row, after: Row) -> bool:
@@ -85,17 +85,17 @@ def is_move(row: Row, after: Row) -> bool:
 @given(ROWS, CUTS, st.booleans())
 def test_flat_records_are_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int], tombstones: bool) -> None:
     subject = record_encoder("flat", ORIGIN, key=["id"], tombstones=tombstones)
-    found = everything(subject, rows, cuts)
-    assert [(key, value and json.loads(value), headers) for key, value, headers in found] == expected(
+    actual = everything(subject, rows, cuts)
+    assert [(key, value and json.loads(value), headers) for key, value, headers in actual] == expected(
         rows, tombstones=tombstones
     )
 
 
 @given(ROWS, CUTS)
 def test_without_a_key_every_row_is_a_record_as_it_is(rows: list[Row], cuts: list[int]) -> None:
-    found = everything(record_encoder("flat", ORIGIN, tombstones=True), rows, cuts)
-    assert [json.loads(record.value or b"") for record in found] == [value_of(row, n) for n, row in enumerate(rows)]
-    assert all(record.key is None and not record.headers for record in found)
+    actual = everything(record_encoder("flat", ORIGIN, tombstones=True), rows, cuts)
+    assert [json.loads(record.value or b"") for record in actual] == [value_of(row, n) for n, row in enumerate(rows)]
+    assert all(record.key is None and not record.headers for record in actual)
 
 
 def test_flat_values_are_json_rows() -> None:
@@ -110,15 +110,15 @@ def test_flat_values_are_json_rows() -> None:
 
 def test_a_changed_key_is_a_delete_and_an_insert() -> None:
     rows = [Row("update_preimage", 3, 1, "old"), Row("update_postimage", 3, 2, "new"), Row("insert", 3, 1)]
-    found = everything(record_encoder("flat", ORIGIN, key=["id"], tombstones=True), rows, [1])
+    actual = everything(record_encoder("flat", ORIGIN, key=["id"], tombstones=True), rows, [1])
     old, new = b'{"id":1}', b'{"id":2}'
-    assert [(record.key, record.headers) for record in found] == [
+    assert [(record.key, record.headers) for record in actual] == [
         (old, {"__cdfd.newkey": new}),
         (old, {}),
         (new, {"__cdfd.oldkey": old}),
         (old, {}),
     ]
-    kinds = [json.loads(record.value)["_change_type"] if record.value else None for record in found]
+    kinds = [json.loads(record.value)["_change_type"] if record.value else None for record in actual]
     assert kinds == ["delete", None, "insert", "insert"]
 
 
@@ -162,14 +162,14 @@ def test_a_batch_without_rows_makes_no_records(kind: Any, key: list[str]) -> Non
 
 def events(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[str, bytes]]]:
     """The oracle: key, op and notes before and after, headers."""
-    found: list[tuple[bytes, Any, dict[str, bytes]]] = []
+    records: list[tuple[bytes, Any, dict[str, bytes]]] = []
     waiting: Row | None = None
 
     def add(row: Row, op: str, before: Row | None, after: Row | None, **headers: bytes) -> None:
         images = tuple(image and (image.id, image.note) for image in (before, after))
-        found.append((key_of(row), (op, *images), {f"__debezium.{name}": key for name, key in headers.items()}))
+        records.append((key_of(row), (op, *images), {f"__debezium.{name}": key for name, key in headers.items()}))
         if op == "d" and tombstones:
-            found.append((key_of(row), None, {}))
+            records.append((key_of(row), None, {}))
 
     for row in rows:
         old, waiting = waiting, None
@@ -189,7 +189,7 @@ def events(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[
             add(row, "d", row, None)
     if waiting:
         add(waiting, "d", waiting, None)
-    return found
+    return records
 
 
 def is_pair(row: Row, after: Row) -> bool:
@@ -199,8 +199,8 @@ def is_pair(row: Row, after: Row) -> bool:
 @given(ROWS, CUTS, st.booleans())
 def test_debezium_records_are_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int], tombstones: bool) -> None:
     subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=tombstones)
-    found = everything(subject, rows, cuts)
-    assert [(key, value and summary(value), headers) for key, value, headers in found] == events(
+    actual = everything(subject, rows, cuts)
+    assert [(key, value and summary(value), headers) for key, value, headers in actual] == events(
         rows, tombstones=tombstones
     )
 
@@ -209,9 +209,9 @@ def test_debezium_records_are_the_same_however_rows_are_cut(rows: list[Row], cut
 def test_images_whose_numbers_do_not_follow_each_other_are_no_pair(kind: Any, key: list[str]) -> None:
     rows = change_rows([Row("update_preimage", 1, 1), Row("update_postimage", 1, 2)])
     rows = rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), pa.array([0, 2]))
-    found = everything_of(record_encoder(kind, ORIGIN, key=key), rows)
-    assert len(found) == 2
-    assert not any(record.headers for record in found)
+    actual = everything_of(record_encoder(kind, ORIGIN, key=key), rows)
+    assert len(actual) == 2
+    assert not any(record.headers for record in actual)
 
 
 def everything_of(encoder: RecordEncoder, rows: pa.RecordBatch) -> list[Record]:
@@ -220,17 +220,17 @@ def everything_of(encoder: RecordEncoder, rows: pa.RecordBatch) -> list[Record]:
 
 @given(ROWS, CUTS)
 def test_debezium_records_without_a_key(rows: list[Row], cuts: list[int]) -> None:
-    found = everything(record_encoder("debezium", ORIGIN, tombstones=True), rows, cuts)
+    actual = everything(record_encoder("debezium", ORIGIN, tombstones=True), rows, cuts)
     same_keys = [row._replace(id=1) for row in rows]
     ops = [value[0] for _, value, _ in events(same_keys, tombstones=False)]
-    assert [json.loads(record.value or b"")["op"] for record in found] == ops
-    assert all(record.key is None and not record.headers for record in found)
+    assert [json.loads(record.value or b"")["op"] for record in actual] == ops
+    assert all(record.key is None and not record.headers for record in actual)
 
 
 def test_rows_of_a_snapshot_are_reads() -> None:
     rows = [Row("insert", 3, 1), Row("insert", 3, 2)]
-    found = everything(record_encoder("debezium", ORIGIN, key=["id"]), rows, [], snapshot=True)
-    sources = [json.loads(record.value or b"") for record in found]
+    actual = everything(record_encoder("debezium", ORIGIN, key=["id"]), rows, [], snapshot=True)
+    sources = [json.loads(record.value or b"") for record in actual]
     assert [source["op"] for source in sources] == ["r", "r"]
     assert {(source["source"]["name"], source["source"]["table"]) for source in sources} == {("shop", "orders")}
 
@@ -246,13 +246,13 @@ def summary(value: bytes) -> Any:
 
 @given(ROWS, CUTS)
 def test_cloud_events_are_flat_rows_with_headers(rows: list[Row], cuts: list[int]) -> None:
-    found = everything(record_encoder("cloudevents", ORIGIN, key=["id"], tombstones=True), rows, cuts)
+    actual = everything(record_encoder("cloudevents", ORIGIN, key=["id"], tombstones=True), rows, cuts)
     plain = expected(rows, tombstones=True)
-    assert [(record.key, record.value and json.loads(record.value)) for record in found] == [
+    assert [(record.key, record.value and json.loads(record.value)) for record in actual] == [
         (key, value) for key, value, _ in plain
     ]
     ids, last = [], {}
-    for record, (_, value, moved) in zip(found, plain, strict=True):
+    for record, (_, value, moved) in zip(actual, plain, strict=True):
         headers = dict(record.headers)
         assert {name: headers.pop(name, b"") for name in moved} == moved
         ids.append(headers.pop("ce_id").decode())
@@ -299,8 +299,8 @@ def test_arrow_streams_have_the_bytes_that_arrow_writes(array: pa.Array, limit: 
     changes = change_rows([Row("insert", 1, number) for number in range(len(array))])
     batch = changes.add_column(0, "extra", array)
     expected = [stream_of(batch.slice(start, 1)) for start in range(len(array))]
-    found = [record.value for record in flattened(ArrowRecords(record_bytes=limit).encode(batch))]
-    assert found == expected
+    actual = [record.value for record in flattened(ArrowRecords(record_bytes=limit).encode(batch))]
+    assert actual == expected
 
 
 def can_be_ordered(array: pa.Array) -> bool:
@@ -345,18 +345,18 @@ def test_arrow_records_hold_the_rows() -> None:
 def test_arrow_records_are_bounded_but_for_a_single_row(lengths: list[int], limit: int) -> None:
     batch = change_rows([Row("insert", 1, n, "x" * length) for n, length in enumerate(lengths)])
     lots = ArrowRecords(record_bytes=limit).encode(batch)
-    found = tables(lots)
-    assert pa.concat_tables(found).to_pylist() == batch.to_pylist()
-    for table, record in zip(found, flattened(lots), strict=True):
+    actual = tables(lots)
+    assert pa.concat_tables(actual).to_pylist() == batch.to_pylist()
+    for table, record in zip(actual, flattened(lots), strict=True):
         assert table.num_rows == 1 or len(record.value or b"") <= limit
 
 
 @given(ROWS, CUTS)
 def test_arrow_rows_have_the_types_of_flat_ones(rows: list[Row], cuts: list[int]) -> None:
     subject = record_encoder("arrow", ORIGIN, key=["id"], partitioner=lambda keys: np.zeros(len(keys), np.int64))
-    found = [row for table in tables(lots_of(subject, change_rows(rows), cuts)) for row in table.to_pylist()]
+    actual = [row for table in tables(lots_of(subject, change_rows(rows), cuts)) for row in table.to_pylist()]
     plain = [value for _, value, _ in expected(rows, tombstones=False)]
-    assert [(row["_change_ordinal"], row["_change_type"]) for row in found] == [
+    assert [(row["_change_ordinal"], row["_change_type"]) for row in actual] == [
         (row["_change_ordinal"], row["_change_type"]) for row in plain
     ]
 
@@ -402,14 +402,14 @@ def test_avro_records_are_flat_rows_too(rows: list[Row], cuts: list[int]) -> Non
             row["_commit_timestamp"] = row["_commit_timestamp"].isoformat().replace("+00:00", "Z")
         return row
 
-    found = everything(
+    actual = everything(
         record_encoder("avro", ORIGIN, key=["id"], tombstones=True, registration=known.registration), rows, cuts
     )
     plain = expected(rows, tombstones=True)
-    assert [(read(record.key or b""), record.value and read(record.value)) for record in found] == [
+    assert [(read(record.key or b""), record.value and read(record.value)) for record in actual] == [
         (json.loads(key), value) for key, value, _ in plain
     ]
-    for record, (_, _, moved) in zip(found, plain, strict=True):
+    for record, (_, _, moved) in zip(actual, plain, strict=True):
         assert {name: read(key) for name, key in record.headers.items()} == {n: json.loads(k) for n, k in moved.items()}
     assert {subject for subject, _ in known.subjects} in (set(), {"shop.orders-value", "shop.orders-key"})
 

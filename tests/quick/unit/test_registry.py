@@ -261,9 +261,9 @@ def is_taken(encoding: EncodingName, *columns: dict[str, pa.Array]) -> bool:
 
 
 def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> None:
-    given = [("ada", "first"), ("ada", "first"), ("ada", "second")]
+    pairs = [("ada", "first"), ("ada", "first"), ("ada", "second")]
     server.require("ada", "first")
-    known = SchemaRegistry(server.url, login=lambda: basic(*given.pop(0)))
+    known = SchemaRegistry(server.url, login=lambda: basic(*pairs.pop(0)))
     known.check()
     server.require("ada", "second")
     with pytest.raises(SinkError, match="answered 401"):

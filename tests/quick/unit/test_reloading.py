@@ -39,7 +39,7 @@ class Daemon:
 
     def __init__(self, folder: Path, *uris: str, shard: Shard | None = None, **sections: Any) -> None:
         self.path, self.sections = folder / "cdfd.yaml", sections or FILES
-        self.opened: list[str] = []
+        self.table_names: list[str] = []
         self.write(*uris)
         config, clock = load(self.path), ManualClock()
         self.status = Status(config, clock, shard)
@@ -50,11 +50,11 @@ class Daemon:
         searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
 
         @asynccontextmanager
-        async def opened(_: Settings, __: Status) -> AsyncIterator[Destination]:
+        async def open_destination(_: Settings, __: Status) -> AsyncIterator[Destination]:
             await self.members.start()
             yield Destination(self.members, searching)
 
-        self.destinations = Destinations(config, self.status, opened)
+        self.destinations = Destinations(config, self.status, open_destination)
         self.reloading = Reloading(self.path, self.destinations, self.status.searches, clock, events, asyncio.Event())
 
     def write(self, *uris: str, **more: Any) -> None:
@@ -62,7 +62,7 @@ class Daemon:
 
     @asynccontextmanager
     async def open(self, table: Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator["Loop"]:
-        self.opened.append(table.name)
+        self.table_names.append(table.name)
         yield Loop(stop)
 
     @asynccontextmanager
@@ -108,7 +108,7 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
             document = daemon.status.document()
             assert [table["uri"] for table in document["configuration"]["tables"]] == ["/b", "/c"]
             assert document["reload"]["error"] is None
-            while daemon.opened != ["a", "b", "c"]:
+            while daemon.table_names != ["a", "b", "c"]:
                 await asyncio.sleep(0)
 
     asyncio.run(scenario())
@@ -190,7 +190,7 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
             path.write_text(json.dumps({"pipeline": "shop", "tables": [{"uri": uri}], "sinks": several}))
 
         @asynccontextmanager
-        async def opened(config: Settings, status: Status) -> AsyncIterator[Destination]:
+        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Destination]:
             if config.sink_name in broken:
                 raise StorageError("no such server")
             members = Members(config, Supervisor(asyncio.Event(), clock), status, Daemon.open)  # type: ignore[arg-type]  # never runs
@@ -204,7 +204,7 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
 
         write("/a", "old", "stays")
         status = Status(load(path), clock)
-        destinations = Destinations(load(path), status, opened)
+        destinations = Destinations(load(path), status, open_destination)
         reloading = Reloading(path, destinations, status.searches, clock, FileEvents(), asyncio.Event())
         async with asyncio.timeout(20), destinations.running():
             write("/b", "stays", "two", "three")

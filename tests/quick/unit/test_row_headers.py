@@ -35,8 +35,8 @@ def test_each_record_of_a_row_has_its_value(form: str, wanted: list[str | None])
     headers: Mapping[str, str] = {"x-note": "NOTE", "x-id": "id"}
     encoder = record_format(form).encoder(EncoderOptions(ORIGIN, ("id",), tombstones=True, headers=headers))
     records = flattened(encoder.encode(change_rows(ROWS)))
-    found = [record.headers.get("x-note") for record in records]
-    assert found == [None if text is None else text.encode() for text in wanted]
+    actual = [record.headers.get("x-note") for record in records]
+    assert actual == [None if text is None else text.encode() for text in wanted]
     for record in records:
         assert (record.value is None) == ("x-id" not in record.headers)
     assert records[0].headers["x-id"] == b"1"

@@ -40,8 +40,8 @@ def versions(
 def table(some: Files) -> pa.Table:
     batches = []
     for source, rows in some:
-        ids, found = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
-        batches.append(runs_of(source, np.arange(len(rows)), ids, found))
+        ids, numbers = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
+        batches.append(runs_of(source, np.arange(len(rows)), ids, numbers))
     return pa.Table.from_batches(batches, RUNS)
 
 
@@ -54,12 +54,12 @@ def test_rows_that_did_not_only_move(long: int, both: tuple[Files, Files]) -> No
         for source, rows in both[side]:
             changed = (sides[other].get(each) != version for each, version in rows)
             wanted[source] |= {number for number, left in enumerate(changed) if left}
-    found = [BitMap64() for _ in wanted]
+    actual = [BitMap64() for _ in wanted]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_id_runs, "LONG", long)
         for some in not_moved(table(both[0]), table(both[1]), 1):
-            add_rows(found, some)
-    assert {source: set(rows) for source, rows in enumerate(found)} == wanted
+            add_rows(actual, some)
+    assert {source: set(rows) for source, rows in enumerate(actual)} == wanted
 
 
 @pytest.mark.parametrize("long", [0, 1 << 40], ids=["intervals", "rows"])
@@ -77,8 +77,8 @@ def test_a_run_ends_where_ids_versions_rows_or_blocks_end() -> None:
     ids = np.array([3, 4, 9, 10, 11, 12, edge - 1, edge, edge + 1])
     versions_of = np.array([1, 1, 1, 1, 2, 2, 2, 2, 2])
     rows = np.array([0, 1, 2, 3, 4, 6, 7, 8, 9])
-    found = runs_of(7, rows, ids, versions_of).to_pydict()
-    assert found["id"] == [3, 9, 11, 12, edge - 1, edge]
-    assert found["count"] == [2, 2, 1, 1, 1, 2]
-    assert set(found["source"]) == {7}
+    actual = runs_of(7, rows, ids, versions_of).to_pydict()
+    assert actual["id"] == [3, 9, 11, 12, edge - 1, edge]
+    assert actual["count"] == [2, 2, 1, 1, 1, 2]
+    assert set(actual["source"]) == {7}
     assert runs_of(7, rows[:0], ids[:0], versions_of[:0]).num_rows == 0

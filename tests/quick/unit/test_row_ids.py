@@ -16,8 +16,8 @@ def of(batch: pa.RecordBatch, tracking: RowTracking = TRACKING) -> FileRowIds:
 
 
 def extend(batch: pa.RecordBatch, first_row: int = 0) -> list[tuple[int, int]]:
-    found = of(batch).extend(batch, first_row)
-    return list(zip(found.column(ROW_ID).to_pylist(), found.column(ROW_VERSION).to_pylist(), strict=True))
+    rows = of(batch).extend(batch, first_row)
+    return list(zip(rows.column(ROW_ID).to_pylist(), rows.column(ROW_VERSION).to_pylist(), strict=True))
 
 
 def test_rows_without_stored_ids_are_numbered_from_that_of_the_file() -> None:

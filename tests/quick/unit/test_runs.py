@@ -82,7 +82,7 @@ class Counting(Monitor):
 
 
 def versions_in(folder: Path) -> list[Version]:
-    found, number = [], 0
+    versions, number = [], 0
     for version, files in enumerate(FILES, FIRST):
         scans = []
         for at in range(number, number + files):
@@ -92,8 +92,8 @@ def versions_in(folder: Path) -> list[Version]:
             scans.append(FileScan(f"{at}.parquet", "insert", {}, len(sink.getvalue())))
         number += files
         plan = ChangePlan(version, 1_000 * version, SCHEMA, tuple(scans), "files" if scans else "none")
-        found.append(Version(plan, "t", digest=f"{version}"))
-    return found
+        versions.append(Version(plan, "t", digest=f"{version}"))
+    return versions
 
 
 def deliver(folder: Path, sink: RunsSink, versions: Sequence[Version], **options: Any) -> tuple[list[int], Counting]:

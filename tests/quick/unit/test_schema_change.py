@@ -154,9 +154,9 @@ class TestColumnsThatComeBack:
     )
 
     def test_they_follow_the_old_ones_at_every_depth(self) -> None:
-        found = with_returning(self.OLD, self.NEW)
+        actual = with_returning(self.OLD, self.NEW)
         inside = StructType((mapped("x", LONG, "p3"), mapped("y", STRING, "p5")))
-        assert found == table(
+        assert actual == table(
             mapped("a", LONG, "p1"), mapped("s", ArrayType(inside), "p2"), mapped("b", STRING, "p4"), mapping="name"
         )
 

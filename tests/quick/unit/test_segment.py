@@ -66,26 +66,26 @@ class TestFromTheBeginning:
 
 class TestCheckpoints:
     def test_segment_begins_after_the_newest_checkpoint(self) -> None:
-        found = segment([*commits(0, 12), SINGLE(5), SINGLE(10)])
-        assert found == Segment(12, Checkpoint(10, stats([SINGLE(10)])), stats(commits(11, 12)))
-        assert found.first_version == 11
+        actual = segment([*commits(0, 12), SINGLE(5), SINGLE(10)])
+        assert actual == Segment(12, Checkpoint(10, stats([SINGLE(10)])), stats(commits(11, 12)))
+        assert actual.first_version == 11
 
     def test_not_after_the_wanted_version(self) -> None:
-        found = segment([*commits(0, 12), SINGLE(5), SINGLE(10)], 9)
-        assert found == Segment(9, Checkpoint(5, stats([SINGLE(5)])), stats(commits(6, 9)))
+        actual = segment([*commits(0, 12), SINGLE(5), SINGLE(10)], 9)
+        assert actual == Segment(9, Checkpoint(5, stats([SINGLE(5)])), stats(commits(6, 9)))
 
     @pytest.mark.parametrize("wanted", [None, 10])
     def test_of_the_version_itself(self, wanted: int | None) -> None:
-        found = segment([*commits(3, 10), SINGLE(10)], wanted)
-        assert found == Segment(10, Checkpoint(10, stats([SINGLE(10)])), ())
+        actual = segment([*commits(3, 10), SINGLE(10)], wanted)
+        assert actual == Segment(10, Checkpoint(10, stats([SINGLE(10)])), ())
 
     def test_checkpoint_without_commits_is_a_segment(self) -> None:
         assert segment([SINGLE(10)]) == Segment(10, Checkpoint(10, stats([SINGLE(10)])), ())
 
     def test_missing_commits_before_the_checkpoint_do_not_matter(self) -> None:
         for older in (commits(8, 9), [COMMIT(0), COMMIT(4)], []):
-            found = segment([*older, SINGLE(10), *commits(10, 12)])
-            assert (found.version, found.commits) == (12, stats(commits(11, 12)))
+            actual = segment([*older, SINGLE(10), *commits(10, 12)])
+            assert (actual.version, actual.commits) == (12, stats(commits(11, 12)))
 
     @pytest.mark.parametrize("kind", ["json", "parquet"])
     def test_v2_checkpoint_begins_a_segment(self, kind: str) -> None:
@@ -100,16 +100,16 @@ class TestCheckpoints:
     def test_incomplete_ones_are_ignored(self, missing: int) -> None:
         """Specification, "Checkpoints": readers must only use a complete one."""
         names = [part_name(10, part, 3) for part in (1, 2, 3) if part != missing]
-        found = segment([*commits(0, 11), SINGLE(4), *names])
-        assert found == Segment(11, Checkpoint(4, stats([SINGLE(4)])), stats(commits(5, 11)))
+        actual = segment([*commits(0, 11), SINGLE(4), *names])
+        assert actual == Segment(11, Checkpoint(4, stats([SINGLE(4)])), stats(commits(5, 11)))
 
     def test_parts_of_different_attempts_do_not_make_one(self) -> None:
         """Two of three and one of two are three parts, and no checkpoint."""
         names = [part_name(10, 1, 3), part_name(10, 2, 3), part_name(10, 1, 2)]
         assert segment([*commits(0, 11), *names]).checkpoint is None
         names = [*names, part_name(10, 2, 2)]
-        found = segment([*commits(0, 11), *names]).checkpoint
-        assert found == Checkpoint(10, stats([part_name(10, 1, 2), part_name(10, 2, 2)]))
+        actual = segment([*commits(0, 11), *names]).checkpoint
+        assert actual == Checkpoint(10, stats([part_name(10, 1, 2), part_name(10, 2, 2)]))
 
     def test_parts_that_no_listing_could_hold(self) -> None:
         assert segment([*commits(0, 1), part_name(1, 1, 10**10 - 1)]).checkpoint is None
@@ -189,12 +189,12 @@ def test_a_segment_is_what_it_takes_or_there_is_none(
     base = max((version for version in whole if version <= wanted), default=-1)
     needed = range(base + 1, wanted + 1)
     try:
-        found = segment(names, wanted)
+        actual = segment(names, wanted)
     except LogError:
         assert wanted < 0 or not set(needed) <= there
     else:
         assert wanted >= 0
         assert set(needed) <= there
-        assert found.version == wanted
-        assert (-1 if found.checkpoint is None else found.checkpoint.version) == base
-        assert found.commits == stats(map(COMMIT, needed))
+        assert actual.version == wanted
+        assert (-1 if actual.checkpoint is None else actual.checkpoint.version) == base
+        assert actual.commits == stats(map(COMMIT, needed))

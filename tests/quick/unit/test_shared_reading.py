@@ -33,14 +33,14 @@ VERSIONS = 25
 class Counting(LocalStorage):
     """Counts the files that are opened, and the bytes of those that are read at once."""
 
-    opened = 0
+    files = 0
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
-        Counting.opened += not path.startswith("_delta_log")
+        Counting.files += not path.startswith("_delta_log")
         return super().open_input_file(path, size)
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
-        Counting.opened += len(paths)
+        Counting.files += len(paths)
         return super().read_whole(paths, sizes)
 
 
@@ -90,7 +90,7 @@ def test_each_sink_gets_the_rows_that_it_would_read_alone(tmp_path: Path, seed: 
     options = RowOptions(random.choice(("auto", "files")), refine, ("id",))  # type: ignore[arg-type]
     first = Table.open(str(tmp_path))
     files = SharedFiles.of(first.files)
-    results = SharedResults[Scanned](lambda found: found.rows.nbytes, random.choice((0, 1 << 30)))
+    results = SharedResults[Scanned](lambda result: result.rows.nbytes, random.choice((0, 1 << 30)))
     plans = asyncio.run(plans_of(first, options))
     with results.reader("t") as one, results.reader("t") as two:
         alone = [
@@ -102,14 +102,14 @@ def test_each_sink_gets_the_rows_that_it_would_read_alone(tmp_path: Path, seed: 
         beside = [replace(each, files=files, shared=reader) for each, reader in zip(alone, (one, two), strict=True)]
         beside[1] = replace(beside[1], batch_rows=beside[0].batch_rows)
         reading = [read(each, plans, Random(seed + number)) for number, each in enumerate(beside)]
-        found: list[list[tuple[object, ...]]] = [[], []]
-        while under_way := [number for number, each in enumerate(found) if len(each) < len(expected[number])]:
+        actual: list[list[tuple[object, ...]]] = [[], []]
+        while under_way := [number for number, each in enumerate(actual) if len(each) < len(expected[number])]:
             number = random.choice(under_way)
             some = list(islice(reading[number], random.choice((1, 50, 1000))))
             assert some
-            found[number] += some
+            actual[number] += some
         assert [next(each, None) for each in reading] == [None, None]
-        assert found == expected
+        assert actual == expected
 
 
 def test_tasks_of_other_rows_have_other_keys(tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_sinks_in_step_open_each_file_once(tmp_path: Path) -> None:
     table = Table(DeltaLog(storage), replace(SharedFiles.of(table.files), storage=storage))
     plans = asyncio.run(plans_of(table, options))
     alone = Execution(table.files, options)
-    Counting.opened = 0
+    Counting.files = 0
     expected = list(read(alone, plans, Random(1)))
-    opened = Counting.opened
-    assert opened > VERSIONS // 2
-    results = SharedResults[Scanned](lambda found: found.rows.nbytes)
+    first_count = Counting.files
+    assert first_count > VERSIONS // 2
+    results = SharedResults[Scanned](lambda result: result.rows.nbytes)
     with results.reader("t") as one, results.reader("t") as two:
-        Counting.opened = 0
+        Counting.files = 0
         for reader in (one, two):
             assert list(read(replace(alone, shared=reader), plans, Random(1))) == expected
-        assert Counting.opened == opened
+        assert Counting.files == first_count
         assert results.size == 0

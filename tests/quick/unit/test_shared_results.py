@@ -124,11 +124,11 @@ def test_a_reader_that_holds_a_result_does_not_block_another_one() -> None:
     with results.reader("t") as slow, results.reader("t") as fast:
         held = slow.results("a", tasks.task("a"))
         next(held)
-        found: list[str] = []
-        thread = threading.Thread(target=lambda: found.extend(fast.results("a", tasks.task("a"))))
+        actual: list[str] = []
+        thread = threading.Thread(target=lambda: actual.extend(fast.results("a", tasks.task("a"))))
         thread.start()
         thread.join(30)
-        assert found == expected("a")
+        assert actual == expected("a")
         assert list(held) == expected("a")[1:]
 
 
@@ -140,7 +140,7 @@ def test_readers_in_any_order_get_every_result(seed: int) -> None:
     names = [f"n{number}." for number in range(6)]
     with results.reader("t") as one, results.reader("t") as two, results.reader("t") as three:
         reading = {reader: read_all(reader, tasks, names) for reader in (one, two, three)}
-        found: dict[Reader[str], list[str]] = {reader: [] for reader in reading}
+        actual: dict[Reader[str], list[str]] = {reader: [] for reader in reading}
         while reading:
             reader = random.choice(list(reading))
             for _ in range(random.choice((1, 1, 30))):
@@ -148,10 +148,10 @@ def test_readers_in_any_order_get_every_result(seed: int) -> None:
                 if result is None:
                     del reading[reader]
                     break
-                found[reader].append(result)
+                actual[reader].append(result)
             assert results.size <= max(limit, RUN_BYTES)
     whole = [result for name in names for result in expected(name)]
-    assert list(found.values()) == [whole] * 3
+    assert list(actual.values()) == [whole] * 3
     assert tasks.closed == tasks.runs
     assert results.size == 0
 

@@ -158,9 +158,9 @@ async def after_restart(versions: int) -> tuple[float, int, list[int]]:
         await writer.insert(rows(version))
     clock.advance(30)
     pace = Pace(PollBudget(None, 20.0), 0.25)
-    opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
-    with opened.tailer(clock, 0.25, 20.0, pace=pace) as tailer:
-        planned = aclosing(opened.stream().versions(tailer, versions))
+    reader = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+    with reader.tailer(clock, 0.25, 20.0, pace=pace) as tailer:
+        planned = aclosing(reader.stream().versions(tailer, versions))
         async with planned as following:
             upcoming = asyncio.ensure_future(anext(following))
             await pass_time(clock, 30)
@@ -189,8 +189,8 @@ def test_all_readers_learn_that_the_table_has_appeared() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store, tip = Store("s3://bucket/t"), SharedTip(clock)
-        opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
-        with opened.tailer(clock, POLL, MOST, tip=tip) as one, opened.tailer(clock, POLL, MOST, tip=tip) as two:
+        reader = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+        with reader.tailer(clock, POLL, MOST, tip=tip) as one, reader.tailer(clock, POLL, MOST, tip=tip) as two:
             begun = []
 
             async def begin(tailer: Tailer) -> None:

@@ -27,16 +27,16 @@ def signal(value: Any, offset: int = 3) -> Signal:
 def test_the_form_of_debezium() -> None:
     conditions = [{"data-collection": "b", "filter": "day >= '2026-01-01'"}]
     data = {"data-collections": ["a", "b", "a"], "type": "INCREMENTAL", "additional-conditions": conditions}
-    found = parse_signal(signal({"id": "x", "type": "execute-snapshot", "data": data}), ACTIONS)
-    assert found == [
+    actual = parse_signal(signal({"id": "x", "type": "execute-snapshot", "data": data}), ACTIONS)
+    assert actual == [
         Request("snapshot", "x", "a", "topic"),
         Request("snapshot", "x", "b", "topic", where="day >= '2026-01-01'"),
     ]
 
 
 def test_data_as_text_and_without_an_id() -> None:
-    found = parse_signal(signal({"type": "pause", "data": '{"data-collections": ["a"]}'}), ACTIONS)
-    assert found == [Request("pause", "_cdfd_signals.shop-3", "a", "topic")]
+    actual = parse_signal(signal({"type": "pause", "data": '{"data-collections": ["a"]}'}), ACTIONS)
+    assert actual == [Request("pause", "_cdfd_signals.shop-3", "a", "topic")]
 
 
 @given(

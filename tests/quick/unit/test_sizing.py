@@ -92,14 +92,14 @@ def table(*versions: VersionWork, hours: float = 10.0, remote: bool = False, liv
 def test_means_are_by_the_hour_and_the_peak_is_the_busiest_hour_of_all_tables() -> None:
     first = table(VersionWork(0, 1000, 100, 1), VersionWork(HOUR_MS, 3000, 100, 1))
     second = table(VersionWork(HOUR_MS + 1, 500, 100, 1), VersionWork(5 * HOUR_MS, 3200, 100, 1))
-    found = needs([first, second], COSTS, Setup(SINK))
-    assert (found.tables[0].mean.rows, found.total.mean.rows) == (400, 770)
-    assert [found.tables[0].peak.rows, found.tables[1].peak.rows, found.total.peak.rows] == [3000, 3200, 3500]
+    actual = needs([first, second], COSTS, Setup(SINK))
+    assert (actual.tables[0].mean.rows, actual.total.mean.rows) == (400, 770)
+    assert [actual.tables[0].peak.rows, actual.tables[1].peak.rows, actual.total.peak.rows] == [3000, 3200, 3500]
 
 
 def test_processor_time_is_of_versions_rows_bytes_and_tables_at_rest() -> None:
-    found = needs([table(VersionWork(0, 1_000_000, 100 * MB, 1), hours=1)], COSTS, Setup(SINK))
-    assert found.total.mean.cores == pytest.approx((0.005 + 2.0 + 1.0) / 3600 + 0.001)
+    actual = needs([table(VersionWork(0, 1_000_000, 100 * MB, 1), hours=1)], COSTS, Setup(SINK))
+    assert actual.total.mean.cores == pytest.approx((0.005 + 2.0 + 1.0) / 3600 + 0.001)
     assert needs([], COSTS, Setup(SINK)).total.peak.cores == 0
 
 
@@ -120,10 +120,10 @@ def test_a_refined_version_spills_what_does_not_fit_into_memory() -> None:
 def test_topics_keep_what_arrives_in_all_replicas_and_files_keep_a_month() -> None:
     written = table(VersionWork(0, 1, 1000, 1), hours=1)
     topics = Setup(SINK, partitions=3, replicas=2, own_topics={"p": 1}, keep_hours=24)
-    found = needs([written, written], COSTS, topics)
-    assert (found.topics, found.partitions, found.disk) == (3, 7, 2 * 1501 * 24 * 2)
-    found = needs([written], COSTS, Setup(SINK))
-    assert (found.topics, found.partitions, found.disk) == (0, 0, 1501 * 730)
+    actual = needs([written, written], COSTS, topics)
+    assert (actual.topics, actual.partitions, actual.disk) == (3, 7, 2 * 1501 * 24 * 2)
+    actual = needs([written], COSTS, Setup(SINK))
+    assert (actual.topics, actual.partitions, actual.disk) == (0, 0, 1501 * 730)
 
 
 def test_requests_of_an_idle_table_are_those_of_its_polls() -> None:
@@ -141,11 +141,11 @@ def test_a_version_is_two_entries_and_its_files() -> None:
 
 def test_money_is_what_prices_say() -> None:
     prices = dict.fromkeys(("core_hour", "gb_hour", "million_gets", "million_lists", "disk_gb_month"), 1.0)
-    found = needs([table(remote=True)], COSTS, Setup(SINK, prices=prices))
-    assert found.money["processor"] == pytest.approx(0.73)
-    assert found.money["memory"] == pytest.approx(0.1 * 730)
-    assert found.money["requests"] == pytest.approx(730 * (840 + 4) / 1e6)
-    assert found.money["disk"] == 0
+    actual = needs([table(remote=True)], COSTS, Setup(SINK, prices=prices))
+    assert actual.money["processor"] == pytest.approx(0.73)
+    assert actual.money["memory"] == pytest.approx(0.1 * 730)
+    assert actual.money["requests"] == pytest.approx(730 * (840 + 4) / 1e6)
+    assert actual.money["disk"] == 0
 
 
 def test_a_form_that_was_not_measured_has_the_costs_of_the_dearest_one() -> None:
@@ -190,10 +190,10 @@ async def test_an_entry_with_change_data_files_is_read_once() -> None:
     await writer.insert(rows(*range(10)))
     for number in range(3):
         await writer.update(pc.field("id") == number, {"v": pc.scalar("b")})
-    opened = Table(DeltaLog(store), TableFiles(store, lambda _: store))
+    source = Table(DeltaLog(store), TableFiles(store, lambda _: store))
     store.asked.clear()
     work = await _versions(
-        opened, ConfiguredTable(uri=store.uri, name="t", topic="t"), 0, writer.version, RowCounts(9.0), SystemClock()
+        source, ConfiguredTable(uri=store.uri, name="t", topic="t"), 0, writer.version, RowCounts(9.0), SystemClock()
     )
     assert [version.rows for version in work] == [0, 10, 2, 2, 2]
     assert max(store.asked.values()) == 1

@@ -74,10 +74,10 @@ def _array(values: list[Any], kind: Any) -> Any:
 
 
 def _offsets(lengths: list[int]) -> pa.Array:
-    found = [0]
+    offsets = [0]
     for length in lengths:
-        found.append(found[-1] + length)
-    return pa.array(found, pa.int32())
+        offsets.append(offsets[-1] + length)
+    return pa.array(offsets, pa.int32())
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)])
@@ -86,23 +86,23 @@ def test_slice_of_a_batch_is_converted_for_spark(start: int, count: int) -> None
     target = Target.of(SCHEMA, 3)
     whole = batch()
     convert = SparkBatches.plan(whole.schema, target.names, target.spark_names)
-    found = convert(whole.slice(start, count))
-    found.validate(full=True)
-    assert "extension" not in str(found.schema)
-    assert found.schema.field("_change_type").type == pa.string()
-    assert found.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
+    actual = convert(whole.slice(start, count))
+    actual.validate(full=True)
+    assert "extension" not in str(actual.schema)
+    assert actual.schema.field("_change_type").type == pa.string()
+    assert actual.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
     for name, values in VALUES.items():
-        assert found.column(name).to_pylist() == values[start : start + count]
-    assert all(field.nullable for field in found.schema)
+        assert actual.column(name).to_pylist() == values[start : start + count]
+    assert all(field.nullable for field in actual.schema)
 
 
 def test_schema_for_spark_has_its_types_and_comments() -> None:
-    found = spark_schema(SCHEMA, ["Id", "v", "map", "m", "_commit_timestamp"])
+    actual = spark_schema(SCHEMA, ["Id", "v", "map", "m", "_commit_timestamp"])
     assert (
-        found.simpleString()
+        actual.simpleString()
         == "struct<Id:bigint,v:string,map:map<string,struct<v:string>>,m:decimal(9,2),_commit_timestamp:timestamp>"
     )
-    assert found["Id"] == spark.StructField("Id", spark.LongType(), True, {"comment": "of an order"})
+    assert actual["Id"] == spark.StructField("Id", spark.LongType(), True, {"comment": "of an order"})
 
 
 def chosen(*names: str) -> tuple[Chosen, ...]:
@@ -116,8 +116,8 @@ def test_columns_that_are_shaped() -> None:
     assert target.schema.names == ("Id", "m", "v")
     assert target.spark_schema.simpleString() == "struct<number:string,m:decimal(9,2),_change_type:string>"
     assert target.ordered  # a filter needs the order of images
-    given = spark.StructType().add("NUMBER", "string").add("_change_type", "string")
-    of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), given, rows)
+    schema = spark.StructType().add("NUMBER", "string").add("_change_type", "string")
+    of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), schema, rows)
     assert (of_user.names, of_user.spark_names) == (("number", "_change_type"), ("NUMBER", "_change_type"))
     assert of_user.published.names == ("number",)
     with pytest.raises(ConfigError, match="cannot be renamed"):
@@ -144,8 +144,8 @@ def test_columns_that_are_chosen() -> None:
 
 
 def test_a_schema_that_is_given() -> None:
-    given = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
-    target = Target.of(SCHEMA, 3, None, given)
+    schema = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
+    target = Target.of(SCHEMA, 3, None, schema)
     assert (target.names, target.spark_names) == (("Id", "_change_ordinal"), ("ID", "_change_ordinal"))
     assert target.ordered
     assert not target.whole

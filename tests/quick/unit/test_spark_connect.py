@@ -53,10 +53,10 @@ def test_a_setting_that_a_server_ignores(kind: str, name: str) -> None:
 
 
 def test_a_setting_of_a_session() -> None:
-    found = settings(
+    actual = settings(
         "spark", remote="sc://host:15002", conf={"spark.sql.session.timeZone": "UTC", "spark.hadoop.a": "b"}
     )
-    assert len(found.engine.spark.conf) == 2
+    assert len(actual.engine.spark.conf) == 2
 
 
 def test_missing_package_is_named_without_the_token() -> None:

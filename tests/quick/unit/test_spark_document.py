@@ -45,10 +45,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Li
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "etc" / "cdfd.yaml"
-    found.parent.mkdir()
-    found.write_text(CONFIG)
-    return found
+    file = tmp_path / "etc" / "cdfd.yaml"
+    file.parent.mkdir()
+    file.write_text(CONFIG)
+    return file
 
 
 def test_another_process_reads_what_the_file_said_at_the_start(path: Path) -> None:

@@ -49,8 +49,8 @@ class TestGroups:
             for phase in ("early", "late")
             for path in ("a", "b")
         )
-        found = list(groups.file_rows([replace(PLAN, scans=images, origin="cdc")]))
-        assert [each.scan.path for each in found] == ["a", "b"]
+        actual = list(groups.file_rows([replace(PLAN, scans=images, origin="cdc")]))
+        assert [each.scan.path for each in actual] == ["a", "b"]
 
     def test_derived_updates_are_left_to_cdfd(self) -> None:
         with pytest.raises(ReadByCdfd, match="version 3 has updates"):
@@ -65,8 +65,8 @@ class TestGroups:
 
     def test_change_types_of_files_are_not_joined_with_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(groups, "MOST_SCANS", 0)
-        found = groups.groups_of(files(SCAN, replace(SCAN, path="b", change_type=None)))
-        assert [group.is_cdc for group in found] == [False, True]
+        actual = groups.groups_of(files(SCAN, replace(SCAN, path="b", change_type=None)))
+        assert [group.is_cdc for group in actual] == [False, True]
 
 
 class TestChecks:

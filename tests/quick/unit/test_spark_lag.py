@@ -31,8 +31,8 @@ def progress(*ends: object, text: Any = json.dumps) -> Any:
 @pytest.mark.parametrize("text", [json.dumps, str])
 def test_lag_is_that_of_each_source_of_cdfd(text: Any) -> None:
     """PySpark 4.1 has offsets as Python writes them, and as JSON in events of listeners. Other sources have offsets of their own."""
-    found = lag(progress(BEHIND, KAFKA, None, END | START, text=text))
-    assert found == [Lag(5, 500, 30.5), Lag(0, 0, 0.0)]
+    actual = lag(progress(BEHIND, KAFKA, None, END | START, text=text))
+    assert actual == [Lag(5, 500, 30.5), Lag(0, 0, 0.0)]
 
 
 def test_of_sources_without_an_offset_that_can_be_read() -> None:
@@ -53,9 +53,9 @@ def test_lag_now_is_counted_in_the_table(tmp_path: Path) -> None:
     os.utime(Path(path, "_delta_log", f"{3:020}.json"), (began - 1000, began - 1000))
     behind = progress(END | START, KAFKA)
     assert lag(behind) == [Lag(0, 0, 0.0)]
-    found = lag_now(behind, path)
-    assert (found.versions, found.bytes) == (2, file_sizes(path, 3, 4))
-    assert 999 < found.seconds < 1001 + time.time() - began
+    actual = lag_now(behind, path)
+    assert (actual.versions, actual.bytes) == (2, file_sizes(path, 3, 4))
+    assert 999 < actual.seconds < 1001 + time.time() - began
     at_end = progress(END | START | {"version": 5})
     assert lag_now(at_end, path) == Lag(0, 0, 0.0)
     insert(path, 4, lake.rows(9))

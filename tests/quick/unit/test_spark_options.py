@@ -20,8 +20,8 @@ from cdfd.spark.source.options import SourceOptions, _warn_of_zone, written
 from cdfd.spark.source.source import CdfdSource
 
 
-def options(**given: str) -> SourceOptions:
-    return SourceOptions.parse({"path": "t"} | given)
+def options(**values: str) -> SourceOptions:
+    return SourceOptions.parse({"path": "t"} | values)
 
 
 class TestOptions:
@@ -29,8 +29,8 @@ class TestOptions:
         assert options() == SourceOptions("t")
 
     def test_names_in_any_case(self) -> None:
-        found = options(STARTINGVERSION="3", endingversion="7", readchangefeed="TRUE")
-        assert (found.start, found.end) == (3, 7)
+        actual = options(STARTINGVERSION="3", endingversion="7", readchangefeed="TRUE")
+        assert (actual.start, actual.end) == (3, 7)
 
     @pytest.mark.parametrize(
         "text", ["2026-01-02", "2026-01-02 00:00:00", "2026-01-02T00:00:00.000Z", "2026-01-02T01:00:00+01:00"]
@@ -70,38 +70,38 @@ class TestOptions:
         assert options(maxPartitionBytes=text).partition_bytes == size
 
     def test_columns_limits_and_roots_are_read(self) -> None:
-        found = options(
+        actual = options(
             columns="a, b as c",
             changes="Files",
             ignoreMissingFiles="true",
             maxFilesPerTrigger="7",
             allowedRoots="s3://a,s3://b",
         )
-        assert found.columns == (Chosen("a"), Chosen("b", "c"))
-        assert found.rows.changes == "files"
-        assert found.skip_missing
-        assert found.max_files == 7
-        assert found.allowed_roots == ("s3://a", "s3://b")
+        assert actual.columns == (Chosen("a"), Chosen("b", "c"))
+        assert actual.rows.changes == "files"
+        assert actual.skip_missing
+        assert actual.max_files == 7
+        assert actual.allowed_roots == ("s3://a", "s3://b")
         assert (
             options(maxVersionsPerTrigger="3").max_versions == options(max_versions_per_trigger="3").max_versions == 3
         )
 
     def test_filter_and_masks_are_read(self) -> None:
-        found = options(
+        actual = options(
             where="a > 1",
             excludeChangeTypes="delete, insert",
             **{"mask.b": "truncate:2", "Mask.C": '{"method": "hmac_sha256", "hmac_key": "sixteen letters!"}'},
         )
-        assert str(found.rows.shape.where) == "a > 1"
-        assert found.rows.shape.excluded == ("delete", "insert")
-        assert found.rows.shape.masks == (
+        assert str(actual.rows.shape.where) == "a > 1"
+        assert actual.rows.shape.excluded == ("delete", "insert")
+        assert actual.rows.shape.masks == (
             ("b", Mask("truncate", length=2)),
             ("c", Mask("hmac_sha256", key=b"sixteen letters!")),
         )
-        assert "sixteen" not in repr(found)
+        assert "sixteen" not in repr(actual)
 
     def test_the_rest_is_refused_where_it_contradicts(self) -> None:
-        for given in (
+        for values in (
             {"where": "a >"},
             {"mask.a": "hide"},
             {"key": "a", "mask.A": "nullify"},
@@ -109,15 +109,15 @@ class TestOptions:
             {"key": "a", "columns": "b as a"},
         ):
             with pytest.raises(ConfigError):
-                options(**given)
+                options(**values)
 
     def test_options_of_the_store_are_read_and_hidden(self) -> None:
-        found = options(**{"Storage.Endpoint_Url": "http://x", "storage.secret_access_key": "hunter2"})
-        assert found.storage == {"endpoint_url": "http://x", "secret_access_key": "hunter2"}
-        assert "hunter2" not in repr(found)
+        actual = options(**{"Storage.Endpoint_Url": "http://x", "storage.secret_access_key": "hunter2"})
+        assert actual.storage == {"endpoint_url": "http://x", "secret_access_key": "hunter2"}
+        assert "hunter2" not in repr(actual)
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("values", "message"),
         [
             ({"startVersion": "1"}, "unknown option 'startVersion'. Did you mean startingVersion?"),
             ({"endpoint_url": "x"}, "storage.<name> for the table's store"),
@@ -142,19 +142,19 @@ class TestOptions:
             ({"readChangeFeed": "false"}, "cdfd reads only changes"),
         ],
     )
-    def test_wrong_option_is_named(self, given: dict[str, str], message: str) -> None:
+    def test_wrong_option_is_named(self, values: dict[str, str], message: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            options(**given)
+            options(**values)
         assert message in str(caught.value)
 
 
 class TestOffsets:
     def test_offset_as_json_is_read_back(self) -> None:
         offset = Offset.beginning(Position("t", 3, phase="snapshot")).at(Position("t", 5, 2, ordinal=70))
-        found = Offset.from_json(offset.to_json())
-        assert found == offset
-        assert not found.is_first
-        assert found.at(found.first).is_first
+        actual = Offset.from_json(offset.to_json())
+        assert actual == offset
+        assert not actual.is_first
+        assert actual.at(actual.first).is_first
 
     @pytest.mark.parametrize(
         "change", [{"version": -1}, {"part": True}, {"phase": "x"}, {"table_id": None}, {"ordinal": "1"}]
@@ -204,6 +204,6 @@ def test_options_of_rows_are_read_as_they_were_written() -> None:
     )
     rows = RowOptions("files", "rows", ("id",), shape, drop_unchanged=True)
     assert all(getattr(rows, each.name) != each.default for each in fields(RowOptions))
-    found = SourceOptions.parse({"path": "t", **written(rows)})
-    assert replace(found.rows, shape=replace(found.rows.shape, columns=found.columns)) == rows
+    actual = SourceOptions.parse({"path": "t", **written(rows)})
+    assert replace(actual.rows, shape=replace(actual.rows.shape, columns=actual.columns)) == rows
     assert SourceOptions.parse({"path": "t", **written(AS_STORED)}) == SourceOptions("t")

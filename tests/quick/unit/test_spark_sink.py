@@ -51,16 +51,16 @@ class TestOptions:
             "headers.x-id": "id",
             "shaped": "TRUE",
         }
-        found = SinkOptions.parse(INLINE | told, {"KEY": "sixteen letters!"})
-        shape = found.table.shape
-        assert found.shaped
+        actual = SinkOptions.parse(INLINE | told, {"KEY": "sixteen letters!"})
+        shape = actual.table.shape
+        assert actual.shaped
         assert (str(shape.where), shape.columns) == ("id > 1", (Chosen("id"), Chosen("amount", "value")))
         assert shape.excluded == ("delete",)
         assert shape.masks == (
             ("id", Mask("hmac_sha256", key=b"sixteen letters!")),
             ("amount", Mask("truncate", length=2)),
         )
-        assert found.table.published_headers == {"x-id": "id"}
+        assert actual.table.published_headers == {"x-id": "id"}
         with pytest.raises(ConfigError):
             SinkOptions.parse(INLINE | {"shaped": "maybe"})
         with pytest.raises(ConfigError, match="there is no mask"):
@@ -83,8 +83,8 @@ class TestOptions:
             "job": "june",
             "snapshotVersion": "7",
         }
-        found = SinkOptions.parse(INLINE | told, {"PASSWORD": "hunter2"})
-        table, sink = found.table, found.sink
+        actual = SinkOptions.parse(INLINE | told, {"PASSWORD": "hunter2"})
+        table, sink = actual.table, actual.sink
         assert (table.uri, table.name, table.topic, table.key) == (
             "/lake/orders",
             "sold",
@@ -95,9 +95,9 @@ class TestOptions:
         assert sink.topics.config == {"retention.ms": "1000"}
         assert sink.security.password is not None
         assert sink.security.password.reveal() == "hunter2"
-        assert "hunter2" not in repr(found)
-        assert found.config.storage.s3.region == "eu-west-1"
-        assert (found.job, found.snapshot) == ("june", 7)
+        assert "hunter2" not in repr(actual)
+        assert actual.config.storage.s3.region == "eu-west-1"
+        assert (actual.job, actual.snapshot) == ("june", 7)
 
     def test_table_of_a_configuration_file_is_chosen_by_name(self, tmp_path: Path) -> None:
         path = tmp_path / "shop.yaml"
@@ -146,12 +146,12 @@ class TestRows:
         rows = ChangeRows.plan(spark, table)
         assert list(rows.schema) == [*table, *CHANGE_COLUMNS]
         docs = pa.array([None, [{"street": "Elm", "doc": '{"a":1}'}, {"street": "Oak", "doc": None}]])
-        found = rows(batch(ID=pa.array([1, 2]), docs=docs))
-        assert found.schema == rows.schema
-        found.validate(full=True)
-        assert found["docs"].to_pylist() == docs.to_pylist()
-        assert found["_change_type"].dictionary.equals(CHANGE_TYPES)
-        assert found["_commit_timestamp"].cast(pa.int64()).to_pylist() == [5, 6]
+        actual = rows(batch(ID=pa.array([1, 2]), docs=docs))
+        assert actual.schema == rows.schema
+        actual.validate(full=True)
+        assert actual["docs"].to_pylist() == docs.to_pylist()
+        assert actual["_change_type"].dictionary.equals(CHANGE_TYPES)
+        assert actual["_commit_timestamp"].cast(pa.int64()).to_pylist() == [5, 6]
         part = rows(batch(ID=pa.array([1, 2]), docs=docs).slice(1))
         assert part["docs"].to_pylist() == docs.to_pylist()[1:]
 

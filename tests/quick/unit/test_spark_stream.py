@@ -77,18 +77,18 @@ def reading(path: str, **options: object) -> Iterator[StreamReader]:
 
 def rows_between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
     """Read by copies, as executors do."""
-    found = []
+    rows = []
     elsewhere: StreamReader = pickle.loads(pickle.dumps(reader))
     for partition in reader.partitions(start, end):
         for batch in elsewhere.read(pickle.loads(pickle.dumps(partition))):
             for row in batch.to_pylist():
-                found.append((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]))
-    return found
+                rows.append((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]))
+    return rows
 
 
 def wanted(path: str, *args: int, read: Callable[..., pa.RecordBatchReader] = cdfd.changes) -> list[Row]:
-    found = read(path, *args).read_all().to_pylist()
-    return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found]
+    rows = read(path, *args).read_all().to_pylist()
+    return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in rows]
 
 
 class ReadAllAvailable:
@@ -96,13 +96,13 @@ class ReadAllAvailable:
 
 
 def read_commit(path: str, version: int) -> Commit:
-    found: Commit = lake.run(DeltaLog(LocalStorage(path)).entry(version)).commit
-    return found
+    commit: Commit = lake.run(DeltaLog(LocalStorage(path)).entry(version)).commit
+    return commit
 
 
 def time_of(path: str, version: int) -> int:
-    found = cdfd.changes(path, version, version).read_all()["_commit_timestamp"][0].as_py()
-    return round(found.timestamp() * 1000)
+    timestamp = cdfd.changes(path, version, version).read_all()["_commit_timestamp"][0].as_py()
+    return round(timestamp.timestamp() * 1000)
 
 
 def place(offset: dict[str, Any]) -> tuple[object, ...]:
@@ -117,11 +117,11 @@ def test_from_snapshot_to_changes(tmp_path: Path) -> None:
         middle = reader.latestOffset()
         assert place(middle) == ("snapshot", 4, 3, 3)
         assert reader.latestOffset() == middle  # until it is planned
-        found = rows_between(reader, start, middle)
+        actual = rows_between(reader, start, middle)
         end = reader.latestOffset()
         assert place(end) == ("stream", 5, 0, 0)
-        found += rows_between(reader, middle, end)
-        assert sorted(found) == sorted(wanted(path, 4, read=cdfd.snapshot))
+        actual += rows_between(reader, middle, end)
+        assert sorted(actual) == sorted(wanted(path, 4, read=cdfd.snapshot))
         reader.commit(end)
         assert reader.latestOffset() == end
         assert rows_between(reader, end, end) == []
@@ -186,11 +186,11 @@ def test_a_backlog_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(PendingBytes.between, "__defaults__", (2,))
     path = table(tmp_path, 8)  # versions 0 to 7
     with reading(path, startingVersion=0, maxVersionsPerTrigger=1) as reader:
-        at, found = reader.initialOffset(), []
+        at, actual = reader.initialOffset(), []
         for _ in range(4):
             at = reader.latestOffset(at)
-            found.append(at["backlog"].get("bytes"))
-    assert found == [None, None, file_sizes(path, 3, 4, 5, 6, 7), file_sizes(path, 4, 5, 6, 7)]
+            actual.append(at["backlog"].get("bytes"))
+    assert actual == [None, None, file_sizes(path, 3, 4, 5, 6, 7), file_sizes(path, 4, 5, 6, 7)]
 
 
 def test_a_run_without_limits(tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_a_run_without_limits(tmp_path: Path) -> None:
 
 def ends(path: str, **options: object) -> list[tuple[object, ...]]:
     """Where the micro-batches of a stream end."""
-    found = []
+    places = []
     with reading(path, **options) as reader:
         at = reader.initialOffset()
         while (end := reader.latestOffset(at)) != at:
             at = end
-            found.append(place(at))
-    return found
+            places.append(place(at))
+    return places
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(1, [2, 3, 4]), (5, [2, 3, 4]), (6, [3, 4]), (14, [3, 4]), (15, [4])])
@@ -216,15 +216,15 @@ def test_a_limit_of_rows(tmp_path: Path, most: int, wanted: list[int]) -> None:
     """Versions 1 to 3 have 1, 5 and 9 rows. A larger file is a micro-batch of its own."""
     path = table(tmp_path)
     insert(path, 0, lake.rows(1), lake.rows(*range(5)), lake.rows(*range(9)))
-    found = ends(path, startingVersion=1, maxRowsPerTrigger=most)
-    assert [version for _, version, _, _ in found] == wanted
+    actual = ends(path, startingVersion=1, maxRowsPerTrigger=most)
+    assert [version for _, version, _, _ in actual] == wanted
 
 
 def test_a_limit_of_rows_in_a_snapshot(tmp_path: Path) -> None:
     """By the counts in the log, file by file: the files of a snapshot are ordered by path."""
     path = table(tmp_path, 6)
-    found = ends(path, maxRowsPerTrigger=2)
-    assert found == [("snapshot", 5, 2, 2), ("snapshot", 5, 4, 4), ("stream", 6, 0, 0)]
+    actual = ends(path, maxRowsPerTrigger=2)
+    assert actual == [("snapshot", 5, 2, 2), ("snapshot", 5, 4, 4), ("stream", 6, 0, 0)]
 
 
 def test_a_limit_of_rows_in_a_refined_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,8 +232,8 @@ def test_a_limit_of_rows_in_a_refined_version(tmp_path: Path, monkeypatch: pytes
     path = updated(tmp_path)
     size = file_sizes(path, 1) + file_sizes(path, 2)
     monkeypatch.setattr(refining, "BUCKET_BYTES", size // 3 + 1)
-    found = ends(path, startingVersion=2, refine="key", key="id", changes="files", maxRowsPerTrigger=4)
-    assert [(version, part) for _, version, part, _ in found] == [(2, 2), (3, 0)]
+    actual = ends(path, startingVersion=2, refine="key", key="id", changes="files", maxRowsPerTrigger=4)
+    assert [(version, part) for _, version, part, _ in actual] == [(2, 2), (3, 0)]
 
 
 def test_a_limit_of_rows_of_change_data_files(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_a_limit_of_rows_of_change_data_files(tmp_path: Path) -> None:
     path = updated(tmp_path)
     insert(path, 2, lake.rows(4))
     for most, wanted in ((1, [3, 4]), (6, [3, 4]), (7, [4])):
-        found = ends(path, startingVersion=2, maxRowsPerTrigger=most)
-        assert [version for _, version, _, _ in found] == wanted
+        actual = ends(path, startingVersion=2, maxRowsPerTrigger=most)
+        assert [version for _, version, _, _ in actual] == wanted
 
 
 def test_stream_continues_at_its_offset_after_a_restart(tmp_path: Path) -> None:
@@ -251,15 +251,15 @@ def test_stream_continues_at_its_offset_after_a_restart(tmp_path: Path) -> None:
     with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
         start = reader.initialOffset()
         middle = reader.latestOffset()
-        found = rows_between(reader, start, middle)
+        actual = rows_between(reader, start, middle)
     with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
         assert reader.partitions(middle, middle) == []
         following = reader.latestOffset()
         assert place(following) == ("stream", 5, 0, 0)
         # The batch that was not complete comes again, planned from the log.
-        assert rows_between(reader, start, middle) == found
-        found += rows_between(reader, middle, following)
-    assert found == wanted(path, 1, 4)
+        assert rows_between(reader, start, middle) == actual
+        actual += rows_between(reader, middle, following)
+    assert actual == wanted(path, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -290,11 +290,11 @@ def test_newer_sparks_say_where_a_batch_begins(tmp_path: Path) -> None:
     with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
         reader.prepareForTriggerAvailableNow()
         insert(path, 3, lake.rows(7))
-        found, at = list[Row](), reader.initialOffset()
+        actual, at = list[Row](), reader.initialOffset()
         while (end := reader.latestOffset(at, None)) != at:
-            found += rows_between(reader, at, end)
+            actual += rows_between(reader, at, end)
             at = end
-        assert found == wanted(path, 1, 3)
+        assert actual == wanted(path, 1, 3)
         assert place(at) == ("stream", 4, 0, 0)
 
 
@@ -418,15 +418,15 @@ def test_a_replacement_in_the_stream(tmp_path: Path, versions: int, start: int) 
     path = replaced_table(tmp_path, lake.rows(8))
     options: dict[str, object] = {"startingVersion": start, "maxVersionsPerTrigger": versions, "onReplace": "continue"}
     with reading(path, **options) as reader:
-        found, at = list[Row](), reader.initialOffset()
+        actual, at = list[Row](), reader.initialOffset()
         while (end := reader.latestOffset()) != at:
-            found += (rows := rows_between(reader, at, end))
+            actual += (rows := rows_between(reader, at, end))
             with reading(path, **options) as again:
                 assert rows_between(again, at, end) == rows
                 assert again.partitions(end, end) == []
             at = end
-    assert found == wanted(path, start)
-    assert without_ordinals(found) == [row for row in [*REPLACED, (4, "insert", 8)] if row[0] >= start]
+    assert actual == wanted(path, start)
+    assert without_ordinals(actual) == [row for row in [*REPLACED, (4, "insert", 8)] if row[0] >= start]
     assert at["table_id"] == "U"
     with reading(
         path, startingVersion=start
@@ -447,14 +447,14 @@ def test_a_replacement_with_other_columns(tmp_path: Path) -> None:
     options: dict[str, object] = {"startingVersion": 0, "onReplace": "continue"}
     with reading(path, **options) as reader:
         at = reader.latestOffset()
-        found = rows_between(reader, reader.initialOffset(), at)
+        actual = rows_between(reader, reader.initialOffset(), at)
         lake.run(replace(writer, "U", new))
         with pytest.raises(SchemaChangedError, match="Restart the query"):
             reader.latestOffset()
     with reading(path, **options) as reader:
         assert reader.partitions(at, at) == []
-        found += rows_between(reader, at, reader.latestOffset())
-    assert without_ordinals(found) == REPLACED
+        actual += rows_between(reader, at, reader.latestOffset())
+    assert without_ordinals(actual) == REPLACED
 
 
 def renamed_in_case(writer: TableWriter) -> None:

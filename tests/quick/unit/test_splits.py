@@ -42,11 +42,11 @@ class Row(NamedTuple):
 
 
 def rows(batches: Iterator[ChangeBatch]) -> list[Row]:
-    found = []
+    listing = []
     for batch in batches:
         for row in batch.rows.to_pylist():
-            found.append(Row(row.pop("_change_ordinal"), tuple(row.values())))
-    return found
+            listing.append(Row(row.pop("_change_ordinal"), tuple(row.values())))
+    return listing
 
 
 def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any) -> list[Row]:
@@ -54,14 +54,14 @@ def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any
     splits = plan_splits(plan, limit, **options)
     if any(not each.is_placed for each in splits):
         splits = place_splits(plan, splits, [measure(carried(each), execution) for each in splits])
-    found: list[Row] = []
+    collected: list[Row] = []
     for each in splits:
         some = rows(read_splits([carried(each)], execution))
         assert each.ordinal is not None
         if each.following is not None:
             assert all(each.ordinal <= row.ordinal < each.following for row in some)
-        found += some
-    return found
+        collected += some
+    return collected
 
 
 def carried(part: Split) -> Split:
@@ -70,7 +70,7 @@ def carried(part: Split) -> Split:
     return again
 
 
-def opened(storage: MemoryStorage, **options: Any) -> Execution:
+def execution_of(storage: MemoryStorage, **options: Any) -> Execution:
     return Execution(TableFiles(storage, lambda root: storage), workers=1, **options)
 
 
@@ -82,14 +82,14 @@ class TestChangeDataFiles:
     @given(versions() | blocks(), LIMITS, st.sampled_from([1, 4]))
     def test_the_rows_of_the_version(self, made: tuple[Lot, set[int]], limit: int, batch_rows: int) -> None:
         lot, _ = made
-        execution, plan = opened(lot.storage(), batch_rows=batch_rows), lot.plan()
+        execution, plan = execution_of(lot.storage(), batch_rows=batch_rows), lot.plan()
         assert in_slices(plan, limit, execution) == rows(execution.batches([plan]))
 
     @settings(deadline=None, max_examples=60)
     @given(versions() | blocks(), LIMITS, st.data())
     def test_of_a_part_of_it(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
         lot, _ = made
-        execution, plan = opened(lot.storage()), lot.plan()
+        execution, plan = execution_of(lot.storage()), lot.plan()
         first = data.draw(st.integers(0, len(plan.scans)))
         end = data.draw(st.integers(first, len(plan.scans)))
         start = Position("t", plan.version, first, ordinal=7)
@@ -103,17 +103,19 @@ class TestChangeDataFiles:
     ) -> None:
         """Without ordinals, each file is read once and in its own order."""
         lot, _ = made
-        execution, plan = opened(lot.storage()), lot.plan()
+        execution, plan = execution_of(lot.storage()), lot.plan()
         splits = plan_splits(plan, limit, ordered=False)
-        found = [row for each in splits for row in rows(read_splits([carried(each)], execution))]
-        assert sorted(row.values for row in found) == sorted(row.values for row in rows(execution.batches([plan])))
+        actual = [row for each in splits for row in rows(read_splits([carried(each)], execution))]
+        assert sorted(row.values for row in actual) == sorted(row.values for row in rows(execution.batches([plan])))
         paths = [(scan.path, scan.piece) for each in splits for scan in each.plan.scans]
         assert len(paths) == len(set(paths))
 
     def test_unplaced_they_find_out_for_themselves_what_is_a_pair(self) -> None:
         swapped = lot("<1>2", ">1<2", partitions=[0, 1])
         splits = plan_splits(swapped.plan(), 0)
-        kinds = [row.values[-3] for each in splits for row in rows(read_splits([each], opened(swapped.storage())))]
+        kinds = [
+            row.values[-3] for each in splits for row in rows(read_splits([each], execution_of(swapped.storage())))
+        ]
         assert kinds == ["update_preimage"] * 2 + ["update_postimage"] * 2
 
     def test_each_file_is_looked_at_once(self) -> None:
@@ -164,7 +166,7 @@ class TestDataFiles:
     @settings(deadline=None, max_examples=60)
     @given(plans(), st.sampled_from([100, 300, FILE_BYTES * 2, WHOLE]), st.sampled_from([1, 3, 100]))
     def test_the_rows_of_the_version(self, made: Made, limit: int, batch_rows: int) -> None:
-        execution = opened(made.storage, batch_rows=batch_rows)
+        execution = execution_of(made.storage, batch_rows=batch_rows)
         assert in_slices(made.plan, limit, execution) == rows(execution.batches([made.plan]))
 
     def test_a_file_without_rows_that_count(self) -> None:
@@ -178,7 +180,7 @@ def table(files: dict[str, Sequence[int]], group: int = 2, **options: Any) -> Ex
         buffer = io.BytesIO()
         pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), buffer, row_group_size=group)
         asyncio.run(storage.put(path, buffer.getvalue()))
-    return opened(storage, **options)
+    return execution_of(storage, **options)
 
 
 def of(*paths: str, size: int = 1000) -> ChangePlan:
@@ -188,10 +190,10 @@ def of(*paths: str, size: int = 1000) -> ChangePlan:
 class TestCut:
     def shares(self, *sizes: int, limit: int) -> list[list[str]]:
         scans = tuple(FileScan(str(number), "insert", {}, size) for number, size in enumerate(sizes))
-        found = plan_splits(ChangePlan(3, 9, SCHEMA, scans, "files"), limit)
+        splits = plan_splits(ChangePlan(3, 9, SCHEMA, scans, "files"), limit)
         return [
             [scan.path + (f"/{scan.piece[0]}of{scan.piece[1]}" if scan.piece else "") for scan in each.plan.scans]
-            for each in found
+            for each in splits
         ]
 
     def test_scans_are_cut_by_their_size(self) -> None:
@@ -218,8 +220,8 @@ class TestCut:
 
     def test_each_bucket_of_a_refined_version_is_a_slice(self) -> None:
         scans = tuple(FileScan("a", None, {}, 1000, bucket=Bucket(number, 3, 100 * number)) for number in range(3))
-        found = [(each.part, each.ordinal, each.looks) for each in plan_splits(replace(of(), scans=scans), FILE_BYTES)]
-        assert found == [(0, 0, ()), (1, 100, ()), (2, 200, ())]
+        actual = [(each.part, each.ordinal, each.looks) for each in plan_splits(replace(of(), scans=scans), FILE_BYTES)]
+        assert actual == [(0, 0, ()), (1, 100, ()), (2, 200, ())]
         later = plan_splits(replace(of(), scans=scans), FILE_BYTES, start=Position("T", 3, 1, ordinal=150))
         assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200)]
 
@@ -333,8 +335,8 @@ class TestErrors:
     def test_a_file_that_is_gone_is_left_out_if_that_is_allowed(self) -> None:
         told: list[MissingFileError] = []
         execution = table({"a": [1], "b": [2, 3]}, on_missing=told.append)
-        found = in_slices(of("a", "gone", "b"), 1, execution)
-        assert [row.ordinal for row in found] == [0, 1, 2]
+        actual = in_slices(of("a", "gone", "b"), 1, execution)
+        assert [row.ordinal for row in actual] == [0, 1, 2]
         assert {error.path for error in told} == {"gone"}
 
     def test_damaged_file_is_named(self) -> None:

@@ -117,11 +117,11 @@ class TestWords:
             started(five, word)
 
     @pytest.mark.parametrize(
-        "given", [{}, {"before": 3}, {"after": 3, "before": 5}, {"after": {"after": 3}}, "after", "after soon"]
+        "value", [{}, {"before": 3}, {"after": 3, "before": 5}, {"after": {"after": 3}}, "after", "after soon"]
     )
-    def test_what_is_no_exclusive_start(self, five: Lake, given: Any) -> None:
+    def test_what_is_no_exclusive_start(self, five: Lake, value: Any) -> None:
         with pytest.raises(ConfigError, match="neither a version, nor a timestamp"):
-            started(five, given)
+            started(five, value)
 
     def test_no_range_ends_after(self, five: Lake) -> None:
         with pytest.raises(ConfigError, match="a range cannot end after a bound"):

@@ -44,18 +44,18 @@ def stats(schema: TableSchema = SCHEMA, **more: object) -> FileStatistics:
 
 def test_the_example_of_the_specification() -> None:
     nested = {"a": {"b": {"c": 7}}}
-    found = stats(tightBounds=True, minValues=nested, maxValues=nested, nullCount={"a": {"b": {"c": 2}}})
-    assert found.num_records == 10
-    assert found.min(("a", "b", "c")) == pa.scalar(7)
-    assert found.max(("a", "b", "c")) == pa.scalar(7)
-    assert found.null_count(("a", "b", "c")) == 2
-    assert found.bounds(("a", "b", "c")) == Bounds(7, 7)
+    actual = stats(tightBounds=True, minValues=nested, maxValues=nested, nullCount={"a": {"b": {"c": 2}}})
+    assert actual.num_records == 10
+    assert actual.min(("a", "b", "c")) == pa.scalar(7)
+    assert actual.max(("a", "b", "c")) == pa.scalar(7)
+    assert actual.null_count(("a", "b", "c")) == 2
+    assert actual.bounds(("a", "b", "c")) == Bounds(7, 7)
 
 
 def test_entries_go_by_physical_names() -> None:
     schema = TableSchema(COLUMNS, (), ColumnMappingMode.NAME)
-    found = stats(schema, minValues={"a": {"b": {"col-c": 1, "c": 2}}})
-    assert found.min(("a", "b", "c")) == pa.scalar(1)
+    actual = stats(schema, minValues={"a": {"b": {"col-c": 1, "c": 2}}})
+    assert actual.min(("a", "b", "c")) == pa.scalar(1)
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_bound_is_read_in_the_type_of_its_column(column: str, written: object, r
 
 
 def test_a_decimal_keeps_its_digits() -> None:
-    found = parse('{"minValues":{"price":12345678901234567890.0123456789}}', SCHEMA)
-    assert str(found.min(("price",))) == "12345678901234567890.0123456789"
+    actual = parse('{"minValues":{"price":12345678901234567890.0123456789}}', SCHEMA)
+    assert str(actual.min(("price",))) == "12345678901234567890.0123456789"
 
 
 def test_dates_and_timestamps() -> None:
-    found = stats(minValues={"day": "2000-01-01", "at": "2000-01-01T00:00:00.000-08:00"})
-    assert str(found.min(("day",))) == "2000-01-01"
-    assert found.min(("at",)) == pa.scalar(946713600000000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    actual = stats(minValues={"day": "2000-01-01", "at": "2000-01-01T00:00:00.000-08:00"})
+    assert str(actual.min(("day",))) == "2000-01-01"
+    assert actual.min(("at",)) == pa.scalar(946713600000000, pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
 def bounds(column: str, low: str | Number, high: str | Number, schema: TableSchema = SCHEMA) -> tuple[str, str]:
     """The bounds of a column, as text, from what is written: a string, or a number with all its digits."""
     texts = [json.dumps(each) if isinstance(each, str) else str(each) for each in (low, high)]
     document = f'{{"minValues":{{"{column}":{texts[0]}}},"maxValues":{{"{column}":{texts[1]}}}}}'
-    found = parse(document, schema).bounds((column,))
-    return str(found.min), str(found.max)
+    limits = parse(document, schema).bounds((column,))
+    return str(limits.min), str(limits.max)
 
 
 def test_bounds_of_timestamps_are_a_millisecond_wider() -> None:
@@ -141,8 +141,8 @@ def test_a_maximum_of_strings_that_may_be_cut_is_unknown(text: str, known: bool)
     ],
 )
 def test_bounds_of_decimals_that_may_be_rounded_are_wider(low: str, high: str, expected: tuple[str, str]) -> None:
-    found = bounds("price", Number(low), Number(high))
-    assert list(map(Number, found)) == list(map(Number, expected))
+    actual = bounds("price", Number(low), Number(high))
+    assert list(map(Number, actual)) == list(map(Number, expected))
 
 
 def test_the_ends_of_a_long_are_no_bounds_of_decimals() -> None:
@@ -184,11 +184,11 @@ def test_wide_bounds_leave_only_certain_counts_of_nulls() -> None:
     ids=lambda text: str(text)[:20],
 )  # fmt: skip
 def test_broken_statistics_say_nothing(text: str | None) -> None:
-    found = parse(text, SCHEMA)
-    assert found.num_records is None
-    assert found.tight_bounds
-    assert found.min(("id",)) is None
-    assert found.bounds(("id",)).max is None
+    actual = parse(text, SCHEMA)
+    assert actual.num_records is None
+    assert actual.tight_bounds
+    assert actual.min(("id",)) is None
+    assert actual.bounds(("id",)).max is None
 
 
 @pytest.mark.parametrize(
@@ -198,17 +198,17 @@ def test_broken_statistics_say_nothing(text: str | None) -> None:
      ("id", None)],
 )  # fmt: skip
 def test_a_broken_entry_says_nothing_of_its_column(column: str, entry: object) -> None:
-    found = stats(minValues={column: entry, "flag": False}, nullCount={column: entry})
-    assert found.min((column,)) is None
-    assert found.min(("flag",)) == pa.scalar(False)
+    actual = stats(minValues={column: entry, "flag": False}, nullCount={column: entry})
+    assert actual.min((column,)) is None
+    assert actual.min(("flag",)) == pa.scalar(False)
 
 
 def test_columns_that_are_not_there() -> None:
-    found = stats(minValues={"z": 1, "a": {"b": 1}})
-    assert found.min(("z",)) is None
-    assert found.min(("a", "b", "c")) is None
-    assert found.null_count(("a", "z")) is None
-    assert found.bounds(("z",)) == Bounds()
+    actual = stats(minValues={"z": 1, "a": {"b": 1}})
+    assert actual.min(("z",)) is None
+    assert actual.min(("a", "b", "c")) is None
+    assert actual.null_count(("a", "z")) is None
+    assert actual.bounds(("z",)) == Bounds()
 
 
 JSON = st.recursive(
@@ -222,10 +222,10 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["numRecords", "tightBounds", "minValues", "maxValues", "nullCount"]), JSON))
 def test_random_statistics_never_raise(document: dict[str, object]) -> None:
-    found = parse(json.dumps(document), SCHEMA)
+    actual = parse(json.dumps(document), SCHEMA)
     for path in (("id",), ("name",), ("at",), ("a",), ("a", "b", "c")):
-        found.bounds(path)
-        found.null_count(path)
+        actual.bounds(path)
+        actual.null_count(path)
 
 
 DOCUMENTS = {

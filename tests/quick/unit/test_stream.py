@@ -73,15 +73,15 @@ class TestRemovesWithoutPartitionValues:
         )
         await checkpoint(lake, 1)
         stream = PlanStream(DeltaLog(lake))
-        found, opened = [], []
+        actual, open_counts = [], []
         async for version in stream.versions(tailer(lake, clock), 2, 7):
-            found.append(scans(version))
-            opened.append([method for method, _ in lake.calls].count("open"))
+            actual.append(scans(version))
+            open_counts.append([method for method, _ in lake.calls].count("open"))
             if version.plan.version == 3:
                 lake.calls.clear()
         # The checkpoint: for protocol and metadata, then for its files, and never again.
-        assert (opened[0], opened[1] > 1, opened[2:]) == (1, True, [0, 0, 0, 0])
-        assert found == [
+        assert (open_counts[0], open_counts[1] > 1, open_counts[2:]) == (1, True, [0, 0, 0, 0])
+        assert actual == [
             [("insert", "c", {"v": "wed"})],
             [("delete", "b", {"v": "tue"})],
             [("insert", "d", {"v": "thu"})],
@@ -113,12 +113,12 @@ class TestSchemas:
         await writer.add_column(pa.field("extra", pa.int32()))
         await writer.insert(pa.table({"id": [9], "v": ["z"], "extra": pa.array([1], pa.int32())}))
         for start in (0, 1, 3):
-            found = await planned(lake, clock, start, 4)
-            changes = {version.plan.version: version.schema_change for version in found if version.schema_change}
+            actual = await planned(lake, clock, start, 4)
+            changes = {version.plan.version: version.schema_change for version in actual if version.schema_change}
             assert list(changes) == [3]
             assert changes[3].describe() == ("added extra",)
             assert changes[3].additive
-            assert found[-1].plan.schema.names == ("id", "v", "extra")
+            assert actual[-1].plan.schema.names == ("id", "v", "extra")
         assert (await planned(lake, clock, 4, 4))[0].schema_change is None
 
     async def test_metadata_that_changes_nothing_of_it_is_none(self, clock: ManualClock, lake: Lake) -> None:
@@ -132,10 +132,10 @@ class TestWhereItBegins:
         await table(lake, 6, clock)
         await checkpoint(lake, 3)
         lake.forget(*map(entry_path, range(3)))
-        found = await planned(lake, clock, 3, 5)
-        assert [version.plan.version for version in found] == [3, 4, 5]
-        assert [version.schema_change for version in found] == [None] * 3
-        assert all(len(version.plan.scans) == 1 for version in found)
+        actual = await planned(lake, clock, 3, 5)
+        assert [version.plan.version for version in actual] == [3, 4, 5]
+        assert [version.schema_change for version in actual] == [None] * 3
+        assert all(len(version.plan.scans) == 1 for version in actual)
         lake.forget(entry_path(3))
         assert [version.plan.version for version in await planned(lake, clock, 4, 5)] == [4, 5]
 
@@ -211,9 +211,9 @@ class TestSnapshots:
     async def test_the_live_rows_of_a_version_and_then_what_follows(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 5, clock)
         stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
-        found = await stream.snapshot(2, reader)
-        assert (found.plan.version, found.plan.origin, found.table_id) == (2, "snapshot", "T")
-        assert [kind for kind, _, _ in scans(found)] == ["insert"] * 2
+        actual = await stream.snapshot(2, reader)
+        assert (actual.plan.version, actual.plan.origin, actual.table_id) == (2, "snapshot", "T")
+        assert [kind for kind, _, _ in scans(actual)] == ["insert"] * 2
         lake.calls.clear()
         following = [version.plan.version async for version in stream.versions(reader, 3, 4)]
         assert following == [3, 4]
@@ -236,9 +236,9 @@ class TestSnapshots:
         clock.advance(5)
         await checkpoint(lake, 2)
         lake.forget(*map(entry_path, range(3)))
-        found = await PlanStream(DeltaLog(lake)).snapshot()
-        assert found.plan.timestamp_ms == clock.now_ms()
-        assert len(found.plan.scans) == 2
+        actual = await PlanStream(DeltaLog(lake)).snapshot()
+        assert actual.plan.timestamp_ms == clock.now_ms()
+        assert len(actual.plan.scans) == 2
 
 
 class TestOtherTables:

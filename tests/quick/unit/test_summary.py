@@ -25,10 +25,10 @@ def test_what_was_delivered_and_what_is_behind() -> None:
     tables[0].oldest_pending(version(4, NOW_MS - 1500))
     tables[0].found_version(6)
     tables[0].committed(at(5), [version(4)], {"insert": 3, "delete": 1}, 1)
-    found = summary.line()
-    assert found is not None
-    assert (found.versions, found.rows, found.lag_versions, found.not_ready) == (1, 4, 2, 0)
-    assert str(found).startswith(
+    actual = summary.line()
+    assert actual is not None
+    assert (actual.versions, actual.rows, actual.lag_versions, actual.not_ready) == (1, 4, 2, 0)
+    assert str(actual).startswith(
         "delivered 1 version and 4 rows since the last such line; 2 versions behind, the oldest for "
     )
     tables[0].committed(at(7), [version(5), version(6)], {"insert": 1000}, 1)

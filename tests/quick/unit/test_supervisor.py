@@ -68,7 +68,7 @@ class Daemon:
 
     def opener(self, name: str) -> Open:
         @asynccontextmanager
-        async def opened(stop: asyncio.Event) -> AsyncIterator["Loop"]:
+        async def open_loop(stop: asyncio.Event) -> AsyncIterator["Loop"]:
             self.open += 1
             self.stops[name] = stop
             number = min(self.begun[name], len(self.runs[name]) - 1)
@@ -78,7 +78,7 @@ class Daemon:
             finally:
                 self.open -= 1
 
-        return opened
+        return open_loop
 
     async def until_stopped(self) -> None:
         await self.stop.wait()

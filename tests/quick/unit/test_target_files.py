@@ -54,23 +54,23 @@ def batches(count: int, days: int) -> list[pa.RecordBatch]:
 @pytest.mark.parametrize("days", [1, 3, 8])
 def test_the_rows_alone_decide_the_files(monkeypatch: pytest.MonkeyPatch, days: int, file_bytes: int) -> None:
     columns = columns_of_new(from_arrow(SCHEMA), ("day",), follow=False)
-    given = batches(20 if file_bytes == 1 else 60, days)
+    lots = batches(20 if file_bytes == 1 else 60, days)
 
     def files(cores: int) -> list[tuple[object, ...]]:
         monkeypatch.setattr(data_files, "CORES", cores)
         made = DataFiles(columns, SCHEMA, "snappy", file_bytes)
-        found = [each for batch in given for each in made.write(batch)]
-        found += made.finish()
-        return [(file.partition, file.rows, file.stats, data.to_pybytes()) for file, data in found]
+        written = [each for batch in lots for each in made.write(batch)]
+        written += made.finish()
+        return [(file.partition, file.rows, file.stats, data.to_pybytes()) for file, data in written]
 
     one = files(1)
     assert files(4) == one
     assert len(one) >= days
     rows = [number for *_, data in one for number in pq.read_table(pa.BufferReader(data))["n"].to_pylist()]
-    assert sorted(rows) == list(range(sum(batch.num_rows for batch in given)))
+    assert sorted(rows) == list(range(sum(batch.num_rows for batch in lots)))
 
 
-async def opened(storage: Storage, file_bytes: int) -> DeltaSink:
+async def open_sink(storage: Storage, file_bytes: int) -> DeltaSink:
     target = Target(storage, "cdfd/shop/orders", Layout(("day",)), SystemClock(), owner=1)
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
 
@@ -92,7 +92,7 @@ async def deliver(sink: DeltaSink) -> None:
 
 async def check_delivered_again(folder: Path) -> None:
     """The failed delivery left no rows, and another one delivers each row once."""
-    sink = await opened(LocalStorage(folder, sync=False), 8000)
+    sink = await open_sink(LocalStorage(folder, sync=False), 8000)
     assert await sink.last_position() in (None, START)
     await deliver(sink)
     assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(3000))
@@ -114,7 +114,7 @@ async def test_a_row_group_that_cannot_be_encoded(
 
     with monkeypatch.context() as patched:
         patched.setattr(data_files, "DataFileWriter", Failing)
-        sink = await opened(LocalStorage(tmp_path, sync=False), 8000)
+        sink = await open_sink(LocalStorage(tmp_path, sync=False), 8000)
         with pytest.raises(pa.ArrowInvalid):
             await deliver(sink)
     await check_delivered_again(tmp_path)
@@ -131,7 +131,7 @@ async def test_a_file_that_cannot_be_stored(tmp_path: Path, failing: int) -> Non
             if files == failing:
                 raise StorageError("the connection was reset", retriable=True)
 
-    sink = await opened(FaultyStorage(LocalStorage(tmp_path, sync=False), before=fail), 8000)
+    sink = await open_sink(FaultyStorage(LocalStorage(tmp_path, sync=False), before=fail), 8000)
     with pytest.raises(SinkError, match="write a data file"):
         await deliver(sink)
     await check_delivered_again(tmp_path)
@@ -145,7 +145,7 @@ async def test_an_abort_ends_the_storing_of_a_file(tmp_path: Path) -> None:
             storing.set()
             await asyncio.Event().wait()
 
-    sink = await opened(FaultyStorage(LocalStorage(tmp_path, sync=False), before=hang), 8000)
+    sink = await open_sink(FaultyStorage(LocalStorage(tmp_path, sync=False), before=hang), 8000)
     delivery = await sink.begin(START)
     writing = asyncio.create_task(deliver_into(delivery))
     await asyncio.wait_for(storing.wait(), 30)

@@ -23,7 +23,7 @@ from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
 
 
-async def opened(folder: Path, layout: Layout | None = None) -> DeltaSink:
+async def open_sink(folder: Path, layout: Layout | None = None) -> DeltaSink:
     storage = LocalStorage(folder, sync=False)
     target = Target(storage, app_id("shop", "orders"), layout or Layout(), SystemClock(), owner=7)
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
@@ -78,39 +78,39 @@ async def test_a_row_that_does_not_satisfy_a_rule_aborts_the_version(
     wrong: list[dict[str, Any]],
 ) -> None:
     """The examples of the specification. A condition that is null is not satisfied either."""
-    await deliver(await opened(tmp_path), 0, **right)
+    await deliver(await open_sink(tmp_path), 0, **right)
     set_rule(tmp_path, properties, of_column)
-    await deliver(await opened(tmp_path), 1, **right)
+    await deliver(await open_sink(tmp_path), 1, **right)
     before = entries(tmp_path)
     for rows in wrong:
         with pytest.raises(SinkError, match=r"(birthDateCheck|invariant).* of the target is not true of a row"):
-            await deliver(await opened(tmp_path), 2, **rows)
+            await deliver(await open_sink(tmp_path), 2, **rows)
     assert entries(tmp_path) == before
     assert actions(tmp_path, "metaData")[-1]["configuration"].items() >= properties.items()
 
 
 @pytest.mark.parametrize("condition", ["other > 3", "x + 1", "x"])
 async def test_a_condition_over_no_column_or_without_a_truth_value_is_refused(tmp_path: Path, condition: str) -> None:
-    await deliver(await opened(tmp_path), 0, x=[4])
+    await deliver(await open_sink(tmp_path), 0, x=[4])
     set_rule(tmp_path, {"delta.constraints.odd": condition}, {})
     with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
-        await opened(tmp_path)
+        await open_sink(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["delta.generationExpression", "delta.identity.start"])
 async def test_a_target_whose_values_a_writer_generates_is_refused(tmp_path: Path, key: str) -> None:
-    await deliver(await opened(tmp_path), 0, x=[4])
+    await deliver(await open_sink(tmp_path), 0, x=[4])
     set_rule(tmp_path, {}, {key: "1"})
     before = entries(tmp_path)
     with pytest.raises(SinkError, match=r"(generated|identity)Columns in column 'x'"):
-        await opened(tmp_path)
+        await open_sink(tmp_path)
     assert entries(tmp_path) == before
 
 
 @pytest.mark.parametrize("follow", [False, True])
 async def test_the_log_and_the_files_agree_on_columns(tmp_path: Path, follow: bool) -> None:
     """Each file has values for all partition columns, and no column that the table does not have, by physical names."""
-    sink = await opened(tmp_path, Layout(("day", "kind"), "follow" if follow else "keep"))
+    sink = await open_sink(tmp_path, Layout(("day", "kind"), "follow" if follow else "keep"))
     for version in range(2):
         await deliver(
             sink,
@@ -143,7 +143,7 @@ async def test_the_log_and_the_files_agree_on_columns(tmp_path: Path, follow: bo
 
 async def test_data_files_have_names_of_their_own_and_stay(tmp_path: Path) -> None:
     """Also with the same rows, and in an append-only table."""
-    sink = await opened(tmp_path)
+    sink = await open_sink(tmp_path)
     content: dict[Path, bytes] = {}
     for version in range(3):
         await deliver(sink, version, x=[1])
@@ -153,7 +153,7 @@ async def test_data_files_have_names_of_their_own_and_stay(tmp_path: Path) -> No
         content = {path: path.read_bytes() for path in files}
         if version == 1:
             set_rule(tmp_path, {"delta.appendOnly": "true"}, {})
-            sink = await opened(tmp_path)
+            sink = await open_sink(tmp_path)
     assert {add["path"] for add in actions(tmp_path, "add")} == {path.name for path in content}
     assert actions(tmp_path, "remove") == []
 
@@ -168,16 +168,16 @@ def test_no_id_and_no_physical_name_is_given_twice() -> None:
         )
 
     table = columns_of_new(source(a="1", b="2"), (), follow=True)
-    given: dict[object, object] = {}
+    contents: dict[object, object] = {}
     for columns in ({"a": "1", "b": "2"}, {"a": "1"}, {"a": "1", "b": "3"}, {"a": "1", "b": "3", "c": "4"}):
         highest = table.highest_id
         table = columns_of_extended(table, source(**columns), "follow")
-        found = {
+        actual = {
             child.metadata["delta.columnMapping.physicalName"]: child.metadata["delta.columnMapping.id"]
             for child in table.struct
         }
         assert [child.name for child in table.struct] == list(columns)
         assert table.highest_id >= highest
-        given |= found
-    assert sorted(map(str, given.values())) == ["1", "2", "3", "4"]
+        contents |= actual
+    assert sorted(map(str, contents.values())) == ["1", "2", "3", "4"]
     assert table.highest_id == 4

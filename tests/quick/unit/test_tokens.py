@@ -29,8 +29,8 @@ def server() -> Iterator[TokenServer]:
 
 
 def oauth(server: TokenServer, **changed: Any) -> OAuth:
-    given = {"token_url": server.url, "client_id": CLIENT, "client_secret": SECRET}
-    return OAuth.model_validate(given | changed)
+    options = {"token_url": server.url, "client_id": CLIENT, "client_secret": SECRET}
+    return OAuth.model_validate(options | changed)
 
 
 def failure(settings: OAuth, timeout: float = 5.0) -> SinkError:
@@ -248,14 +248,14 @@ class TestRenewal:
         assert held.current().value == "token-4"
 
     def test_one_asks_for_all(self, source: Source) -> None:
-        held, found = Tokens(source), list[str]()
+        held, actual = Tokens(source), list[str]()
         source.before = lambda: time.sleep(0.2)
-        threads = [threading.Thread(target=lambda: found.append(held.current().value)) for _ in range(20)]
+        threads = [threading.Thread(target=lambda: actual.append(held.current().value)) for _ in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(10)
-        assert found == ["token-1"] * 20
+        assert actual == ["token-1"] * 20
         assert source.asked == 1
 
     def test_one_fails_for_all(self, source: Source) -> None:

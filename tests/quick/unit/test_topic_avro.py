@@ -26,8 +26,8 @@ def decimal(**more: Any) -> dict[str, Any]:
 
 
 def test_columns_of_a_table() -> None:
-    found = table_type(schema({"name": "id", "type": ["null", "long"]}, decimal(precision=5, scale=2)))
-    assert found == StructType([StructField("id", LongType()), StructField("x", DecimalType(5, 2))])
+    actual = table_type(schema({"name": "id", "type": ["null", "long"]}, decimal(precision=5, scale=2)))
+    assert actual == StructType([StructField("id", LongType()), StructField("x", DecimalType(5, 2))])
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def halves(*times: int | None) -> list[Txn]:
 def test_digest_counts_if_it_was_recorded_with_the_position(
     time: int | None, times: tuple[int | None, ...], digest: str | None
 ) -> None:
-    found = stored_position(state(Txn(APP, 3, time), *halves(*times)), APP)
-    assert found == StoredPosition(3, digest, time)
+    actual = stored_position(state(Txn(APP, 3, time), *halves(*times)), APP)
+    assert actual == StoredPosition(3, digest, time)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_commit_after_one_without_an_in_commit_timestamp_is_refused() -> None:
 
 def test_state_of_a_checkpoint_has_its_identifiers() -> None:
     domain = DomainMetadata("d", "{}")
-    found = from_checkpoint(5, State(PLAIN, ENABLED, {APP: Txn(APP, 3)}, {"d": domain}))
-    assert (found.version, found.protocol, found.metadata) == (5, PLAIN, ENABLED)
-    assert (dict(found.txns), dict(found.domains)) == ({APP: Txn(APP, 3)}, {"d": domain})
+    actual = from_checkpoint(5, State(PLAIN, ENABLED, {APP: Txn(APP, 3)}, {"d": domain}))
+    assert (actual.version, actual.protocol, actual.metadata) == (5, PLAIN, ENABLED)
+    assert (dict(actual.txns), dict(actual.domains)) == ({APP: Txn(APP, 3)}, {"d": domain})
 
 
-@pytest.mark.parametrize("found", [State(), State(protocol=PLAIN), State(metadata=ENABLED)])
-def test_checkpoint_without_protocol_or_metadata_is_refused(found: State) -> None:
+@pytest.mark.parametrize("damaged", [State(), State(protocol=PLAIN), State(metadata=ENABLED)])
+def test_checkpoint_without_protocol_or_metadata_is_refused(damaged: State) -> None:
     with pytest.raises(LogError, match="no protocol or no metaData") as caught:
-        from_checkpoint(5, found)
+        from_checkpoint(5, damaged)
     assert caught.value.version == 5
 
 

@@ -56,7 +56,7 @@ def add_version(server: UnityServer, table: ManagedTable) -> None:
     server.ratify(NAME, made.version, made.file_name, size=made.size, modified_ms=made.modified_ms)
 
 
-def opened(server: UnityServer, **options: object) -> UnityCatalog:
+def open_catalog(server: UnityServer, **options: object) -> UnityCatalog:
     return open_unity({"endpoint": server.url, "deadline": 5, **options})
 
 
@@ -68,8 +68,8 @@ def ask(work: Awaitable[Any]) -> Any:
 
 
 def rows(server: UnityServer, **options: object) -> list[int]:
-    given = {"endpoint": server.url, "deadline": 5, **options}
-    return cdfd.changes(f"uc://{NAME}", storage_options=given).read_all()["id"].to_pylist()  # type: ignore[no-any-return]
+    arguments = {"endpoint": server.url, "deadline": 5, **options}
+    return cdfd.changes(f"uc://{NAME}", storage_options=arguments).read_all()["id"].to_pylist()  # type: ignore[no-any-return]
 
 
 class TestRequests:
@@ -83,7 +83,7 @@ class TestRequests:
     def test_names_are_escaped(self, server: UnityServer, tmp_path: Path) -> None:
         table = ManagedTable(tmp_path / "odd", MemoryCatalog(), "main.sales.o?r#d%20 é")
         server.add_table(table.name, table.folder.as_uri())
-        assert ask(opened(server).load(table.name)).latest == 0
+        assert ask(open_catalog(server).load(table.name)).latest == 0
         assert server.requests[-1].endswith("/tables/o%3Fr%23d%2520%20%C3%A9")
 
     @pytest.mark.parametrize("name", ["orders", "a..b", "a.b.c.d", "a.b/c.d", "", "a.b.c\n"])
@@ -97,7 +97,7 @@ class TestRequests:
             server.add_table(f"main.sales.t{number}", (tmp_path / str(number)).as_uri())
         server.add_table("main.sales.csv", "file:///csv", format="CSV")
         server.add_table("main.other.x", "file:///x")
-        assert ask(opened(server).tables("main.sales")) == ["t0", "t1", "t2", "t3", "t4"]
+        assert ask(open_catalog(server).tables("main.sales")) == ["t0", "t1", "t2", "t3", "t4"]
         assert server.count("/tables[?]") == 3
 
     def test_requests_keep_to_the_rate(self, server: UnityServer, table: ManagedTable) -> None:
@@ -107,7 +107,7 @@ class TestRequests:
             await asyncio.gather(*(catalog.load(NAME) for _ in range(11)))
             return time.monotonic() - begun
 
-        assert ask(many(opened(server, requests_per_second=50))) >= 0.2
+        assert ask(many(open_catalog(server, requests_per_second=50))) >= 0.2
 
     def test_equal_options_share_a_connection(self, server: UnityServer) -> None:
         one, same = (connection_for("uc", {"endpoint": server.url, "scope": "x"}) for _ in range(2))
@@ -141,9 +141,9 @@ class TestFaults:
             await catalog.load(NAME)
             return time.monotonic() - begun
 
-        assert ask(two(opened(server))) >= 1
+        assert ask(two(open_catalog(server))) >= 1
         server.faults.append(Fault(LOAD, status=429, headers={"Retry-After": "9000"}))
-        catalog, before = opened(server, deadline=1), server.count(LOAD)
+        catalog, before = open_catalog(server, deadline=1), server.count(LOAD)
         for _ in range(3):
             with pytest.raises(StorageError, match="429") as caught:
                 ask(catalog.load(NAME))
@@ -276,7 +276,7 @@ class TestAnswers:
             answers.older_table_of,
             answers.older_commits_of,
             answers.credentials_of,
-            lambda found: answers.older_credentials_of(found, "s3://b/t"),
+            lambda document: answers.older_credentials_of(document, "s3://b/t"),
             answers.page_of,
         ):
             with contextlib.suppress(ValueError):
@@ -284,8 +284,8 @@ class TestAnswers:
 
     def test_wrong_order_is_sorted(self) -> None:
         commits = [commit(version, f"{version:020d}.a.json") for version in (2, 3, 1)]
-        found = answers.table_of(self.VALID | {"commits": commits, "latest-table-version": 3})
-        assert [each.version for each in found.commits] == [1, 2, 3]
+        actual = answers.table_of(self.VALID | {"commits": commits, "latest-table-version": 3})
+        assert [each.version for each in actual.commits] == [1, 2, 3]
 
     @pytest.mark.parametrize(
         ("change", "what"),
@@ -320,24 +320,24 @@ class TestOlderApi:
             for _ in range(5):
                 await catalog.load(NAME)
 
-        ask(polls(opened(server)))
+        ask(polls(open_catalog(server)))
         assert server.count("/tables/main") == 1
         assert server.count("/delta/preview/commits") == 5
 
     def test_unknown_table_is_no_table(self, server: UnityServer) -> None:
         with pytest.raises(NotATableError, match="404 NOT_FOUND"):
-            ask(opened(server).load("main.sales.nothing"))
+            ask(open_catalog(server).load("main.sales.nothing"))
 
     def test_table_of_another_format_is_refused(self, server: UnityServer) -> None:
         server.add_table("main.sales.csv", "file:///csv", format="CSV")
         with pytest.raises(UnsupportedError, match="format is 'CSV'"):
-            ask(opened(server).load("main.sales.csv"))
+            ask(open_catalog(server).load("main.sales.csv"))
 
     def test_credentials_have_prefix_settings_and_end(self, server: UnityServer, table: ManagedTable) -> None:
         config = {"s3.access-key-id": "A", "s3.secret-access-key": "S", "s3.session-token": "T"}
         server.credentials = lambda table: [{"prefix": "s3://b/t", "config": config, "expiration-time-ms": 5}]
-        [found] = ask(opened(server).credentials(NAME, None))
-        assert (found.prefix, found.config, found.ends_ms) == ("s3://b/t", config, 5)
+        [actual] = ask(open_catalog(server).credentials(NAME, None))
+        assert (actual.prefix, actual.config, actual.ends_ms) == ("s3://b/t", config, 5)
 
 
 def test_table_that_only_the_older_api_knows(server: UnityServer, table: ManagedTable) -> None:
@@ -355,7 +355,7 @@ class TestTokens:
     def test_file_that_is_replaced(self, server: UnityServer, table: ManagedTable, tmp_path: Path) -> None:
         server.token, file = TOKEN, tmp_path / "token"
         file.write_text(f"{TOKEN}\n")
-        catalog = opened(server, token_file=str(file))
+        catalog = open_catalog(server, token_file=str(file))
         ask(catalog.load(NAME))
         server.token = "another"
         file.write_text("another")
@@ -369,12 +369,12 @@ class TestTokens:
     def test_file_without_a_token_is_an_error_without_its_text(self, server: UnityServer, tmp_path: Path) -> None:
         (tmp_path / "token").write_bytes(b"\xff secret")
         with pytest.raises(StorageError, match="file of token_file cannot be read") as caught:
-            ask(opened(server, token_file=str(tmp_path / "token")).load(NAME))
+            ask(open_catalog(server, token_file=str(tmp_path / "token")).load(NAME))
         assert "secret" not in str(caught.value)
 
     def test_oauth_client_renews_its_token(self, server: UnityServer, table: ManagedTable) -> None:
         server.oauth, server.token_life = ("id", "s&cret"), 1
-        catalog = opened(server, client_id="id", client_secret="s&cret")
+        catalog = open_catalog(server, client_id="id", client_secret="s&cret")
 
         async def twice() -> None:
             await catalog.load(NAME)
@@ -388,7 +388,7 @@ class TestTokens:
         self, server: UnityServer, table: ManagedTable
     ) -> None:
         server.oauth, server.token_life = ("id", "secret"), 3
-        catalog = opened(server, client_id="id", client_secret="secret")
+        catalog = open_catalog(server, client_id="id", client_secret="secret")
 
         async def twice() -> int | None:
             await catalog.load(NAME)
@@ -401,7 +401,7 @@ class TestTokens:
 
     def test_refused_token_is_renewed_once(self, server: UnityServer, table: ManagedTable) -> None:
         server.oauth = ("id", "secret")
-        catalog = opened(server, client_id="id", client_secret="secret")
+        catalog = open_catalog(server, client_id="id", client_secret="secret")
         ask(catalog.load(NAME))
         server.token = "revoked"
         assert ask(catalog.load(NAME)).latest == 1
@@ -410,7 +410,7 @@ class TestTokens:
     def test_wrong_secret_is_an_error_without_it(self, server: UnityServer) -> None:
         server.oauth = ("id", "secret")
         with pytest.raises(StorageError, match="server for tokens gives none: its status is 401") as caught:
-            ask(opened(server, client_id="id", client_secret="wr0ng").load(NAME))
+            ask(open_catalog(server, client_id="id", client_secret="wr0ng").load(NAME))
         assert "wr0ng" not in str(caught.value)
 
 
@@ -424,9 +424,9 @@ class TestOptions:
 
     def test_environment_gives_what_options_omit(self) -> None:
         environ = {"DATABRICKS_HOST": "https://h", "DATABRICKS_CLIENT_ID": "i", "DATABRICKS_CLIENT_SECRET": "s"}
-        found = parse({}, environ)
-        assert (found.endpoint, found.client_id, found.client_secret) == (f"https://h{API}", "i", "s")
-        assert found.token_url == "https://h/oidc/v1/token"
+        actual = parse({}, environ)
+        assert (actual.endpoint, actual.client_id, actual.client_secret) == (f"https://h{API}", "i", "s")
+        assert actual.token_url == "https://h/oidc/v1/token"
         assert parse({"token_file": "/t"}, environ).client_secret is None
         assert parse({}, environ | {"UC_ENDPOINT": "http://u"}).host == "u"
 
@@ -451,10 +451,10 @@ class TestOptions:
         assert "pw" not in str(caught.value)
 
     def test_secrets_are_in_no_text(self) -> None:
-        found = parse(
+        actual = parse(
             {"endpoint": "http://h", "token": TOKEN, "client_secret": "s3cret", "s3.secret_access_key": "k3y"}, {}
         )
-        assert not any(secret in repr(found) for secret in (TOKEN, "s3cret", "k3y"))
+        assert not any(secret in repr(actual) for secret in (TOKEN, "s3cret", "k3y"))
 
     def test_options_of_stores(self) -> None:
         catalog = open_unity({"endpoint": "http://h", "s3.region": "eu-west-1", "az.account_name": "a"})
@@ -468,4 +468,4 @@ def test_errors_are_of_cdfd(server: UnityServer, table: ManagedTable) -> None:
         for body in ("", "x", "{}", '{"error": 7}', '{"error": {"type": [], "message": {}}}'):
             server.faults = [Fault(LOAD, status=status, body=body)]
             with pytest.raises(CdfdError):
-                ask(opened(server).load(NAME))
+                ask(open_catalog(server).load(NAME))

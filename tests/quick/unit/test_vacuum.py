@@ -41,7 +41,7 @@ def ages(folder: Path, seconds: int) -> None:
         os.utime(path, (moment, moment))
 
 
-def found(folder: Path, **options: object) -> list[str]:
+def removable(folder: Path, **options: object) -> list[str]:
     report = json.loads(run(Request(str(folder), as_json=True, **options)))  # type: ignore[arg-type]  # by name
     files: list[str] = report["files"]
     return sorted(files)
@@ -82,14 +82,14 @@ def test_no_version_in_the_retention_loses_a_file(tmp_path: Path, seed: int) -> 
         times += [passed] * (DeltaTable(tmp_path).version() + 1 - len(times))
     before = versions(tmp_path)
     expected = DeltaTable(tmp_path).vacuum(dry_run=True, full=True)
-    assert found(tmp_path) == sorted(expected)
+    assert removable(tmp_path) == sorted(expected)
     report = run(Request(str(tmp_path), delete=True))
     assert f"removed {len(expected)} file" in report
     after = versions(tmp_path)
     kept = [version for version, age in enumerate(times) if age < 7 * DAY]
     assert [after[version] for version in kept] == [before[version] for version in kept]
     assert after[-1] == before[-1]
-    assert found(tmp_path) == []
+    assert removable(tmp_path) == []
     write_deltalake(tmp_path, pa.table({"n": [1], "day": ["z"]}), mode="append")
 
 
@@ -102,7 +102,7 @@ class TestFolders:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_bytes(b"1")
         old(tmp_path, 8 * DAY)
-        assert found(tmp_path) == sorted(gone)
+        assert removable(tmp_path) == sorted(gone)
         run(Request(str(tmp_path), delete=True))
         assert all((tmp_path / name).exists() for name in names)
         assert not any((tmp_path / name).exists() for name in gone)
@@ -110,8 +110,8 @@ class TestFolders:
     def test_file_newer_than_the_retention_stays(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         (tmp_path / "unfinished.parquet").write_bytes(b"1")
-        assert found(tmp_path) == []
-        assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"]
+        assert removable(tmp_path) == []
+        assert removable(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"]
 
 
 ROOT = "/lake/table"
@@ -146,7 +146,7 @@ class TestRetention:
         ages(tmp_path, DAY)
         with pytest.raises(ConfigError, match="a retention of 12 hours is shorter than that of the table, 168 hours"):
             run(Request(str(tmp_path), retention="12h", delete=True))
-        assert len(found(tmp_path, retention="12h", unsafe=True)) == 1
+        assert len(removable(tmp_path, retention="12h", unsafe=True)) == 1
 
     def test_that_of_the_table(self, tmp_path: Path) -> None:
         write_deltalake(
@@ -156,7 +156,7 @@ class TestRetention:
         )
         write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
         ages(tmp_path, DAY)
-        assert len(found(tmp_path)) == 1
+        assert len(removable(tmp_path)) == 1
 
     def test_a_longer_one_than_checkpoints_know(self, tmp_path: Path) -> None:
         write_deltalake(
@@ -167,9 +167,9 @@ class TestRetention:
         write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
         ages(tmp_path, DAY)
         DeltaTable(tmp_path).create_checkpoint()
-        assert len(found(tmp_path)) == 1
-        assert found(tmp_path, retention="2d") == []
-        assert len(found(tmp_path, retention="3h")) == 1
+        assert len(removable(tmp_path)) == 1
+        assert removable(tmp_path, retention="2d") == []
+        assert len(removable(tmp_path, retention="3h")) == 1
 
     @pytest.mark.parametrize("text", ["7", "-1d", "soon"])
     def test_retention_that_is_no_duration_is_refused(self, tmp_path: Path, text: str) -> None:

@@ -152,8 +152,8 @@ def test_a_timestamp_of_the_far_future() -> None:
 
 def test_offsets_of_eighteen_hours_are_the_largest() -> None:
     for text, day in (("2021-01-01 00:00:00+18:00", "2020-12-31T06"), ("2021-01-01 00:00:00-18:00", "2021-01-01T18")):
-        found = parse(text, Primitive("timestamp")).as_py()
-        assert found.isoformat().startswith(day)
+        actual = parse(text, Primitive("timestamp")).as_py()
+        assert actual.isoformat().startswith(day)
 
 
 BROKEN = [
@@ -279,8 +279,8 @@ COLUMNS = StructType((REGION, DAY, StructField("x", Primitive("long"))))
 
 def test_the_partition_values_of_a_file() -> None:
     schema = TableSchema(COLUMNS, ("day", "region"), ColumnMappingMode.NAME)
-    found = parse_partition({"col-1": "EU", "day": None, "left": "over"}, schema)
-    assert found == {"day": pa.scalar(None, pa.date32()), "region": pa.scalar("EU")}
+    actual = parse_partition({"col-1": "EU", "day": None, "left": "over"}, schema)
+    assert actual == {"day": pa.scalar(None, pa.date32()), "region": pa.scalar("EU")}
 
 
 def test_a_missing_partition_value_is_left_out() -> None:
@@ -294,8 +294,8 @@ def test_empty_text_in_a_column_that_cannot_be_null(kind: PrimitiveName, empty: 
     """It is null by the specification, which cannot be here: it is the empty string, as in delta-spark."""
     for nullable, expected in ((False, empty), (True, None)):
         columns = StructType((StructField("p", Primitive(kind), nullable=nullable),))
-        found = parse_partition({"p": ""}, TableSchema(columns, ("p",)))["p"]
-        assert found.as_py() == expected
+        actual = parse_partition({"p": ""}, TableSchema(columns, ("p",)))["p"]
+        assert actual.as_py() == expected
         assert parse_partition({"p": None}, TableSchema(columns, ("p",)))["p"].as_py() is None
     required = StructType((StructField("p", Primitive("long"), nullable=False),))
     assert parse_partition({"p": ""}, TableSchema(required, ("p",)))["p"].as_py() is None

@@ -487,10 +487,10 @@ def test_damaged_variants_are_errors_or_json(value: Any, data: st.DataObject) ->
             part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
         del part[data.draw(st.integers(1, len(part))) :]
     try:
-        found = text(bytes(encoded), bytes(names))
+        actual = text(bytes(encoded), bytes(names))
     except DataError:
         return
-    json.loads(found)
+    json.loads(actual)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=60))
@@ -504,5 +504,5 @@ def test_random_bytes_are_errors_or_json(names: bytes, value: bytes) -> None:
 
 @given(st.binary(max_size=30))
 def test_binary_is_base64(content: bytes) -> None:
-    found = text(primitive(15, struct.pack("<I", len(content)) + content))
-    assert base64.b64decode(json.loads(found)) == content
+    actual = text(primitive(15, struct.pack("<I", len(content)) + content))
+    assert base64.b64decode(json.loads(actual)) == content

@@ -336,16 +336,16 @@ class TestRefusals:
     def no_more_files(self) -> Iterator[None]:
         """The process may open no further file: inotify_init answers EMFILE."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        opened = [os.open(os.devnull, os.O_RDONLY)]
+        descriptors = [os.open(os.devnull, os.O_RDONLY)]
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (opened[0] + 16, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors[0] + 16, hard))
             try:
                 while True:
-                    opened.append(os.open(os.devnull, os.O_RDONLY))
+                    descriptors.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
                 yield
         finally:
-            for descriptor in opened:
+            for descriptor in descriptors:
                 os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

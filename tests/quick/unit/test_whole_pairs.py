@@ -28,10 +28,10 @@ def numbered(kinds: list[str], gaps: set[int]) -> pa.RecordBatch:
 )
 def test_pairs_stay_together_and_rows_stay_the_same(kinds: list[str], gaps: set[int], cuts: list[int]) -> None:
     rows = numbered(kinds, gaps)
-    found = list(whole_pairs(cut_rows(rows, cuts)))
-    assert pa.Table.from_batches([each.rows for each in found]).equals(pa.Table.from_batches([rows]))
-    assert all(each.following == each.rows.column(5)[-1].as_py() + 1 for each in found)
-    for before, after in pairwise(found):
+    actual = list(whole_pairs(cut_rows(rows, cuts)))
+    assert pa.Table.from_batches([each.rows for each in actual]).equals(pa.Table.from_batches([rows]))
+    assert all(each.following == each.rows.column(5)[-1].as_py() + 1 for each in actual)
+    for before, after in pairwise(actual):
         images = kinds[before.rows.column(0)[-1].as_py()], kinds[after.rows.column(0)[0].as_py()]
         adjacent = before.following == after.rows.column(5)[0].as_py()
         assert not (adjacent and images == ("update_preimage", "update_postimage"))
@@ -42,12 +42,12 @@ def test_error_comes_after_the_rows_before_it() -> None:
         yield from cut_rows(numbered(["insert", "update_preimage"], set()), [])
         raise DataError("damaged")
 
-    found = whole_pairs(damaged())
-    assert next(found).rows.num_rows == 2
+    actual = whole_pairs(damaged())
+    assert next(actual).rows.num_rows == 2
     with pytest.raises(DataError, match="damaged"):
-        next(found)
+        next(actual)
 
 
 def test_last_image_without_its_pair_is_not_lost() -> None:
-    (found,) = whole_pairs(cut_rows(numbered(["insert", "update_preimage"], set()), []))
-    assert found.rows.num_rows == 2
+    (actual,) = whole_pairs(cut_rows(numbered(["insert", "update_preimage"], set()), []))
+    assert actual.rows.num_rows == 2

@@ -109,8 +109,8 @@ def test_features_are_added_to_any_protocol() -> None:
 
 def test_a_changelog_has_no_rules_of_its_source() -> None:
     inner = StructType((StructField("b", INTEGER, False, {"delta.generationExpression": "1"}),))
-    given = StructType((StructField("a", ArrayType(inner, False), False, {"comment": "c", "delta.invariants": "{}"}),))
-    (field,) = nullable(given)
+    schema = StructType((StructField("a", ArrayType(inner, False), False, {"comment": "c", "delta.invariants": "{}"}),))
+    (field,) = nullable(schema)
     assert field == StructField(
         "a", ArrayType(StructType((StructField("b", INTEGER, True, {}),))), True, {"comment": "c"}
     )
@@ -131,8 +131,8 @@ def test_a_highest_column_id_that_is_no_number(text: str) -> None:
 
 def test_writer_feature_is_added_to_reader_features_that_are_there() -> None:
     vectors = frozenset({"deletionVectors"})
-    found = with_features(Protocol(3, 7, vectors, vectors), vectors, frozenset({"changeDataFeed"}))
-    assert (found.reader_features, found.writer_features) == (vectors, vectors | {"changeDataFeed"})
+    actual = with_features(Protocol(3, 7, vectors, vectors), vectors, frozenset({"changeDataFeed"}))
+    assert (actual.reader_features, actual.writer_features) == (vectors, vectors | {"changeDataFeed"})
 
 
 @pytest.mark.parametrize(

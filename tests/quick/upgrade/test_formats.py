@@ -49,13 +49,13 @@ def test_documents_are_written(documents: Documents) -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, str]:
+def actual() -> dict[str, str]:
     return names()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_and_hashes_stay(name: str, found: dict[str, str]) -> None:
-    assert found[name] == NAMES[name]
+def test_names_and_hashes_stay(name: str, actual: dict[str, str]) -> None:
+    assert actual[name] == NAMES[name]
 
 
 def test_jobs_in_progress_records_are_read() -> None:
@@ -81,7 +81,10 @@ def test_jobs_are_resumed(number: int, lake: Path) -> None:
     store = plans.run_job(number, lake, JobStore(job, dict(delivered)))
     assert {part: store.delivered[part] for part in delivered} == delivered
     others = {part: ordinals for part, (_, ordinals) in store.delivered.items() if part not in delivered}
-    ends = {str(part): [min(found), max(found), len(found)] if found else [] for part, found in others.items()}
+    ends = {
+        str(part): [min(ordinals), max(ordinals), len(ordinals)] if ordinals else []
+        for part, ordinals in others.items()
+    }
     assert ends == {part: ends for part, ends in golden["deliveries"].items() if int(part) not in delivered}
 
 
@@ -95,10 +98,10 @@ def test_a_job_with_another_cut_is_refused(lake: Path) -> None:
 
 def test_trevni_file_is_read() -> None:
     """Its header has the types of the rows, which Trevni does not have."""
-    found = read_table(GOLDEN / "rows.trv")
-    assert found.schema == expected_rows().schema
+    actual = read_table(GOLDEN / "rows.trv")
+    assert actual.schema == expected_rows().schema
     # NaN is not equal to itself.
-    assert repr(found.to_pylist()) == repr(expected_rows().to_pylist())
+    assert repr(actual.to_pylist()) == repr(expected_rows().to_pylist())
 
 
 def expected_rows() -> pa.Table:
@@ -112,10 +115,10 @@ def test_no_copy_is_left_out() -> None:
     """Each copy is in a test, and in the table of README.md."""
     known = {each.name for each in DOCUMENTS} | {*PLANS, "names.json", "rows.trv", "kafka/pipelines.jsonl"}
     folders = ("tables", "ledger", "source", "folders", "pipelines")
-    found = [path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*") if path.is_file()]
-    assert {name for name in found if not name.startswith(folders)} == known
+    actual = [path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*") if path.is_file()]
+    assert {name for name in actual if not name.startswith(folders)} == known
     readme = (GOLDEN.parent / "README.md").read_text()
-    assert [name for name in found if not any(f"`{listed}`" in readme for listed in (name, *names_above(name)))] == []
+    assert [name for name in actual if not any(f"`{listed}`" in readme for listed in (name, *names_above(name)))] == []
 
 
 def names_above(name: str) -> list[str]:

@@ -50,8 +50,8 @@ async def test_ledger_is_read_without_its_checkpoint(tmp_path: Path) -> None:
     place = copied("ledger", tmp_path)
     for path in (place / "_delta_log").glob("*checkpoint*"):
         path.unlink()
-    found = await stores.table_ledger(place).position(ORDERS)
-    assert found == LedgerEntry(ORDERS, 9, TABLE_ID, BEGINNING + 10_000, digest(9))
+    actual = await stores.table_ledger(place).position(ORDERS)
+    assert actual == LedgerEntry(ORDERS, 9, TABLE_ID, BEGINNING + 10_000, digest(9))
 
 
 async def test_progress_in_a_source_table_is_read_and_goes_on(tmp_path: Path) -> None:

@@ -77,13 +77,13 @@ async def caught_up(config: Path, place: Path, version: int) -> None:
 
 
 def delivered(place: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    listing: list[dict[str, Any]] = []
     for file in sorted(place.iterdir()):
         if file.suffix == ".jsonl":
-            found += map(json.loads, file.read_text().splitlines())
+            listing += map(json.loads, file.read_text().splitlines())
         elif file.suffix == ".parquet":
-            found += pq.ParquetFile(file).read().to_pylist()
-    return found
+            listing += pq.ParquetFile(file).read().to_pylist()
+    return listing
 
 
 def told(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -113,16 +113,16 @@ async def test_killed_daemons_deliver_every_change_once(
         stop.set()
         await writing
         await caught_up(config, place, writer.version)
-    found = delivered(place)
+    actual = delivered(place)
 
     assert [name for name in place.iterdir() if name.suffix == ".tmp"] == []
-    first = found[0]["_commit_version"]
+    first = actual[0]["_commit_version"]
     begun = cdfd.snapshot(uri, first) if start == "snapshot" else cdfd.changes(uri, 0, first)
     expected = [*begun.read_all().to_pylist(), *cdfd.changes(uri, first + 1).read_all().to_pylist()]
-    assert list(map(told, found)) == list(map(told, expected))
+    assert list(map(told, actual)) == list(map(told, expected))
 
     folded: Counter[tuple[int, str]] = Counter()
-    for row in found:
+    for row in actual:
         folded[row["id"], row["v"]] += SIGN[row["_change_type"]]
     live = writer.rows()
     assert {key: count for key, count in folded.items() if count} == Counter(

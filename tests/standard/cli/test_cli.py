@@ -80,8 +80,8 @@ class TestRun:
             assert "stopped" in ended.err
         files = sorted(out.glob("*.jsonl"))
         assert [int(file.stem) for file in files] == [1, 2, 3, 4, 5, 6, 7]
-        found = "".join(file.read_text() for file in files)
-        assert brief(Ended(0, found, "")) == [*ALL, (6, "insert", 11), (7, "insert", 12)]
+        actual = "".join(file.read_text() for file in files)
+        assert brief(Ended(0, actual, "")) == [*ALL, (6, "insert", 11), (7, "insert", 12)]
 
     def test_a_second_one_is_fenced_off(self, writer: TableWriter, tmp_path: Path) -> None:
         path = config(tmp_path, writer.storage.uri)
@@ -206,9 +206,9 @@ class TestRun:
             assert "Traceback" not in ended.err
             lines = ended.err.splitlines()
             if command == "run":
-                found = [json.loads(line) for line in lines]
-                assert found.pop()["exit_code"] == 2
-                lines = [f"  {line['message']}" for line in found]
+                actual = [json.loads(line) for line in lines]
+                assert actual.pop()["exit_code"] == 2
+                lines = [f"  {line['message']}" for line in actual]
             else:
                 assert lines.pop(0) == f"cdfd: 5 problems (file {path})"
             for place in ("pipeline", "tables[0].uri", "tables[0].url", "tables[0].start", "sink.path"):
@@ -312,9 +312,9 @@ class TestCheck:
         ended = cdfd("check", "-c", path)
         assert ended.code == 0
         assert "warning: `key` does not pair updates" in ended.lines()[1]
-        [found] = json.loads(cdfd("check", "-c", path, "--json").out)["tables"]
-        assert found["usable"]
-        assert found["warnings"] == [IGNORED_CHANGE_DATA]
+        [actual] = json.loads(cdfd("check", "-c", path, "--json").out)["tables"]
+        assert actual["usable"]
+        assert actual["warnings"] == [IGNORED_CHANGE_DATA]
         with started("run", "-c", path) as daemon:
             line = json.loads(daemon.log_line("`key` does not pair updates"))
             assert (line["level"], line["message"]) == ("warning", IGNORED_CHANGE_DATA)
@@ -586,9 +586,9 @@ class TestProgress:
             assert daemon.end(signal.SIGTERM).code == 0
         delivered = cdfd("progress", "show", "-c", path)
         assert delivered.out.splitlines()[1].split()[:5] == ["orders", "5", "-", "5", "0"]
-        [found] = json.loads(cdfd("progress", "show", "-c", path, "--json").out)["tables"]
-        assert re.fullmatch("[0-9a-f]{32}", found["position"].pop("digest"))
-        assert found == {
+        [actual] = json.loads(cdfd("progress", "show", "-c", path, "--json").out)["tables"]
+        assert re.fullmatch("[0-9a-f]{32}", actual["position"].pop("digest"))
+        assert actual == {
             "table": "orders",
             "usable": True,
             "delivered_version": 5,

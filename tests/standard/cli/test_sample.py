@@ -38,10 +38,10 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_an_update_is_one_event_though_one_row_was_asked_for(table: Path) -> None:
-    found = json.loads(run(config(table, "debezium"), "orders", rows=1, as_json=True))
-    (record,) = found["records"]
+    actual = json.loads(run(config(table, "debezium"), "orders", rows=1, as_json=True))
+    (record,) = actual["records"]
     event = json.loads(record["value"])
-    assert (found["topic"], record["key"]) == ("shop.orders", '{"id":2}')
+    assert (actual["topic"], record["key"]) == ("shop.orders", '{"id":2}')
     assert (event["op"], event["before"]["name"], event["after"]["name"]) == ("u", "b", "c")
     assert record["size"] == len(record["key"]) + len(record["value"])
 

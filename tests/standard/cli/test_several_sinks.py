@@ -58,18 +58,18 @@ class Pipeline:
     def at(self, sink: str = "lines") -> int:
         """The version after those that a sink of files has."""
         try:
-            found: int = json.loads((self.folder / sink / "orders" / "_position.json").read_text())["version"]
+            version: int = json.loads((self.folder / sink / "orders" / "_position.json").read_text())["version"]
         except FileNotFoundError:
             return -1
-        return found
+        return version
 
     def copied(self) -> int:
         """The version that the mirror has."""
         target = self.folder / "copies" / "orders"
         if not DeltaTable.is_deltatable(str(target)):
             return -1
-        found = DeltaTable(target).transaction_version("cdfd/shop/orders")
-        return -1 if found is None else found
+        version = DeltaTable(target).transaction_version("cdfd/shop/orders")
+        return -1 if version is None else version
 
     def check_lines(self, sink: str = "lines") -> None:
         until(lambda: self.at(sink) > self.writer.version)

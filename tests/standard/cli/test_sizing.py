@@ -61,9 +61,9 @@ def test_a_sink_with_topics_has_its_own_beside_those_of_tables(tmp_path: Path) -
     """It is not connected to: there is none at this address."""
     lake(tmp_path, feed=True)
     sink = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:1", "topics": {"partitions": 6, "replication_factor": 3}}
-    found = report(configure(tmp_path, str(tmp_path / "orders"), sink=sink))
-    assert (found["topics"], found["partitions"]) == (3, 8)
-    assert found["assumptions"]["costs_of"] == "kafka/json"
+    actual = report(configure(tmp_path, str(tmp_path / "orders"), sink=sink))
+    assert (actual["topics"], actual["partitions"]) == (3, 8)
+    assert actual["assumptions"]["costs_of"] == "kafka/json"
 
 
 def test_a_price_is_that_of_the_user(tmp_path: Path) -> None:

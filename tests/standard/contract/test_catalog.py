@@ -55,8 +55,8 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     if request.param == "memory":
         yield memory()
     elif request.param == "glue":
-        with glue(request.getfixturevalue("moto_server")) as found:
-            yield found
+        with glue(request.getfixturevalue("moto_server")) as client:
+            yield client
     else:
         with unity_server(tmp_path) as server:
             server.delta_api = request.param == "uc"
@@ -143,12 +143,12 @@ def test_tables_have_different_ids(subject: Subject) -> None:
 def test_commits_are_ascending_and_complete(subject: Subject) -> None:
     known = commits(1, 2, 3, 4, 5)
     subject.add("orders", "s3://lake/orders", known)
-    found = ask(subject.catalog.load(subject.name("orders")))
+    actual = ask(subject.catalog.load(subject.name("orders")))
     if not subject.manages:
-        assert (found.managed, found.latest, found.commits) == (False, None, ())
+        assert (actual.managed, actual.latest, actual.commits) == (False, None, ())
         return
-    assert (found.managed, found.latest) == (True, 5)
-    assert [(each.version, each.file_name, each.size) for each in found.commits] == [
+    assert (actual.managed, actual.latest) == (True, 5)
+    assert [(each.version, each.file_name, each.size) for each in actual.commits] == [
         (each.version, each.file_name, each.size) for each in known
     ]
 
@@ -175,8 +175,8 @@ def test_tables_of_a_schema_are_sorted(subject: Subject) -> None:
 
 def test_credentials_are_for_a_prefix_or_there_are_none(subject: Subject) -> None:
     subject.add("orders", "s3://lake/orders", ())
-    found = ask(subject.catalog.credentials(subject.name("orders"), None))
-    assert all(each.prefix.startswith("s3://lake") for each in found)
+    actual = ask(subject.catalog.credentials(subject.name("orders"), None))
+    assert all(each.prefix.startswith("s3://lake") for each in actual)
 
 
 def test_names_have_a_fixed_depth(subject: Subject) -> None:

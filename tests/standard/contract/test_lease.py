@@ -84,7 +84,7 @@ Leases = Callable[[], AbstractAsyncContextManager[list[Lease]]]
 
 
 @pytest.fixture
-def opened(place: Open) -> Leases:
+def open_leases(place: Open) -> Leases:
     """Opens the lease for three processes."""
 
     @asynccontextmanager
@@ -95,15 +95,15 @@ def opened(place: Open) -> Leases:
     return three
 
 
-async def test_nobody_has_a_new_lease(opened: Leases) -> None:
-    async with opened() as (lease, *_):
+async def test_nobody_has_a_new_lease(open_leases: Leases) -> None:
+    async with open_leases() as (lease, *_):
         assert await lease.read() is None
         assert await lease.read() is None
         assert lease.place
 
 
-async def test_claim_is_read_by_its_owner_and_by_others(opened: Leases) -> None:
-    async with opened() as (one, other, _):
+async def test_claim_is_read_by_its_owner_and_by_others(open_leases: Leases) -> None:
+    async with open_leases() as (one, other, _):
         assert await one.read() is None
         assert await other.read() is None
         await one.write(FIRST)
@@ -111,8 +111,8 @@ async def test_claim_is_read_by_its_owner_and_by_others(opened: Leases) -> None:
         assert await other.read() == FIRST
 
 
-async def test_renewals_and_release_are_seen(opened: Leases) -> None:
-    async with opened() as (one, other, _):
+async def test_renewals_and_release_are_seen(open_leases: Leases) -> None:
+    async with open_leases() as (one, other, _):
         await one.read()
         claim = FIRST
         for _ in range(3 * KEPT):
@@ -124,8 +124,8 @@ async def test_renewals_and_release_are_seen(opened: Leases) -> None:
         assert await other.read() == released
 
 
-async def test_process_that_comes_later_reads_the_newest_claim(opened: Leases) -> None:
-    async with opened() as (one, other, late):
+async def test_process_that_comes_later_reads_the_newest_claim(open_leases: Leases) -> None:
+    async with open_leases() as (one, other, late):
         await one.read()
         for beat in range(2 * KEPT):
             await one.write(Claim("a", 1, beat))
@@ -136,8 +136,8 @@ async def test_process_that_comes_later_reads_the_newest_claim(opened: Leases) -
         assert await one.read() == SECOND
 
 
-async def test_of_processes_that_write_at_once_all_read_the_same(opened: Leases) -> None:
-    async with opened() as leases:
+async def test_of_processes_that_write_at_once_all_read_the_same(open_leases: Leases) -> None:
+    async with open_leases() as leases:
         for lease in leases:
             await lease.read()
         claims = [Claim(owner, 1) for owner in "abc"]

@@ -66,12 +66,12 @@ SERVERS = ["moto_server", "versitygw_server"]
     params=[*LEDGERS, *under_test("s3", SERVERS)],
     ids=lambda ledger: ledger if isinstance(ledger, str) else ledger.__name__,
 )
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+def open_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if isinstance(request.param, str):
         server: Server = request.getfixturevalue(request.param)
         return _table(open_storage(f"s3://{new_bucket(server)}/ledger", server.options()))
-    found: Open = request.param(tmp_path)
-    return found
+    actual: Open = request.param(tmp_path)
+    return actual
 
 
 def told(entry: LedgerEntry | None) -> tuple[int, str | None] | None:
@@ -79,8 +79,8 @@ def told(entry: LedgerEntry | None) -> tuple[int, str | None] | None:
     return None if entry is None else (entry.version, entry.table_id or TABLE)
 
 
-async def test_nothing_is_known_at_first(opened: Open) -> None:
-    ledger = opened()
+async def test_nothing_is_known_at_first(open_ledger: Open) -> None:
+    ledger = open_ledger()
     assert await ledger.position(ORDERS) is None
     await ledger.forget(ORDERS)
     assert await ledger.position(ORDERS) is None
@@ -88,29 +88,29 @@ async def test_nothing_is_known_at_first(opened: Open) -> None:
     await ledger.close()
 
 
-async def test_what_is_recorded_is_known_to_all(opened: Open) -> None:
-    ledger = opened()
+async def test_what_is_recorded_is_known_to_all(open_ledger: Open) -> None:
+    ledger = open_ledger()
     now = SystemClock().now_ms()
     await ledger.record(ORDERS, FIRST, TABLE)
-    for each in (ledger, opened()):
-        found = await each.position(ORDERS)
-        assert found is not None
-        assert (found.app_id, found.version, found.table_id or TABLE) == (ORDERS, FIRST, TABLE)
-        assert found.last_updated is not None
-        assert now <= found.last_updated <= SystemClock().now_ms()
+    for each in (ledger, open_ledger()):
+        actual = await each.position(ORDERS)
+        assert actual is not None
+        assert (actual.app_id, actual.version, actual.table_id or TABLE) == (ORDERS, FIRST, TABLE)
+        assert actual.last_updated is not None
+        assert now <= actual.last_updated <= SystemClock().now_ms()
         assert await each.position(ITEMS) is None
 
 
-async def test_the_last_counts_be_it_lower(opened: Open) -> None:
-    ledger = opened()
+async def test_the_last_counts_be_it_lower(open_ledger: Open) -> None:
+    ledger = open_ledger()
     for version in (FIRST, FIRST + 7, FIRST + 7, FIRST + 3, 0, FIRST + 9):
         await ledger.record(ORDERS, version, TABLE)
         assert told(await ledger.position(ORDERS)) == (version, TABLE)
-        assert told(await opened().position(ORDERS)) == (version, TABLE)
+        assert told(await open_ledger().position(ORDERS)) == (version, TABLE)
 
 
-async def test_the_hash_of_the_entry_comes_and_goes_with_its_version(opened: Open) -> None:
-    ledger = opened()
+async def test_the_hash_of_the_entry_comes_and_goes_with_its_version(open_ledger: Open) -> None:
+    ledger = open_ledger()
     first, second, low, high = DIGESTS
     steps = [
         (FIRST, None, None),
@@ -126,79 +126,79 @@ async def test_the_hash_of_the_entry_comes_and_goes_with_its_version(opened: Ope
     ]
     for version, digest, known in steps:
         await ledger.record(ORDERS, version, TABLE, digest)
-        for each in (ledger, opened()):
-            found = await each.position(ORDERS)
-            assert found is not None
-            assert (found.version, found.table_id or TABLE, found.digest) == (version, TABLE, known)
+        for each in (ledger, open_ledger()):
+            actual = await each.position(ORDERS)
+            assert actual is not None
+            assert (actual.version, actual.table_id or TABLE, actual.digest) == (version, TABLE, known)
     await ledger.record(ORDERS, FIRST, TABLE, first)
     await ledger.forget(ORDERS)
     await ledger.record(ORDERS, FIRST, TABLE)
-    found = await opened().position(ORDERS)
-    assert found is not None
-    assert found.digest is None
+    actual = await open_ledger().position(ORDERS)
+    assert actual is not None
+    assert actual.digest is None
 
 
-async def test_each_table_has_its_own_hash(opened: Open) -> None:
-    ledger = opened()
+async def test_each_table_has_its_own_hash(open_ledger: Open) -> None:
+    ledger = open_ledger()
     names = {app_id("shop", name): digest for name, digest in zip(("a", "a.b", "b", "c"), DIGESTS, strict=True)}
     await asyncio.gather(*(ledger.record(name, FIRST, TABLE, digest) for name, digest in names.items()))
     for name, digest in names.items():
-        found = await opened().position(name)
-        assert found is not None
-        assert found.digest == digest
+        actual = await open_ledger().position(name)
+        assert actual is not None
+        assert actual.digest == digest
 
 
-async def test_the_hash_survives_many_versions_of_others(opened: Open) -> None:
+async def test_the_hash_survives_many_versions_of_others(open_ledger: Open) -> None:
     """The default ledger writes checkpoints meanwhile, and removes the entry that has it."""
 
-    ledger = opened()
+    ledger = open_ledger()
     await ledger.record(ORDERS, FIRST, TABLE, DIGESTS[0])
     for version in range(FIRST, FIRST + 32):
         await ledger.record(ITEMS, version, TABLE, DIGESTS[version % 4])
     for name, digest in ((ORDERS, DIGESTS[0]), (ITEMS, DIGESTS[(FIRST + 31) % 4])):
-        found = await opened().position(name)
-        assert found is not None
-        assert found.digest == digest
+        actual = await open_ledger().position(name)
+        assert actual is not None
+        assert actual.digest == digest
 
 
-async def test_forgotten_is_forgotten(opened: Open) -> None:
-    ledger = opened()
+async def test_forgotten_is_forgotten(open_ledger: Open) -> None:
+    ledger = open_ledger()
     await ledger.record(ORDERS, FIRST, TABLE)
     await ledger.record(ITEMS, FIRST + 1, TABLE)
     await ledger.forget(ORDERS)
     await ledger.forget(ORDERS)
     assert await ledger.position(ORDERS) is None
-    assert await opened().position(ORDERS) is None
-    assert told(await opened().position(ITEMS)) == (FIRST + 1, TABLE)
+    assert await open_ledger().position(ORDERS) is None
+    assert told(await open_ledger().position(ITEMS)) == (FIRST + 1, TABLE)
     await ledger.record(ORDERS, 0, TABLE)
-    assert told(await opened().position(ORDERS)) == (0, TABLE)
+    assert told(await open_ledger().position(ORDERS)) == (0, TABLE)
 
 
-async def test_many_writers_take_turns(opened: Open) -> None:
+async def test_many_writers_take_turns(open_ledger: Open) -> None:
     async def write(ledger: Ledger, number: int) -> None:
         for version in range(FIRST, FIRST + 8):
             await ledger.record(app_id("shop", f"t{number}"), version, TABLE)
 
-    shared = opened()
+    shared = open_ledger()
     # Some in one process, some in others.
-    await asyncio.gather(*(write(shared if number % 2 else opened(), number) for number in range(6)))
+    await asyncio.gather(*(write(shared if number % 2 else open_ledger(), number) for number in range(6)))
     for number in range(6):
-        assert told(await opened().position(app_id("shop", f"t{number}"))) == (FIRST + 7, TABLE)
+        assert told(await open_ledger().position(app_id("shop", f"t{number}"))) == (FIRST + 7, TABLE)
 
 
-async def test_a_writer_that_slept_through_a_clean_up(opened: Open) -> None:
-    sleeper, writer = opened(), opened()
+async def test_a_writer_that_slept_through_a_clean_up(open_ledger: Open) -> None:
+    sleeper, writer = open_ledger(), open_ledger()
     await sleeper.record(ORDERS, FIRST, TABLE)
     for version in range(FIRST, FIRST + 45):
         await writer.record(ITEMS, version, TABLE)
     await sleeper.record(ORDERS, FIRST + 1, TABLE)
-    for each in (sleeper, writer, opened()):
+    for each in (sleeper, writer, open_ledger()):
         assert told(await each.position(ORDERS)) == (FIRST + 1, TABLE)
         assert told(await each.position(ITEMS)) == (FIRST + 44, TABLE)
 
 
-async def test_a_record_that_is_cancelled(opened: Open) -> None:
-    ledger = opened()
+async def test_a_record_that_is_cancelled(open_ledger: Open) -> None:
+    ledger = open_ledger()
     for version in range(FIRST, FIRST + 30):
         recording = asyncio.create_task(ledger.record(ORDERS, version, TABLE))
         for _ in range(version - FIRST):
@@ -206,11 +206,11 @@ async def test_a_record_that_is_cancelled(opened: Open) -> None:
         recording.cancel()
         await asyncio.gather(recording, return_exceptions=True)
     await ledger.record(ORDERS, FIRST + 99, TABLE)
-    assert told(await opened().position(ORDERS)) == (FIRST + 99, TABLE)
+    assert told(await open_ledger().position(ORDERS)) == (FIRST + 99, TABLE)
 
 
-async def test_a_closed_ledger_records_nothing(opened: Open) -> None:
-    ledger = opened()
+async def test_a_closed_ledger_records_nothing(open_ledger: Open) -> None:
+    ledger = open_ledger()
     recording = asyncio.create_task(ledger.record(ORDERS, FIRST, TABLE))
     await asyncio.sleep(0)
     await ledger.close()
@@ -219,7 +219,7 @@ async def test_a_closed_ledger_records_nothing(opened: Open) -> None:
     for call in (ledger.record(ORDERS, FIRST + 1, TABLE), ledger.forget(ORDERS)):
         with pytest.raises(StorageError, match="closed"):
             await call
-    assert told(await opened().position(ORDERS)) == (FIRST, TABLE)
+    assert told(await open_ledger().position(ORDERS)) == (FIRST, TABLE)
 
 
 async def test_no_ledger_knows_nothing() -> None:
@@ -231,10 +231,10 @@ async def test_no_ledger_knows_nothing() -> None:
     assert ledger.uri == "none"
 
 
-async def test_a_renewal_keeps_the_position_and_moves_its_time(opened: Open) -> None:
+async def test_a_renewal_keeps_the_position_and_moves_its_time(open_ledger: Open) -> None:
     """Tables of users are left as they are: each renewal would be a version."""
 
-    ledger = opened()
+    ledger = open_ledger()
     await ledger.renew(ORDERS)
     assert await ledger.position(ORDERS) is None
     await ledger.record(ORDERS, FIRST, TABLE, DIGESTS[0])
@@ -247,13 +247,13 @@ async def test_a_renewal_keeps_the_position_and_moves_its_time(opened: Open) -> 
         await asyncio.sleep(0.001)
     await ledger.renew(ORDERS)
     await ledger.renew("cdfd/shop/nobody")
-    after = await opened().position(ORDERS)
+    after = await open_ledger().position(ORDERS)
     assert after is not None
     assert after.last_updated is not None
     moves = isinstance(ledger, TableLedger)
     assert (after.last_updated > before.last_updated) == moves
     assert replace(after, last_updated=0) == replace(before, last_updated=0)
-    assert await opened().position(ITEMS) == other
+    assert await open_ledger().position(ITEMS) == other
     await ledger.forget(ORDERS)
     await ledger.renew(ORDERS)
-    assert await opened().position(ORDERS) is None
+    assert await open_ledger().position(ORDERS) is None

@@ -119,8 +119,8 @@ class SqlitePlace(Place):
 
     def delivered(self) -> list[int]:
         with closing(sqlite3.connect(self.folder / "orders.db")) as database:
-            found = database.execute("SELECT row FROM changes ORDER BY rowid").fetchall()
-        return [json.loads(text)["n"] for (text,) in found]
+            texts = database.execute("SELECT row FROM changes ORDER BY rowid").fetchall()
+        return [json.loads(text)["n"] for (text,) in texts]
 
 
 class KafkaPlace(Place):
@@ -187,13 +187,13 @@ class DeltaPlace(Place):
     def delivered(self) -> list[int]:
         if not self.table.exists():
             return []
-        found, table = list[int](), DeltaTable(self.table)
+        numbers, table = list[int](), DeltaTable(self.table)
         for version in range(table.version() + 1):
             entry = (self.table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
             adds = [each["add"]["path"] for line in entry if "add" in (each := json.loads(line))]
             assert set(adds) <= {Path(uri).name for uri in table.file_uris()}
-            found += [n for path in adds for n in pq.ParquetFile(self.table / path).read().column("n").to_pylist()]
-        return found
+            numbers += [n for path in adds for n in pq.ParquetFile(self.table / path).read().column("n").to_pylist()]
+        return numbers
 
 
 PLACES = [
@@ -211,7 +211,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Sink]:
+async def open_sink(place: Place) -> AsyncIterator[Sink]:
     sink = await place.open()
     try:
         yield sink
@@ -243,16 +243,16 @@ async def deliver(sink: Sink, position: Position, following: Position, *batches:
 class TestPositions:
     async def test_nothing_was_ever_delivered(self, place: Place) -> None:
         for _ in range(2):
-            async with opened(place) as sink:
+            async with open_sink(place) as sink:
                 assert await sink.last_position() is None
         assert place.delivered() == []
 
     async def test_it_is_there_after_each_commit_and_for_the_next_sink(self, place: Place) -> None:
         for version in range(7, 10):
-            async with opened(place) as sink:
+            async with open_sink(place) as sink:
                 await deliver(sink, at(version), at(version + 1), rows(version))
                 assert await sink.last_position() == at(version + 1)
-            async with opened(place) as sink:
+            async with open_sink(place) as sink:
                 assert await sink.last_position() == at(version + 1)
         assert place.delivered() == [7, 8, 9]
 
@@ -275,20 +275,20 @@ class TestPositions:
         ]
 
         for n, (position, following) in enumerate(itertools.pairwise(steps)):
-            async with opened(place) as sink:
+            async with open_sink(place) as sink:
                 assert await sink.last_position() == (position if n else None)
                 await deliver(sink, position, following, *([] if position == at(7) else [rows(n)]))
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             assert await sink.last_position() == steps[-1]
         assert place.delivered() == [n for n in range(len(steps) - 1) if steps[n] != at(7)]
 
     @pytest.mark.parametrize("first", [at(0), at(3, 2, ordinal=8), at(3, 2, "snapshot", 8)])
     async def test_any_beginning_and_versions_without_rows(self, place: Place, first: Position) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             await deliver(sink, first, at(4))
             await deliver(sink, at(4), at(5), rows())
             assert await sink.last_position() == at(5)
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             assert await sink.last_position() == at(5)
             await deliver(sink, at(5), at(6), rows(5))
         assert place.delivered() == [5]
@@ -298,19 +298,19 @@ class TestPositions:
         [at(6), at(8), at(7, 1), at(7, 0, "snapshot"), at(7, 0, ordinal=1), Position("another", 7)],
     )
     async def test_only_where_it_stands(self, place: Place, wrong: Position) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             await deliver(sink, at(6), at(7), rows(6))
             with pytest.raises(SinkError, match="cannot begin"):
                 await sink.begin(wrong)
             await deliver(sink, at(7), at(8), rows(7))
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             with pytest.raises(SinkError, match="cannot begin"):
                 await sink.begin(wrong if wrong != at(8) else at(7))
         assert place.delivered() == [6, 7]
 
     @pytest.mark.parametrize("following", [at(5), at(6), at(6, 0, "snapshot"), Position("another", 9)])
     async def test_only_forward(self, place: Place, following: Position) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(6))
             await delivery.write(rows(6))
             with pytest.raises(SinkError, match="cannot lead to"):
@@ -321,19 +321,19 @@ class TestPositions:
         assert place.delivered() == [6]
 
     async def test_a_start_is_durable_before_there_is_a_row(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(6))
             await delivery.commit(at(6))
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             assert await sink.last_position() == at(6)
             await deliver(sink, at(6), at(7), rows(6))
         assert place.delivered() == [6]
 
     async def test_changes_can_be_given_up_for_the_snapshot_of_their_version(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             await deliver(sink, at(6), at(7), rows(6))
             await deliver(sink, at(7), at(7, 0, "snapshot"))
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             assert await sink.last_position() == at(7, 0, "snapshot")
             await deliver(sink, at(7, 0, "snapshot"), at(8), rows(7))
             await deliver(sink, at(8), at(8, 1, ordinal=1), rows(8))
@@ -345,13 +345,13 @@ class TestPositions:
 
 class TestDeliveries:
     async def test_many_batches_in_order(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             await deliver(sink, at(0), at(1), rows(1, 2), rows(), rows(3), rows(*range(4, 2000)))
             await deliver(sink, at(1), at(2), rows(2000))
         assert place.delivered() == list(range(1, 2001))
 
     async def test_nothing_is_seen_before_the_commit(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(0))
             await delivery.write(many(1))
             place.wait_for_row(1)
@@ -361,7 +361,7 @@ class TestDeliveries:
             assert place.delivered() == [1] * 5000
 
     async def test_an_aborted_delivery_never_was(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             for batches in (0, 2):
                 delivery = await sink.begin(at(0))
                 for _ in range(batches):
@@ -377,7 +377,7 @@ class TestDeliveries:
         assert place.delivered() == [0, 1]
 
     async def test_closing_aborts(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             await deliver(sink, at(0), at(1), rows(0))
             left = await sink.begin(at(1))
             await left.write(many(13))
@@ -387,7 +387,7 @@ class TestDeliveries:
         with pytest.raises(SinkError):
             await left.commit(at(2))
         await left.abort()
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             assert await sink.last_position() == at(1)
         assert place.delivered() == [0]
 
@@ -401,7 +401,7 @@ class TestDeliveries:
             await sink.last_position()
 
     async def test_one_at_a_time(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(0))
             with pytest.raises(SinkError, match="has not ended"):
                 await sink.begin(at(0))
@@ -410,7 +410,7 @@ class TestDeliveries:
         assert place.delivered() == [0]
 
     async def test_what_has_ended_takes_nothing(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             committed = await sink.begin(at(0))
             await committed.write(rows(0))
             await committed.commit(at(1))
@@ -429,7 +429,7 @@ class TestDeliveries:
         assert place.delivered() == [0, 1]
 
     async def test_a_cancelled_write_can_be_aborted(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(0))
             writing = asyncio.create_task(delivery.write(rows(*range(50_000))))
             await asyncio.sleep(0)
@@ -447,7 +447,7 @@ class TestRuns:
     versions = tuple(Version(ChangePlan(each, 0, TableSchema(StructType(())), (), "files"), "T") for each in range(4))
 
     async def test_in_order_with_single_versions(self, place: Place) -> None:
-        async with opened(place) as sink:
+        async with open_sink(place) as sink:
             delivery = await sink.begin(at(0))
             assert delivery.takes_runs
             for version in self.versions[:2]:
@@ -466,7 +466,7 @@ class TestRuns:
 
 @pytest.mark.parametrize("place", [SqlitePlace], indirect=True, ids=lambda place: place.__name__)
 async def test_a_sink_that_declares_no_ability_refuses_each(place: Place) -> None:
-    async with opened(place) as sink:
+    async with open_sink(place) as sink:
         delivery = await sink.begin(at(0))
         assert (sink.stores_control, sink.takes_job(at(0)), delivery.takes_runs) == (False, False, False)
         assert (sink.control, sink.job, sink.backfill) == (EMPTY, None, None)
@@ -560,7 +560,7 @@ def progress(sink: Sink) -> Resnapshot:
 
 @asynccontextmanager
 async def controlled(place: Place) -> AsyncIterator[Sink]:
-    async with opened(place) as sink:
+    async with open_sink(place) as sink:
         assert sink.stores_control
         yield sink
 

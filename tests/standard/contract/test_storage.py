@@ -98,11 +98,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
 
 
 async def listed(store: Storage, prefix: str, start_after: str = "") -> list[Stat]:
-    return [found async for found in store.list(prefix, start_after)]
+    return [entry async for entry in store.list(prefix, start_after)]
 
 
 async def paths(store: Storage, prefix: str, start_after: str = "") -> list[str]:
-    return [found.path for found in await listed(store, prefix, start_after)]
+    return [entry.path for entry in await listed(store, prefix, start_after)]
 
 
 class TestFolders:
@@ -215,7 +215,7 @@ class TestIdentity:
             assert (await store.stat("t/x")).identity == first.identity
             assert (await store.fetch("t/x", 9))[1].identity == first.identity
             assert (await store.fetch_many(["t/x"], 9))[0][1].identity == first.identity
-            assert [found.identity for found in await listed(store, "t/")] == [first.identity]
+            assert [entry.identity for entry in await listed(store, "t/")] == [first.identity]
 
     @pytest.mark.parametrize("removed", [False, True])
     async def test_other_bytes_have_another_one(self, store: Storage, removed: bool) -> None:
@@ -338,7 +338,7 @@ class TestListing:
         assert await paths(store, "log/0", "a") == every
         assert await paths(store, "log/0", "m") == []
         assert await paths(store, "log/00000000000000000003") == [every[3]]
-        assert [found.size for found in await listed(store, "log/0")] == list(range(25))
+        assert [entry.size for entry in await listed(store, "log/0")] == list(range(25))
 
     async def test_order_is_that_of_utf8(self, store: Storage) -> None:
         # Beyond the basic plane UTF-16 would sort before U+FF5E.
@@ -358,8 +358,8 @@ class TestListing:
     async def test_a_listing_may_be_left(self, store: Storage) -> None:
         for n in range(20):
             await store.put(f"d/{n:02d}", b"")
-        async for found in store.list("d/"):
-            assert found.path == "d/00"
+        async for entry in store.list("d/"):
+            assert entry.path == "d/00"
             break
 
 
@@ -447,9 +447,9 @@ class TestFetchMany:
     async def test_all_of_several(self, store: Storage) -> None:
         for name in "abc":
             await store.put(f"t/{name}", name.encode() * 5)
-        found = await store.fetch_many(["t/c", "t/a", "t/b"], 15)
-        assert [data for data, _ in found] == [b"ccccc", b"aaaaa", b"bbbbb"]
-        assert [stat for _, stat in found] == [await store.stat(f"t/{name}") for name in "cab"]
+        actual = await store.fetch_many(["t/c", "t/a", "t/b"], 15)
+        assert [data for data, _ in actual] == [b"ccccc", b"aaaaa", b"bbbbb"]
+        assert [stat for _, stat in actual] == [await store.stat(f"t/{name}") for name in "cab"]
 
     @pytest.mark.parametrize(
         ("names", "length", "count"),
@@ -470,8 +470,8 @@ class TestFetchMany:
         for name in "abc":
             await store.put(name, name.encode() * 5)
         await store.put("e", b"")
-        found = await store.fetch_many(list(names), length)
-        assert [stat.path for _, stat in found] == list(names)[:count]
+        actual = await store.fetch_many(list(names), length)
+        assert [stat.path for _, stat in actual] == list(names)[:count]
 
     async def test_a_path_that_leads_out(self, store: Storage) -> None:
         await store.put("a", b"a")
@@ -492,8 +492,8 @@ class TestWholeFiles:
         for path in ("a", "b/c", "b/d"):
             await store.put(path, path.encode())
         store.prefetch("b/d", 3)
-        found = await asyncio.to_thread(together.read_whole, ["b/d", "a", "b/c"], [3, 9, 3])
-        assert list(found) == [b"b/d", b"a", b"b/c"]
+        actual = await asyncio.to_thread(together.read_whole, ["b/d", "a", "b/c"], [3, 9, 3])
+        assert list(actual) == [b"b/d", b"a", b"b/c"]
 
     async def test_a_file_that_is_larger_than_it_should_be(self, store: Storage, together: WholeFiles) -> None:
         """Its size comes from the log, and bounds the memory."""

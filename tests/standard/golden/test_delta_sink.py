@@ -43,5 +43,5 @@ async def test_the_rows_of_the_source(table: Path, tmp_path: Path) -> None:
         await delivery.write(batch)
         await delivery.commit(Position("T", version + 1))
     columns = dict.fromkeys(name for batch in batches for name in batch.schema.names if name[:2] != "_c")
-    found = cdfd.snapshot(tmp_path / "t", columns=list(columns)).read_all().select(list(columns))
-    assert bag(found.to_pylist()) == bag(row for batch in batches for row in batch.to_pylist())
+    actual = cdfd.snapshot(tmp_path / "t", columns=list(columns)).read_all().select(list(columns))
+    assert bag(actual.to_pylist()) == bag(row for batch in batches for row in batch.to_pylist())

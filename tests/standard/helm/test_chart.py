@@ -204,8 +204,8 @@ class TestSecuredServer:
     """`http.tls` and `http.authentication`: the configuration, the mounts, and all that connect to the server."""
 
     def http(self, objects: list[Object]) -> dict[str, Any]:
-        found: dict[str, Any] = yaml.safe_load(configuration(objects))["http"]
-        return found
+        section: dict[str, Any] = yaml.safe_load(configuration(objects))["http"]
+        return section
 
     def test_the_configuration_names_what_is_mounted(self, chart: Chart) -> None:
         objects = chart.objects(http=TLS | AUTHENTICATION)
@@ -262,8 +262,12 @@ class TestSecuredServer:
 
         def endpoint(http: dict[str, Any], **monitor: Any) -> dict[str, Any]:
             objects = chart.objects(http=http, **{value: {"enabled": True} | monitor})
-            [found] = one(objects, kind)["spec"][endpoints]
-            return {key: found[key] for key in ("scheme", "tlsConfig", "authorization", "basicAuth") if key in found}
+            [endpoint_fields] = one(objects, kind)["spec"][endpoints]
+            return {
+                key: endpoint_fields[key]
+                for key in ("scheme", "tlsConfig", "authorization", "basicAuth")
+                if key in endpoint_fields
+            }
 
         secured = {
             "scheme": "https",
@@ -640,8 +644,8 @@ def test_helm_test_has_the_rights_that_it_needs_while_it_runs(chart: Chart) -> N
 
 
 def checksum(objects: list[Object]) -> str:
-    found: str = pod(objects)["metadata"]["annotations"]["checksum/config"]
-    return found
+    annotation: str = pod(objects)["metadata"]["annotations"]["checksum/config"]
+    return annotation
 
 
 def test_the_daemon_applies_changed_tables_itself_and_other_changes_restart_it(chart: Chart) -> None:

@@ -28,9 +28,9 @@ from tests.support.kafka.shared import SharedBroker
 def beats(broker: SharedBroker, topic: str, at_least: int) -> list[dict[str, Any]]:
     records = read_topic(broker.bootstrap_servers, topic, at_least=at_least)
     assert all(record.key is not None and record.value is not None for record in records)
-    found = [json.loads(record.value or b"") for record in records]
-    assert [record.key for record in records] == [each["table"].encode() for each in found]
-    return found
+    actual = [json.loads(record.value or b"") for record in records]
+    assert [record.key for record in records] == [each["table"].encode() for each in actual]
+    return actual
 
 
 def renewed(pipeline: Pipeline) -> int | None:
@@ -53,9 +53,9 @@ def test_a_quiet_table_and_one_that_is_not_there(
         # Nothing happens, and yet the position gets a newer time.
         until(lambda: (renewed(pipeline) or 0) > first)
         count = len(beats(broker, topic, 8))
-        found = beats(broker, topic, count + 4)
+        actual = beats(broker, topic, count + 4)
         daemon.stop()
-    orders = [each for each in found if each["table"] == "orders"]
+    orders = [each for each in actual if each["table"] == "orders"]
     assert orders[-1] == orders[-1] | {
         "pipeline": pipeline.name,
         "topic": pipeline.topic,
@@ -66,7 +66,7 @@ def test_a_quiet_table_and_one_that_is_not_there(
         "lag_seconds": 0.0,
     }
     assert [each["ts_ms"] for each in orders] == sorted({each["ts_ms"] for each in orders})
-    assert {each["state"] for each in found if each["table"] == "missing"} == {"starting"}
+    assert {each["state"] for each in actual if each["table"] == "missing"} == {"starting"}
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
     assert described["topic"][topic]["cleanup.policy"]["value"] == "compact"
 

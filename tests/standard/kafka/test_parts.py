@@ -50,8 +50,8 @@ class Part:
         return counts.by_type()
 
     async def deliver(self, job: str = "a") -> Counts:
-        found = await parts.deliver(self.place.destination, self.place.sink, job, at(1), self.write)
-        return {name: count for name, count in found.items() if count}
+        counts = await parts.deliver(self.place.destination, self.place.sink, job, at(1), self.write)
+        return {name: count for name, count in counts.items() if count}
 
 
 async def test_a_part_is_delivered_once_for_each_job(broker: SharedBroker, name: str, read: Read) -> None:
@@ -117,8 +117,8 @@ async def test_where_the_other_attempt_comes_to_nothing_the_fenced_one_takes_ove
             await (await part.place.open()).close()  # another attempt, which dies at once
         return await part.write(delivery)
 
-    found = await parts.deliver(part.place.destination, part.place.sink, "a", at(1), interrupted_once)
-    assert found["insert"] == 1
+    actual = await parts.deliver(part.place.destination, part.place.sink, "a", at(1), interrupted_once)
+    assert actual["insert"] == 1
     assert part.asked == 2
     assert ids(read(f"{name}.orders")) == [1]
 

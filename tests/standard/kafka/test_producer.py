@@ -106,9 +106,9 @@ def test_records_that_may_wait_for_others(start: Open, create: Any, read: Any, t
     producer.send(topic, 0, of(b"a"), 1, more=True)
     producer.send(topic, 1, of(b"b"), 1, more=True)
     producer.commit()
-    found = read(topic, at_least=2)
-    assert values_of(found, 0) == [b"a"]
-    assert values_of(found, 1) == [b"b"]
+    actual = read(topic, at_least=2)
+    assert values_of(actual, 0) == [b"a"]
+    assert values_of(actual, 1) == [b"b"]
 
 
 def test_visible_when_committed_and_not_before(start: Open, create: Any, read: Any, topic: str) -> None:
@@ -121,9 +121,9 @@ def test_visible_when_committed_and_not_before(start: Open, create: Any, read: A
     assert len(read(topic, at_least=3, committed=False)) == 3
     assert read(topic) == []
     producer.commit()
-    found = read(topic, at_least=3)
-    assert values_of(found, 0) == [b"a", b"b"]
-    assert values_of(found, 1) == [b"c"]
+    actual = read(topic, at_least=3)
+    assert values_of(actual, 0) == [b"a", b"b"]
+    assert values_of(actual, 1) == [b"c"]
 
 
 def test_invisible_when_aborted_and_the_producer_goes_on(start: Open, create: Any, read: Any, topic: str) -> None:
@@ -165,11 +165,11 @@ def timestamps(broker: SharedBroker, topic: str, partition: int) -> list[int]:
         place = TopicPartition(topic, partition)
         consumer.assign([place])
         consumer.seek_to_beginning()
-        found: list[int] = []
+        times: list[int] = []
         deadline = time.monotonic() + 60
-        while not found and time.monotonic() < deadline:
-            found += [record.timestamp for batch in consumer.poll(100).values() for record in batch]
-    return found
+        while not times and time.monotonic() < deadline:
+            times += [record.timestamp for batch in consumer.poll(100).values() for record in batch]
+    return times
 
 
 @pytest.mark.parametrize("compression", get_args(Compression))
@@ -190,8 +190,8 @@ def test_many_transactions_exactly_once_and_in_order(
             producer.abort()
         else:
             producer.commit()
-    found = read_with_librdkafka(start.servers, topic, at_least=6000)
-    assert {place: [value for partition, value in found if partition == place] for place in expected} == expected
+    actual = read_with_librdkafka(start.servers, topic, at_least=6000)
+    assert {place: [value for partition, value in actual if partition == place] for place in expected} == expected
 
 
 def read_with_librdkafka(servers: str, topic: str, at_least: int) -> list[tuple[int, bytes]]:
@@ -200,14 +200,14 @@ def read_with_librdkafka(servers: str, topic: str, at_least: int) -> list[tuple[
     consumer = Consumer({"bootstrap.servers": servers, "group.id": topic} | reading)
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([Place(topic, number, 0) for number in partitions])
-    found: list[tuple[int, bytes]] = []
+    records: list[tuple[int, bytes]] = []
     deadline = time.monotonic() + 60
-    while len(found) < at_least and time.monotonic() < deadline:
+    while len(records) < at_least and time.monotonic() < deadline:
         for message in consumer.consume(1000, timeout=0.2):
             assert message.error() is None
-            found.append((message.partition(), message.value()))
+            records.append((message.partition(), message.value()))
     consumer.close()
-    return found
+    return records
 
 
 def test_an_older_producer_is_fenced(start: Open, create: Any, read: Any, topic: str) -> None:
@@ -530,8 +530,8 @@ def test_a_broker_that_comes_back_in_time_is_no_error(kind: str, name: str) -> N
                     restart.start()
             restart.join()
             producer.commit()
-        found = read_topic(broker.bootstrap_servers, name, at_least=8000)
-        assert {place: values_of(found, place) for place in expected} == expected
+        actual = read_topic(broker.bootstrap_servers, name, at_least=8000)
+        assert {place: values_of(actual, place) for place in expected} == expected
 
 
 @pytest.mark.usefixtures("needs_broker")
@@ -599,14 +599,14 @@ def connections(port: int) -> set[str]:
         for fd in os.listdir("/proc/self/fd")
         if os.path.islink(f"/proc/self/fd/{fd}")
     }
-    found = set()
+    sockets = set()
     for table in ("tcp", "tcp6"):
         with open(f"/proc/self/net/{table}") as lines:
             for line in list(lines)[1:]:
                 fields = line.split()
                 if fields[3] == "01" and int(fields[2].rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{fields[9]}]")
-    return found & own
+                    sockets.add(f"socket:[{fields[9]}]")
+    return sockets & own
 
 
 def wait_for_end_of_connections(port: int, others: set[str]) -> None:

@@ -42,7 +42,7 @@ def delivered(pipeline: Pipeline) -> dict[str, int | None]:
 
 def has_version(pipeline: Pipeline, version: int) -> bool:
     """Whether the files have rows of a version as their last ones."""
-    return bool(found := lines(pipeline)) and found[-1][0] == version
+    return bool(shown := lines(pipeline)) and shown[-1][0] == version
 
 
 def check_others(pipeline: Pipeline) -> None:

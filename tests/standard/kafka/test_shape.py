@@ -55,10 +55,10 @@ def test_a_consumer_has_the_filtered_table_under_kills(pipeline: Pipeline, refin
         daemon.wait_for("at version")
         records = pipeline.read(len(expected))
         daemon.stop()
-    found = [json.loads(record.value) for record in records if record.value is not None]
-    assert [place(row) for row in found] == [place(row) for row in expected]
+    actual = [json.loads(record.value) for record in records if record.value is not None]
+    assert [place(row) for row in actual] == [place(row) for row in expected]
     last: dict[str, dict[str, Any]] = {}
-    for record, row in zip(records, found, strict=True):
+    for record, row in zip(records, actual, strict=True):
         assert json.loads(record.key) == {"id": row["id"]}
         assert dict(record.headers).get("letter") == (None if row["value"] is None else row["value"].encode())
         assert (dict(record.headers).get("number") is None) == (row["x"] is None)

@@ -86,8 +86,8 @@ class TestPartitions:
         records = read(place.topic, at_least=12)
         assert {record.key for record in records} == {None}
         by_partition = [[n for n in ids(records) if (n % 100) % 3 == turn] for turn in range(3)]
-        found = [ids([record for record in records if record.partition == number]) for number in range(3)]
-        assert sorted(found) == sorted(by_partition)
+        actual = [ids([record for record in records if record.partition == number]) for number in range(3)]
+        assert sorted(actual) == sorted(by_partition)
 
     async def test_records_have_the_time_of_their_delivery(self, servers: str, name: str) -> None:
         """That of their commit may be long past, so that a retention takes them at once, or yet to come, which brokers refuse."""
@@ -105,12 +105,12 @@ class TestPartitions:
         try:
             consumer.assign([TopicPartition(place.topic, 0)])
             consumer.seek_to_beginning()
-            found: list[int] = []
-            while len(found) < 3:
-                found += [record.timestamp for some in consumer.poll(100).values() for record in some]
+            actual: list[int] = []
+            while len(actual) < 3:
+                actual += [record.timestamp for some in consumer.poll(100).values() for record in some]
         finally:
             consumer.close()
-        assert now <= min(found) <= max(found) < now + 3_600_000
+        assert now <= min(actual) <= max(actual) < now + 3_600_000
 
 
 class TestTombstones:
@@ -258,8 +258,8 @@ class TestSideTopics:
         return Place(servers, name, schema_topic=f"{name}.schema", transactions_topic=f"{name}.transactions")
 
     def told(self, read: Read, name: str, count: int) -> list[tuple[str, str, Any]]:
-        found = documents(read(f"{name}.transactions", at_least=count))
-        return [(each["status"], each["id"], each.get("rows")) for each in found]
+        events = documents(read(f"{name}.transactions", at_least=count))
+        return [(each["status"], each["id"], each.get("rows")) for each in events]
 
     async def test_versions_begin_and_end(self, servers: str, name: str, read: Read) -> None:
         place = self.place(servers, name)
@@ -319,10 +319,10 @@ class TestSideTopics:
         for number in range(4, 8):
             async with place.sink() as sink:
                 delivery = await sink.begin(at(number))
-                found = version(number) if number < 6 else version(number, fields=wider)
+                actual = version(number) if number < 6 else version(number, fields=wider)
                 if number == 6:
-                    found = version(number, fields=wider, change=change)
-                await delivery.start_version(found)
+                    actual = version(number, fields=wider, change=change)
+                await delivery.start_version(actual)
                 await delivery.commit(at(number + 1))
         first, second = documents(read(f"{name}.schema", at_least=2))
         assert (first["version"], first["changes"]) == (4, None)
@@ -442,11 +442,11 @@ class TestFormats:
                 await deliver(sink, rows(21, kind="delete", version=1))
             client.close()
             records = read(place.topic, at_least=22)
-            found = [deserialized(encoding, registry, place.topic, record.value or b"") for record in records]
+            actual = [deserialized(encoding, registry, place.topic, record.value or b"") for record in records]
             if envelope == "debezium":
-                assert sorted(event["op"] for event in found) == ["c"] * 21 + ["d"]
-                found = [event["after"] or event["before"] for event in found]
-            assert sorted(int(row["id"]) for row in found) == list(range(22))
+                assert sorted(event["op"] for event in actual) == ["c"] * 21 + ["d"]
+                actual = [event["after"] or event["before"] for event in actual]
+            assert sorted(int(row["id"]) for row in actual) == list(range(22))
 
         with serving() as registry:
             asyncio.run(scenario(registry))
@@ -527,8 +527,8 @@ class TestLargeAndSmall:
             wider = rows(2).add_column(2, "city", pa.array(["Bern"]).dictionary_encode())
             other = rows(3).add_column(2, "city", pa.array(["Rome"]).dictionary_encode())
             await deliver(sink, rows(1), wider, other, rows(4))
-        found = [(each["id"], each.get("city")) for each in documents(read(place.topic, at_least=4))]
-        assert found == [(1, None), (2, "Bern"), (3, "Rome"), (4, None)]
+        actual = [(each["id"], each.get("city")) for each in documents(read(place.topic, at_least=4))]
+        assert actual == [(1, None), (2, "Bern"), (3, "Rome"), (4, None)]
 
     async def test_a_snapshot_and_its_end_are_told_apart(self, servers: str, name: str, read: Read) -> None:
         place = Place(servers, name)
@@ -708,9 +708,9 @@ class TestFailures:
             opening = asyncio.create_task(place.open())
             await asyncio.sleep(seconds)
             opening.cancel()
-            (opened,) = await asyncio.gather(opening, return_exceptions=True)
-            if not isinstance(opened, BaseException):
-                await opened.close()
+            (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+            if not isinstance(outcome, BaseException):
+                await outcome.close()
             async with place.sink() as sink:
                 await deliver(sink, rows(0))
         # Clients warn of their own accord, for example if the machine is slow.

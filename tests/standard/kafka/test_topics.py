@@ -45,14 +45,14 @@ def error_of(call: Callable[[], object]) -> SinkError:
 class TestMissing:
     def test_created_as_configured(self, topics: TopicAdmin, name: str) -> None:
         told = Topics(partitions=3, config={"cleanup.policy": "compact", "max.message.bytes": "2000000"})
-        found = topics.ensure([data_topic(name, told, keyed=True)])[name]
-        assert found.name == name
-        assert found.partitions == 3
-        assert found.compacted
-        assert found.retained
-        assert found.max_message_bytes == 2_000_000
-        assert found.operations >= {"READ", "WRITE", "DESCRIBE"}
-        assert topics.find([name, f"{name}-other"]) == {name: found}
+        actual = topics.ensure([data_topic(name, told, keyed=True)])[name]
+        assert actual.name == name
+        assert actual.partitions == 3
+        assert actual.compacted
+        assert actual.retained
+        assert actual.max_message_bytes == 2_000_000
+        assert actual.operations >= {"READ", "WRITE", "DESCRIBE"}
+        assert topics.find([name, f"{name}-other"]) == {name: actual}
 
     def test_records_have_the_time_of_the_broker(self, topics: TopicAdmin, name: str) -> None:
         """A daemon's clock that is wrong by days must not make the retention delete new records."""
@@ -63,10 +63,10 @@ class TestMissing:
             progress_topic(name, own),
             data_topic(f"{name}.own", own, keyed=True),
         ]
-        times = {found.config["message.timestamp.type"] for found in topics.ensure(wanted[:3]).values()}
+        times = {topic.config["message.timestamp.type"] for topic in topics.ensure(wanted[:3]).values()}
         assert times == {"LogAppendTime"}
-        [found] = topics.ensure(wanted[3:]).values()
-        assert found.config["message.timestamp.type"] == "CreateTime"
+        [actual] = topics.ensure(wanted[3:]).values()
+        assert actual.config["message.timestamp.type"] == "CreateTime"
 
     @pytest.mark.parametrize("answers", [1, None], ids=["at first", "until the timeout"])
     def test_a_broker_that_does_not_know_a_new_topic(
@@ -92,9 +92,9 @@ class TestMissing:
     def test_several_at_once(self, topics: TopicAdmin, name: str) -> None:
         wanted = [data_topic(f"{name}-{number}", Topics(partitions=number), keyed=False) for number in (1, 2, 3)]
         topics.ensure(wanted[:1])
-        found = topics.ensure(wanted)
-        assert {topic.partitions for topic in found.values()} == {1, 2, 3}
-        assert not any(topic.compacted or topic.retained for topic in found.values())
+        actual = topics.ensure(wanted)
+        assert {topic.partitions for topic in actual.values()} == {1, 2, 3}
+        assert not any(topic.compacted or topic.retained for topic in actual.values())
 
     def test_none(self, topics: TopicAdmin) -> None:
         assert topics.find([]) == topics.ensure([]) == topics.check([]) == {}
@@ -193,9 +193,9 @@ class TestExistingTopic:
         assert tombstones("auto", compacted)
         assert not tombstones("auto", deleted)
         hidden = ExistingTopic(name, 1, {}, frozenset())
-        for found in (compacted, deleted, hidden):
-            assert tombstones("always", found)
-            assert not tombstones("never", found)
+        for topic in (compacted, deleted, hidden):
+            assert tombstones("always", topic)
+            assert not tombstones("never", topic)
         assert "DescribeConfigs" in str(error_of(lambda: tombstones("auto", hidden)).hint)
 
 
@@ -203,17 +203,17 @@ class TestKinds:
     def test_progress(self, topics: TopicAdmin, name: str, admin: KafkaAdminClient) -> None:
         wanted = progress_topic(name, Topics(partitions=9, config={"cleanup.policy": "delete"}))
         assert wanted.name == f"_cdfd_progress.{name}"
-        found = topics.ensure([wanted])[wanted.name]
-        assert found.partitions == 1
-        assert found.retained
-        assert found.config["retention.ms"] == "-1"
+        actual = topics.ensure([wanted])[wanted.name]
+        assert actual.partitions == 1
+        assert actual.retained
+        assert actual.config["retention.ms"] == "-1"
 
     def test_beside_the_rows(self, topics: TopicAdmin, name: str) -> None:
         told = Topics(partitions=9, config={"cleanup.policy": "compact", "max.message.bytes": "2000000"})
-        found = topics.ensure([side_topic(name, told)])[name]
-        assert found.partitions == 1
-        assert not found.compacted
-        assert found.max_message_bytes == 2_000_000
+        actual = topics.ensure([side_topic(name, told)])[name]
+        assert actual.partitions == 1
+        assert not actual.compacted
+        assert actual.max_message_bytes == 2_000_000
 
 
 class TestTransactions:
@@ -272,8 +272,8 @@ def test_a_partition_that_loses_its_leader_meanwhile_is_transient(
     with open_admin(broker.bootstrap_servers) as admin:
         described = admin.client._get_cluster_metadata
 
-        async def without_leaders(*given: Any, **options: Any) -> Any:
-            answer = await described(*given, **options)
+        async def without_leaders(*arguments: Any, **options: Any) -> Any:
+            answer = await described(*arguments, **options)
             for partition in answer["topics"][0]["partitions"]:
                 partition["leader_id"] = -1
             return answer

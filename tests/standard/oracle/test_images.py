@@ -45,7 +45,7 @@ def test_the_last_record_of_each_key(tmp_path: Path, partitions: list[str], kind
             operations.append(value and json.loads(value).get("op"))
     left = [json.loads(value) for value in last.values() if value is not None]
     left = [row["after"] if kind == "debezium" else row for row in left]
-    found = sorted((row["id"], row["p"], row["v"]) for row in left)
-    assert found == sorted((row["id"], row["p"], row["v"]) for row in table.to_pyarrow_table().to_pylist())
+    actual = sorted((row["id"], row["p"], row["v"]) for row in left)
+    assert actual == sorted((row["id"], row["p"], row["v"]) for row in table.to_pyarrow_table().to_pylist())
     if kind == "debezium":
         assert operations.count("u") >= 27

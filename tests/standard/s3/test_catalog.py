@@ -68,8 +68,8 @@ def upload_plain(moto: Server, bucket: str, folder: Path) -> None:
         await writer.insert(rows(7))
 
     run(write())
-    found = (path for path in (folder / "plain").rglob("*") if path.is_file())
-    put(moto, bucket, {path.relative_to(folder).as_posix(): path.read_bytes() for path in found})
+    files = (path for path in (folder / "plain").rglob("*") if path.is_file())
+    put(moto, bucket, {path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
 
 
 def keys(prefix: str, *, ends_ms: int | None = LONG, key_id: str = KEY_ID, secret: str = SECRET) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def table(server: UnityServer, moto_server: Server, bucket: str, tmp_path: Path)
     assert made.file_name is not None
     server.add_table(NAME, upload(moto_server, bucket, table, "lake/orders"))
     server.ratify(NAME, 1, made.file_name, size=made.size, modified_ms=made.modified_ms)
-    server.credentials = lambda found: [keys(found.location)]
+    server.credentials = lambda requested: [keys(requested.location)]
     return table
 
 
@@ -97,9 +97,9 @@ def options(server: UnityServer, moto: Server, **more: object) -> dict[str, obje
 @pytest.mark.usefixtures("table")
 class TestVended:
     def test_rows_are_read_with_them(self, server: UnityServer, moto_server: Server) -> None:
-        given = options(server, moto_server)
-        assert cdfd.changes(f"uc://{NAME}", storage_options=given).read_all()["id"].to_pylist() == [1]
-        assert cdfd.snapshot(f"uc://{NAME}", storage_options=given).read_all()["id"].to_pylist() == [1]
+        conf = options(server, moto_server)
+        assert cdfd.changes(f"uc://{NAME}", storage_options=conf).read_all()["id"].to_pylist() == [1]
+        assert cdfd.snapshot(f"uc://{NAME}", storage_options=conf).read_all()["id"].to_pylist() == [1]
         assert server.count("/credentials[?]operation=READ$") == 1
 
     def test_external_table_with_a_plain_log(
@@ -107,8 +107,8 @@ class TestVended:
     ) -> None:
         upload_plain(moto_server, bucket, tmp_path)
         server.add_table("main.sales.plain", f"s3://{bucket}/plain", type="EXTERNAL", managed=False)
-        found = cdfd.changes("uc://main.sales.plain", storage_options=options(server, moto_server, scope="plain"))
-        assert found.read_all()["id"].to_pylist() == [7]
+        actual = cdfd.changes("uc://main.sales.plain", storage_options=options(server, moto_server, scope="plain"))
+        assert actual.read_all()["id"].to_pylist() == [7]
 
     def test_one_request_for_all_tables_below_a_prefix(
         self, server: UnityServer, proxy: Proxy, moto_server: Server, bucket: str, table: ManagedTable
@@ -122,11 +122,11 @@ class TestVended:
             keys(f"s3://{bucket}/lake/"),
             keys(f"s3://{bucket}/lak", key_id="wrong", secret="wrong"),
         ]
-        given = options(server, Server(proxy.url), scope="shared")
+        conf = options(server, Server(proxy.url), scope="shared")
 
         async def all_of_them() -> list[int]:
             async def newest(number: int) -> int:
-                return await Table.open(f"uc://main.sales.t{number}", given).log.latest_version()
+                return await Table.open(f"uc://main.sales.t{number}", conf).log.latest_version()
 
             return list(await asyncio.gather(*map(newest, range(4))))
 
@@ -143,7 +143,7 @@ class TestVended:
         data = io.BytesIO()
         pq.write_table(large, data, compression="none", use_dictionary=False, row_group_size=100_000)
         put(moto_server, bucket, {"lake/orders/large.parquet": data.getvalue()})
-        server.credentials = lambda found: [keys(found.location, ends_ms=int(time.time() * 1000) + 1500)]
+        server.credentials = lambda requested: [keys(requested.location, ends_ms=int(time.time() * 1000) + 1500)]
         storage = Table.open(f"uc://{NAME}", options(server, moto_server, scope="renewed")).log.storage
         with storage.open_input_file("large.parquet", len(data.getvalue())) as file:
             reader = pq.ParquetFile(file)
@@ -154,12 +154,12 @@ class TestVended:
 
     def test_those_that_end_early_are_asked_for_again(self, server: UnityServer, proxy: Proxy) -> None:
         """The store says so: a role was revoked, or the clocks differ."""
-        given = options(server, Server(proxy.url), scope="early")
-        server.credentials = lambda found: [keys(found.location, key_id="old-key")]
-        table = Table.open(f"uc://{NAME}", given)
+        conf = options(server, Server(proxy.url), scope="early")
+        server.credentials = lambda requested: [keys(requested.location, key_id="old-key")]
+        table = Table.open(f"uc://{NAME}", conf)
         asyncio.run(table.log.latest_version())
         proxy.faults = [StoreFault("answer", 99, 400, "ExpiredToken", concerns=lambda asked: "old-key" in asked.key)]
-        server.credentials = lambda found: [keys(found.location, key_id="new-key")]
+        server.credentials = lambda requested: [keys(requested.location, key_id="new-key")]
         assert asyncio.run(table.log.entry(1)).commit.version == 1
         with table.log.storage.open_input_file("_delta_log/00000000000000000000.json") as file:
             assert file.read(1) == b"{"
@@ -167,7 +167,7 @@ class TestVended:
 
     def test_they_outlive_a_catalog_that_is_down(self, server: UnityServer, moto_server: Server) -> None:
         ends_ms = int(time.time() * 1000) + 20_000
-        server.credentials = lambda found: [keys(found.location, ends_ms=ends_ms)]
+        server.credentials = lambda requested: [keys(requested.location, ends_ms=ends_ms)]
         table = Table.open(f"uc://{NAME}", options(server, moto_server, scope="outlive", deadline=0.2))
         asyncio.run(table.log.latest_version())
         server.faults += [Fault("credentials", status=503)] * 50
@@ -195,16 +195,16 @@ class TestVended:
             cdfd.changes(f"uc://{NAME}", storage_options=options(server, moto_server, scope=str(len(vended))))
 
     def test_credentials_of_another_kind_of_store(self, server: UnityServer, moto_server: Server) -> None:
-        server.credentials = lambda found: [
-            {"prefix": found.location, "config": {"azure.sas-token": "x"}, "expiration-time-ms": None}
+        server.credentials = lambda requested: [
+            {"prefix": requested.location, "config": {"azure.sas-token": "x"}, "expiration-time-ms": None}
         ]
         with pytest.raises(StorageError, match="vends no keys of S3"):
             cdfd.changes(f"uc://{NAME}", storage_options=options(server, moto_server, scope="azure"))
 
     def test_own_credentials(self, server: UnityServer, moto_server: Server) -> None:
         own = {"credentials": "own", "s3.access_key_id": KEY_ID, "s3.secret_access_key": SECRET}
-        found = cdfd.changes(f"uc://{NAME}", storage_options=options(server, moto_server, **own))
-        assert found.read_all()["id"].to_pylist() == [1]
+        actual = cdfd.changes(f"uc://{NAME}", storage_options=options(server, moto_server, **own))
+        assert actual.read_all()["id"].to_pylist() == [1]
         assert not server.count("/credentials")
 
     def test_first_read_takes_four_round_trips_of_the_catalog_and_the_log(
@@ -238,24 +238,24 @@ def test_table_of_glue(moto_server: Server, bucket: str, tmp_path: Path, locatio
             parameters = {"spark.sql.sources.provider": "delta"}
         else:
             descriptor, parameters = {"Location": f"{place}/"}, {"table_type": "DELTA"}
-        for name, given in (("orders", parameters), ("csv", {"classification": "csv"})):
+        for name, details in (("orders", parameters), ("csv", {"classification": "csv"})):
             client.create_table(
-                DatabaseName=database, TableInput={"Name": name, "StorageDescriptor": descriptor, "Parameters": given}
+                DatabaseName=database, TableInput={"Name": name, "StorageDescriptor": descriptor, "Parameters": details}
             )
     finally:
         client.close()
-    given = {
+    details = {
         "endpoint_url": moto_server.url,
         "region": "us-east-1",
         "access_key_id": KEY_ID,
         "secret_access_key": SECRET,
         "s3.endpoint_url": moto_server.url,
     }
-    found = cdfd.changes(f"glue://{database}.orders", storage_options=given)
-    assert found.read_all()["id"].to_pylist() == [7]
+    actual = cdfd.changes(f"glue://{database}.orders", storage_options=details)
+    assert actual.read_all()["id"].to_pylist() == [7]
     with pytest.raises(UnsupportedError, match="is not a Delta table in Glue"):
-        cdfd.changes(f"glue://{database}.csv", storage_options=given)
+        cdfd.changes(f"glue://{database}.csv", storage_options=details)
     with pytest.raises(NotATableError, match="Glue has no table or database"):
-        cdfd.changes(f"glue://{database}.nothing", storage_options=given)
-    catalog = GlueCatalog(given)
+        cdfd.changes(f"glue://{database}.nothing", storage_options=details)
+    catalog = GlueCatalog(details)
     assert request_loop().submit(catalog.tables(database)).result(60) == ["orders"]

@@ -64,10 +64,10 @@ def recorded(pipeline: Pipeline) -> int | None:
         storage = open_storage(pipeline.uri.replace("/orders", "/ledger"), pipeline.place.options)
         ledger = TableLedger(storage, SystemClock())
         try:
-            found = await ledger.position(app_id(pipeline.name, "orders"))
+            position = await ledger.position(app_id(pipeline.name, "orders"))
         finally:
             await ledger.close()
-        return None if found is None else found.version
+        return None if position is None else position.version
 
     return asyncio.run(asked())
 

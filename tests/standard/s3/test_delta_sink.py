@@ -32,7 +32,7 @@ OWNERS = count(1)
 QUICK = {"read_timeout": "300ms", "connect_timeout": "500ms", "deadline": 5}
 
 
-async def opened(uri: str, server: Server) -> DeltaSink:
+async def open_sink(uri: str, server: Server) -> DeltaSink:
     store = open_storage(uri, server.options(**QUICK))
     target = Target(store, app_id("shop", "orders"), Layout(), SystemClock(), owner=next(OWNERS))
     return await DeltaSink.open(target, partial(DataFiles, compression="zstd", file_bytes=1 << 20))
@@ -46,15 +46,15 @@ async def deliver(sink: DeltaSink, version: int) -> None:
 
 
 def rows(uri: str, server: Server) -> list[int]:
-    found: list[int] = cdfd.snapshot(uri, storage_options=server.options()).read_all()["n"].to_pylist()
-    return sorted(found)
+    numbers: list[int] = cdfd.snapshot(uri, storage_options=server.options()).read_all()["n"].to_pylist()
+    return sorted(numbers)
 
 
 async def test_each_version_once_and_the_newer_process_wins(server: Server) -> None:
     uri = f"s3://{new_bucket(server)}/copies/orders"
-    first = await opened(uri, server)
+    first = await open_sink(uri, server)
     await deliver(first, 0)
-    second = await opened(uri, server)
+    second = await open_sink(uri, server)
     assert await second.last_position() == Position("T", 1)
     with pytest.raises(FencedError):
         await deliver(first, 1)
@@ -81,7 +81,7 @@ FAULTS = [
 async def test_a_commit_whose_outcome_is_unclear(moto_server: Server, bucket: str, proxy: Proxy, fault: Fault) -> None:
     """The store may have written the version, although the answer is an error or lost."""
     uri, reached = f"s3://{bucket}/copies/orders", Server(proxy.url)
-    sink = await opened(uri, reached)
+    sink = await open_sink(uri, reached)
     await deliver(sink, 0)
     proxy.faults = [replace(fault, concerns=is_commit)]
     for version in range(1, 4):
@@ -89,7 +89,7 @@ async def test_a_commit_whose_outcome_is_unclear(moto_server: Server, bucket: st
             await deliver(sink, version)
         except SinkError:
             proxy.faults = []
-            sink = await opened(uri, reached)
+            sink = await open_sink(uri, reached)
             at = await sink.last_position()
             assert at in (Position("T", version), Position("T", version + 1))
             if at == Position("T", version):
@@ -97,7 +97,7 @@ async def test_a_commit_whose_outcome_is_unclear(moto_server: Server, bucket: st
     assert rows(uri, moto_server) == [0, 1, 2, 3]
 
 
-async def opened_mirror(uri: str, server: Server) -> MirrorSink:
+async def open_mirror(uri: str, server: Server) -> MirrorSink:
     layout = Layout(checkpoint_interval=2, mode=mirror_mode(change_feed=True))
     store = open_storage(uri, server.options(**QUICK))
     target = Target(store, app_id("shop", "orders"), layout, SystemClock(), owner=next(OWNERS))
@@ -128,11 +128,11 @@ def mirrored(version: int) -> list[int]:
 
 async def test_a_mirror_and_the_newer_process_wins(server: Server) -> None:
     uri = f"s3://{new_bucket(server)}/copies/orders"
-    first = await opened_mirror(uri, server)
+    first = await open_mirror(uri, server)
     await mirror(first, 0)
     await mirror(first, 1)
     assert rows(uri, server) == mirrored(1)
-    second = await opened_mirror(uri, server)
+    second = await open_mirror(uri, server)
     assert await second.last_position() == Position("T", 2)
     with pytest.raises(FencedError, match="another process has taken the target over"):
         await mirror(first, 2)
@@ -148,7 +148,7 @@ async def test_a_commit_of_a_mirror_whose_outcome_is_unclear(
 ) -> None:
     """Rows are deleted once, also if the daemon does not learn that the store has written the version."""
     uri, reached = f"s3://{bucket}/copies/orders", Server(proxy.url)
-    sink = await opened_mirror(uri, reached)
+    sink = await open_mirror(uri, reached)
     await mirror(sink, 0)
     proxy.faults = [replace(fault, concerns=is_commit)]
     for version in range(1, 4):
@@ -156,7 +156,7 @@ async def test_a_commit_of_a_mirror_whose_outcome_is_unclear(
             await mirror(sink, version)
         except SinkError:
             proxy.faults = []
-            sink = await opened_mirror(uri, reached)
+            sink = await open_mirror(uri, reached)
             at = await sink.last_position()
             assert at in (Position("T", version), Position("T", version + 1))
             if at == Position("T", version):
@@ -166,7 +166,7 @@ async def test_a_commit_of_a_mirror_whose_outcome_is_unclear(
 
 async def test_vacuum_of_a_bucket(server: Server) -> None:
     uri = f"s3://{new_bucket(server)}/copies/orders"
-    sink = await opened(uri, server)
+    sink = await open_sink(uri, server)
     await deliver(sink, 0)
     store = open_storage(uri, server.options())
     for path in ("orphan", "day=1/orphan", "_hidden/orphan", "other/_delta_log/0", "other/part"):
@@ -174,9 +174,9 @@ async def test_vacuum_of_a_bucket(server: Server) -> None:
     log = DeltaLog(store)
     later = SystemClock().now_ms() + 8 * 86_400_000
     assert (await removable(log, SystemClock().now_ms())).files == ()
-    found = await removable(log, later)
-    assert [file.path for file in found.files] == ["orphan", "day=1/orphan"]
-    await remove(store, found.files)
+    actual = await removable(log, later)
+    assert [file.path for file in actual.files] == ["orphan", "day=1/orphan"]
+    await remove(store, actual.files)
     assert (await removable(log, later)).files == ()
     await deliver(sink, 1)
     assert rows(uri, server) == [0, 1]

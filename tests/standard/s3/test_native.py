@@ -28,10 +28,10 @@ from tests.support.s3.server import KEY_ID, SECRET, Server, moto
 DATA = bytes(range(256)) * 4000
 
 
-def opened(url: str, bucket: str, **options: object) -> S3Storage:
-    found = open_storage(f"s3://{bucket}/t", Server(url).options(deadline=10, read_timeout="1s", **options))
-    assert isinstance(found, S3Storage)
-    return found
+def open_store(url: str, bucket: str, **options: object) -> S3Storage:
+    actual = open_storage(f"s3://{bucket}/t", Server(url).options(deadline=10, read_timeout="1s", **options))
+    assert isinstance(actual, S3Storage)
+    return actual
 
 
 def is_get(asked: Asked) -> bool:
@@ -41,15 +41,15 @@ def is_get(asked: Asked) -> bool:
 @pytest.fixture
 def natively(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys that obstore was asked for."""
-    found: list[str] = []
+    keys: list[str] = []
     ask = obstore.get_async
 
     def counted(store: Any, key: str, **options: Any) -> Any:
-        found.append(key)
+        keys.append(key)
         return ask(store, key, **options)
 
     monkeypatch.setattr(obstore, "get_async", counted)
-    return found
+    return keys
 
 
 async def got(
@@ -68,7 +68,7 @@ class TestBytes:
         ("start", "length"), [(0, None), (0, 10), (5, 100), (5, None), (-7, None), (0, 1 << 40), (-(1 << 40), None)]
     )
     async def test_are_those_of_botocore(self, server: Server, start: int, length: int | None) -> None:
-        store = opened(server.url, new_bucket(server))
+        store = open_store(server.url, new_bucket(server))
         await store.put("a b%20c/ü=?#.parquet", DATA)
         request = store._request("read", "a b%20c/ü=?#.parquet")
         theirs = await store._client.loop.run(store._client._ask(request, start, length, None, 0))
@@ -78,14 +78,14 @@ class TestBytes:
         assert (ours.size, ours.modified_ms, ours.etag) == (theirs.size, theirs.modified_ms, theirs.etag)
 
     def test_a_file_is_read_by_it(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         asyncio.run(store.put("x", DATA))
         with store.open_input_file("x", len(DATA)) as file:
             assert file.read() == DATA
         assert (natively, proxy.count("GET")) == (["t/x"], 1)
 
     async def test_a_read_ahead_is_done_by_it(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         store.prefetch("x")
         assert await store.read("x") == DATA
@@ -94,7 +94,7 @@ class TestBytes:
 
 class TestUnknown:
     async def test_an_object_that_is_not_there(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         with pytest.raises(NotFoundError, match="no object with that name"):
             await asyncio.to_thread(store.open_input_file, "none", 10)
@@ -102,19 +102,19 @@ class TestUnknown:
         assert await got(store, "x") is not None
 
     async def test_an_answer_that_does_not_say_what_is_not_there(self, proxy: Proxy, bucket: str) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         proxy.faults = [Fault("answer", 1, 404, "", concerns=is_get)]
         assert await store.read("x") == DATA
 
     async def test_another_write_of_an_object(self, proxy: Proxy, bucket: str) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         assert await got(store, "x", etag='"another"') is None
         assert await got(store, "x") is not None
 
     async def test_an_empty_object(self, proxy: Proxy, bucket: str) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("empty", b"")
         await store.put("x", DATA)
         with await asyncio.to_thread(store.open_input_file, "empty", 10) as file:
@@ -123,7 +123,7 @@ class TestUnknown:
 
     @pytest.mark.parametrize("path", ["a//b", "a/./b"])
     async def test_names_that_it_would_change(self, proxy: Proxy, bucket: str, path: str, natively: list[str]) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put(path, DATA)
         with await asyncio.to_thread(store.open_input_file, path, len(DATA)) as file:
             assert file.read() == DATA
@@ -133,7 +133,7 @@ class TestUnknown:
     async def test_after_a_failure_botocore_asks_for_a_while(
         self, proxy: Proxy, bucket: str, kind: str, natively: list[str]
     ) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         proxy.faults = [Fault(kind, concerns=is_get)]  # type: ignore[arg-type]  # one of the kinds
         for _ in range(2):
@@ -142,13 +142,13 @@ class TestUnknown:
         assert (natively, proxy.count("GET")) == (["t/x"], 3)
 
     async def test_with_a_corrected_clock(self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
         monkeypatch.setattr(s3_clock, "_offset", timedelta(hours=1))
         assert await got(store, "x") is None
 
     def test_a_denied_file_has_botocore_s_error_without_secrets(self, proxy: Proxy, bucket: str) -> None:
-        store = opened(proxy.url, bucket, session_token="a-session-token")
+        store = open_store(proxy.url, bucket, session_token="a-session-token")
         asyncio.run(store.put("x", DATA))
         proxy.faults = [Fault("answer", 9, 403, f"Denied{SECRET}a-session-token", concerns=is_get)]
         with pytest.raises(StorageError, match="Allow s3:GetObject on") as caught:
@@ -159,7 +159,7 @@ class TestUnknown:
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     def test_a_forked_child_reads_with_botocore(self, moto_server: Server, bucket: str) -> None:
-        store = opened(moto_server.url, bucket)
+        store = open_store(moto_server.url, bucket)
         asyncio.run(store.put("x", DATA))
         with store.open_input_file("x", len(DATA)):
             pass
@@ -171,7 +171,7 @@ class TestUnknown:
 
 def _read_in_child(url: str, bucket: str) -> int:
     try:
-        with opened(url, bucket).open_input_file("x", len(DATA)) as file:
+        with open_store(url, bucket).open_input_file("x", len(DATA)) as file:
             return 0 if file.read() == DATA else 1
     except BaseException:  # noqa: BLE001 - the child ends here, whatever happens
         return 2
@@ -196,15 +196,15 @@ def small_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def paged(small_pages: Server) -> Iterator[Proxy]:
     """A network in front of it."""
-    with proxied(small_pages.url) as found:
-        yield found
+    with proxied(small_pages.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
 def large_bucket(small_pages: Server) -> str:
     """A bucket with these objects."""
     bucket = new_bucket(small_pages)
-    store = opened(small_pages.url, bucket)
+    store = open_store(small_pages.url, bucket)
 
     async def put() -> None:
         await asyncio.gather(*(store.put(name, b"x") for name in NAMES))
@@ -216,7 +216,7 @@ def large_bucket(small_pages: Server) -> str:
 class TestListings:
     @pytest.mark.parametrize("after", ["", "log/00.json", "log/01", "log/😀"])
     async def test_are_those_of_botocore(self, proxy: Proxy, bucket: str, after: str) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         for name in ("log/00.json", "log/01 %20ü.json", "log/02.json", "logs/03.json", "log"):
             await store.put(name, name.encode())
         ours = [stat async for stat in store.list("log/", after)]
@@ -226,32 +226,32 @@ class TestListings:
         assert not any(lists(proxy)[1:])
 
     async def test_a_folder_that_does_not_exist(self, proxy: Proxy, bucket: str) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         assert [stat async for stat in store.list("log/")] == []
         assert lists(proxy) == [True]
 
     async def test_all_pages_are_listed(self, paged: Proxy, large_bucket: str) -> None:
-        store = opened(paged.url, large_bucket)
+        store = open_store(paged.url, large_bucket)
         assert [stat.path async for stat in store.list("log/")] == NAMES
         assert lists(paged) == [True, True]
 
     @pytest.mark.parametrize("inside", ["log/_sidecars/1", "log/_sidecars/", "log/_empty"])
     async def test_a_folder_in_the_folder_is_left_to_botocore(self, proxy: Proxy, bucket: str, inside: str) -> None:
         """And so is an empty object, which may be the marker of a folder."""
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         for name in ("log/00", "log/_last", "log/~"):
             await store.put(name, b"x")
         # The port refuses to write a marker.
         marked = Request("write", bucket, f"t/{inside}", inside)
         await store._client.loop.run(store._client.put(marked, b"" if inside != "log/_sidecars/1" else b"x"))
         expected = ["log/00", "log/_last", "log/~"]
-        found = [stat.path async for stat in store.list("log/")]
-        assert found == (sorted([*expected, inside]) if inside == "log/_empty" else expected)
+        actual = [stat.path async for stat in store.list("log/")]
+        assert actual == (sorted([*expected, inside]) if inside == "log/_empty" else expected)
         assert lists(proxy) == [True, False]
 
     @pytest.mark.parametrize("kind", ["answer", "reset", "truncate", "stall"])
     async def test_after_a_failure_botocore_goes_on(self, paged: Proxy, large_bucket: str, kind: str) -> None:
-        store = opened(paged.url, large_bucket)
+        store = open_store(paged.url, large_bucket)
         paged.faults = [Fault(kind, concerns=lambda asked: "continuation-token" in asked.query)]  # type: ignore[arg-type]  # one of the kinds
         assert [stat.path async for stat in store.list("log/")] == NAMES
         assert lists(paged) == [True, True, False]
@@ -261,15 +261,15 @@ class TestListings:
         store = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(deadline="2s"))
         for name in ("log/00", "log/_sidecars/1", "log/~"):
             await store.put(name, b"x")
-        found = []
+        actual = []
         async for stat in store.list("log/"):
-            found.append(stat.path)
+            actual.append(stat.path)
             await asyncio.sleep(2.1)
-        assert found == ["log/00", "log/~"]
+        assert actual == ["log/00", "log/~"]
 
     async def test_one_that_is_cancelled_leaves_the_client_usable(self, proxy: Proxy, bucket: str) -> None:
         """obstore panics in each request of a client whose first listing was dropped before its answer came."""
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         proxy.delay, proxy.faults = 0.2, [Fault("answer")]  # whose connection stays open
 
         async def cancel() -> None:
@@ -293,7 +293,7 @@ class TestListings:
     async def test_a_server_that_includes_the_key_that_a_listing_starts_after(
         self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         for name in ("log/00", "log/01", "log/_sidecars/1", "log/~"):
             await store.put(name, b"x")
         page = store._client.page
@@ -313,7 +313,7 @@ class TestSettings:
     ) -> None:
         monkeypatch.setattr(s3_native, "PAUSE_SECONDS", 0)  # the keys are wrong
         keys = _Renewing(["OLD", "OLD", "NEW"])
-        await opened(proxy.url, bucket).put("x", DATA)
+        await open_store(proxy.url, bucket).put("x", DATA)
         reader = NativeReader(proxy.url, "us-east-1", parse({"endpoint_url": proxy.url}), keys)
         request = Request("read", bucket, "t/x", "x")
         for _ in range(3):
@@ -327,7 +327,7 @@ class TestSettings:
     async def test_variables_of_the_environment_do_not_count(
         self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await opened(proxy.url, bucket).put("x", DATA)
+        await open_store(proxy.url, bucket).put("x", DATA)
         for name, value in (
             ("AWS_SKIP_SIGNATURE", "true"),
             ("AWS_ACCESS_KEY_ID", "another"),
@@ -337,7 +337,7 @@ class TestSettings:
             ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true"),
         ):
             monkeypatch.setenv(name, value)
-        store = opened(proxy.url, bucket)
+        store = open_store(proxy.url, bucket)
         await store.stat("x")
         assert await got(store, "x") is not None
         assert f"Credential={KEY_ID}/" in proxy.asked[-1].key

@@ -62,8 +62,8 @@ def queue(moto_server: Server, bucket: str, route: str) -> str:
 def left(server: Server, queue: str) -> int:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     with closing(client(server, "sqs")) as asked:
-        found = asked.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
-    return sum(map(int, found.values()))
+        attributes = asked.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    return sum(map(int, attributes.values()))
 
 
 @pytest.mark.parametrize("route", ROUTES)

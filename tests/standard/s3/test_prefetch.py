@@ -20,10 +20,10 @@ LARGE = s3_storage.WHOLE_OBJECT_BYTES + 1000
 
 @pytest.fixture
 def store(proxy: Proxy, bucket: str) -> Iterator[S3Storage]:
-    found = open_storage(f"s3://{bucket}/t", Server(proxy.url).options())
-    assert isinstance(found, S3Storage)
-    yield found
-    assert not found._prefetcher._held
+    actual = open_storage(f"s3://{bucket}/t", Server(proxy.url).options())
+    assert isinstance(actual, S3Storage)
+    yield actual
+    assert not actual._prefetcher._held
 
 
 def put(store: S3Storage, proxy: Proxy, names: str, size: int) -> dict[str, bytes]:

@@ -28,9 +28,9 @@ from tests.support.s3.server import Server
 
 @pytest.fixture
 def store(proxy: Proxy, bucket: str) -> S3Storage:
-    found = open_storage(f"s3://{bucket}/t", Server(proxy.url).options())
-    assert isinstance(found, S3Storage)
-    return found
+    actual = open_storage(f"s3://{bucket}/t", Server(proxy.url).options())
+    assert isinstance(actual, S3Storage)
+    return actual
 
 
 @cache

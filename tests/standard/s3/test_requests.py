@@ -120,9 +120,9 @@ def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) 
     uri = f"s3://{bucket}/t"
     asyncio.run(new_table(moto_server, uri, 40))
     proxy.delay = 0.02
-    found = cdfd.changes(uri, 1, 39, storage_options=options(proxy)).read_all()
-    assert found.column("id").to_pylist() == list(range(1, 40))
-    assert found.column("_commit_version").to_pylist() == list(range(1, 40))
+    actual = cdfd.changes(uri, 1, 39, storage_options=options(proxy)).read_all()
+    assert actual.column("id").to_pylist() == list(range(1, 40))
+    assert actual.column("_commit_version").to_pylist() == list(range(1, 40))
     for version in range(1, 40):
         assert proxy.count("GET", f"{version:020d}.json") <= 3, version
     assert proxy.count("GET", ".parquet") == 39

@@ -88,7 +88,7 @@ def test_files_are_asked_for_once_and_polls_are_shared(
         following = f"{writer.version + 1:020d}.json"
         assert 0 < proxy.count("GET", following) <= IDLE_SECONDS / POLL_SECONDS + 2
         daemon.stop()
-    found = [
+    actual = [
         [
             json.loads(line)
             for file in sorted((folder / "orders").glob("*.jsonl"))
@@ -96,5 +96,5 @@ def test_files_are_asked_for_once_and_polls_are_shared(
         ]
         for folder in folders
     ]
-    assert [row["id"] for row in found[0]] == list(range(COMMITS + 1))
-    assert found[0] == found[1]
+    assert [row["id"] for row in actual[0]] == list(range(COMMITS + 1))
+    assert actual[0] == actual[1]

@@ -11,5 +11,5 @@ def test_delta_spark_writes_and_reads_a_change_feed(spark: SparkSession, tmp_pat
     spark.sql(f"INSERT INTO delta.`{table}` VALUES (1), (2)")
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 1")
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table)
-    found = {(row.id, row._change_type, row._commit_version) for row in feed.collect()}
-    assert found == {(1, "insert", 1), (2, "insert", 1), (1, "delete", 2)}
+    actual = {(row.id, row._change_type, row._commit_version) for row in feed.collect()}
+    assert actual == {(1, "insert", 1), (2, "insert", 1), (1, "delete", 2)}

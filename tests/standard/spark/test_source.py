@@ -82,12 +82,12 @@ def rows(frame: DataFrame) -> list[str]:
 
 
 def of_python(table: Table, *args: Any, **options: Any) -> list[tuple[int, int, str, int]]:
-    found = (
+    rows_read = (
         cdfd.changes(table, *args, **options)
         .read_all()
         .select(["_commit_version", CHANGE_ORDINAL, "_change_type", "id"])
     )
-    return sorted(tuple(row.values()) for row in found.to_pylist())
+    return sorted(tuple(row.values()) for row in rows_read.to_pylist())
 
 
 def of_spark(frame: DataFrame) -> list[tuple[int, int, str, int]]:
@@ -96,23 +96,23 @@ def of_spark(frame: DataFrame) -> list[tuple[int, int, str, int]]:
 
 class TestRows:
     def test_those_of_delta_spark(self, spark: SparkSession, orders: Table) -> None:
-        found, wanted = ours(spark, orders, startingVersion=0), theirs(spark, orders, startingVersion=0)
-        assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted)
-        assert found.columns == [*wanted.columns, CHANGE_ORDINAL]
-        assert [field.dataType for field in found.schema][:-1] == [field.dataType for field in wanted.schema]
+        actual, wanted = ours(spark, orders, startingVersion=0), theirs(spark, orders, startingVersion=0)
+        assert rows(actual.drop(CHANGE_ORDINAL)) == rows(wanted)
+        assert actual.columns == [*wanted.columns, CHANGE_ORDINAL]
+        assert [field.dataType for field in actual.schema][:-1] == [field.dataType for field in wanted.schema]
 
     @pytest.mark.parametrize("limit", ["1", "1g"])
     def test_those_of_python(self, spark: SparkSession, orders: Table, limit: str) -> None:
         """In tasks of one file each, and in one: ordinals too."""
-        found = ours(spark, orders, maxPartitionBytes=limit)
-        assert of_spark(found) == of_python(orders)
+        actual = ours(spark, orders, maxPartitionBytes=limit)
+        assert of_spark(actual) == of_python(orders)
 
     def test_of_some_versions(self, spark: SparkSession, orders: Table) -> None:
         """Columns are those of the last version that is read; for delta-spark, of the newest."""
         for start, end in ((2, 3), (4, 4), (7, 7)):
-            found = ours(spark, orders, startingVersion=start, endingVersion=end)
+            actual = ours(spark, orders, startingVersion=start, endingVersion=end)
             wanted = theirs(spark, orders, startingVersion=start, endingVersion=end)
-            assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted if end == 7 else wanted.drop("note"))
+            assert rows(actual.drop(CHANGE_ORDINAL)) == rows(wanted if end == 7 else wanted.drop("note"))
 
     def test_an_end_after_the_newest_version(self, spark: SparkSession, orders: Table) -> None:
         """As delta-spark: the range ends at the newest version. It may also begin with the next one."""
@@ -135,42 +135,42 @@ class TestRows:
     def test_since_a_time(self, spark: SparkSession, orders: Table) -> None:
         times = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}
         at = times[3].astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-        found = ours(spark, orders, startingTimestamp=at, endingTimestamp=datetime.fromisoformat(at).isoformat() + "Z")
-        assert {row._commit_version for row in found.collect()} == {3}
+        actual = ours(spark, orders, startingTimestamp=at, endingTimestamp=datetime.fromisoformat(at).isoformat() + "Z")
+        assert {row._commit_version for row in actual.collect()} == {3}
         wanted = theirs(spark, orders, startingTimestamp=at, endingTimestamp=at)
-        assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted.drop("note"))
+        assert rows(actual.drop(CHANGE_ORDINAL)) == rows(wanted.drop("note"))
 
     def test_a_snapshot(self, spark: SparkSession, orders: Table) -> None:
-        found = ours(spark, orders, startingVersion="snapshot", endingVersion=3)
-        assert {row._change_type for row in found.collect()} == {"insert"}
+        actual = ours(spark, orders, startingVersion="snapshot", endingVersion=3)
+        assert {row._change_type for row in actual.collect()} == {"insert"}
         live = spark.read.format("delta").option("versionAsOf", 3).load(orders)
-        assert rows(found.select(live.columns)) == rows(live)
+        assert rows(actual.select(live.columns)) == rows(live)
 
     def test_nothing(self, spark: SparkSession, orders: Table) -> None:
         assert ours(spark, orders, startingVersion="latest").count() == 0
 
     def test_from_file_actions(self, spark: SparkSession, orders: Table) -> None:
-        found = ours(spark, orders, changes="files", startingVersion=3)
-        assert {row._change_type for row in found.collect()} == {"insert", "delete"}
+        actual = ours(spark, orders, changes="files", startingVersion=3)
+        assert {row._change_type for row in actual.collect()} == {"insert", "delete"}
 
 
 class TestColumns:
     def test_by_name(self, spark: SparkSession, orders: Table) -> None:
         assert ours(spark, orders, columns="NOTE, id").columns[:3] == ["note", "id", "_change_type"]
-        found = ours(spark, orders, columns="id,_change_type")
-        assert found.columns == ["id", "_change_type"]
-        assert found.count() == len(of_python(orders))
+        actual = ours(spark, orders, columns="id,_change_type")
+        assert actual.columns == ["id", "_change_type"]
+        assert actual.count() == len(of_python(orders))
 
     def test_by_schema(self, spark: SparkSession, orders: Table) -> None:
-        found = spark.read.format("cdfd").schema("_commit_version BIGINT, ID BIGINT").load(orders)
-        assert found.columns == ["_commit_version", "ID"]
-        assert sorted((row[0], row[1]) for row in found.collect()) == sorted(
+        actual = spark.read.format("cdfd").schema("_commit_version BIGINT, ID BIGINT").load(orders)
+        assert actual.columns == ["_commit_version", "ID"]
+        assert sorted((row[0], row[1]) for row in actual.collect()) == sorted(
             (row[0], row[3]) for row in of_python(orders)
         )
 
     def test_none_of_the_table(self, spark: SparkSession, orders: Table) -> None:
-        found = ours(spark, orders, columns="_commit_version,_change_ordinal")
-        assert sorted(tuple(row) for row in found.collect()) == [row[:2] for row in of_python(orders)]
+        actual = ours(spark, orders, columns="_commit_version,_change_ordinal")
+        assert sorted(tuple(row) for row in actual.collect()) == [row[:2] for row in of_python(orders)]
 
     def test_of_another_type(self, spark: SparkSession, orders: Table) -> None:
         with pytest.raises(PySparkException, match="column 'id' is bigint, but the requested schema has string"):
@@ -202,6 +202,6 @@ class TestErrors:
 def test_a_frame_that_is_queried_again(spark: SparkSession, orders: Table) -> None:
     """Spark 4.1 keeps the filters that a Python source takes, for the next query of the same DataFrame. cdfd takes none."""
     with settings(spark, {PUSHDOWN: "true"}):
-        found = ours(spark, orders)
-        assert of_spark(found.where("id < 3")) == [row for row in of_python(orders) if row[3] < 3]
-        assert of_spark(found) == of_python(orders)
+        actual = ours(spark, orders)
+        assert of_spark(actual.where("id < 3")) == [row for row in of_python(orders) if row[3] < 3]
+        assert of_spark(actual) == of_python(orders)

@@ -39,9 +39,9 @@ def read(data: bytes) -> pa.Table:
 
 
 def read_rows(data: bytes) -> pa.Table:
-    found = trevni.read_table(pa.BufferReader(data), use_threads=False)
-    found.validate(full=True)
-    return found
+    table = trevni.read_table(pa.BufferReader(data), use_threads=False)
+    table.validate(full=True)
+    return table
 
 
 @pytest.mark.parametrize("codec", sample(["null", "snappy", "deflate", "bzip2"], 1))
@@ -64,12 +64,12 @@ def test_flipped_bit_is_an_error_or_changes_no_row(codec: str, checksum: str) ->
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << (bit % 8)
         try:
-            found = read_rows(bytes(flipped))
+            actual = read_rows(bytes(flipped))
         except trevni.TrevniError:
             continue
         if checksum == "crc32" and bit // 8 >= starts[0]:
             unnoticed += 1
-            assert found.equals(expected)
+            assert actual.equals(expected)
     # First values have no checksum: nothing else is without one.
     assert unnoticed <= 8 * 10
 
@@ -297,9 +297,9 @@ def bomb(kind: str) -> tuple[bytes, str]:
 def _with_codec(file: bytes, codec: str) -> bytes:
     """The file with a codec in the file's metadata, which moves the column."""
     added = sized_bytes(b"trevni.codec") + sized_bytes(codec.encode())
-    found = file[:16] + b"\2" + added + file[17:]
-    at = found.index(b"trevni.type") + len(b"trevni.type") + 1 + len("boolean")
-    return found[:at] + (at + 8).to_bytes(8, "little") + found[at + 8 :]
+    longer = file[:16] + b"\2" + added + file[17:]
+    at = longer.index(b"trevni.type") + len(b"trevni.type") + 1 + len("boolean")
+    return longer[:at] + (at + 8).to_bytes(8, "little") + longer[at + 8 :]
 
 
 @pytest.mark.parametrize("kind", sample(["run of lengths", "columns", "blocks", "text", "deflate", "snappy"], 2))

@@ -52,9 +52,9 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return written(TableWriter, tmp_path / "parquet", feed), written(kind, tmp_path / "trevni", feed)
 
 
-def comparable(found: pa.RecordBatchReader) -> list[dict[str, object]]:
+def comparable(reader: pa.RecordBatchReader) -> list[dict[str, object]]:
     # The order of the files is that of their names, which are random.
-    rows = found.read_all().drop_columns(["_commit_timestamp", "_change_ordinal"]).to_pylist()
+    rows = reader.read_all().drop_columns(["_commit_timestamp", "_change_ordinal"]).to_pylist()
     return sorted(rows, key=lambda row: (row["_commit_version"], row["id"], row["_change_type"]))
 
 
@@ -85,9 +85,9 @@ def test_tail_writes_trevni(tmp_path: Path) -> None:
     out = tmp_path / "rows.trv"
     tail(table, "--from", "1", "--until", "4", "--format", "trevni", "-o", out)
     expected = cdfd.changes(table, 1, 4).read_all()
-    found = trevni.read_table(out)
-    assert found["_change_type"].to_pylist() == expected["_change_type"].to_pylist()
-    assert found.drop_columns(["_change_type"]).equals(expected.drop_columns(["_change_type"]))
+    actual = trevni.read_table(out)
+    assert actual["_change_type"].to_pylist() == expected["_change_type"].to_pylist()
+    assert actual.drop_columns(["_change_type"]).equals(expected.drop_columns(["_change_type"]))
     assert "--append" in tail(table, "--until", "now", "--format", "trevni", "-o", out, "--append", code=2)
     assert "has one" in tail(table, "--until", "now", "--format", "trevni", "-o", out, "--overwrite", code=1)
     tail(table, "--from", "5", "--until", "5", "--format", "trevni", "-o", out, "--overwrite")
@@ -116,9 +116,9 @@ def test_the_daemon_delivers_a_trevni_table_into_trevni_files(tmp_path: Path) ->
         asyncio.run(_until(tmp_path / "out" / "t" / "00000000000000000007.trv"))
         assert daemon.end(signal.SIGTERM).code == 0
     files = sorted((tmp_path / "out" / "t").glob("*.trv"))
-    found = [row for file in files for row in trevni.read_table(file, columns=["id", "_change_type"]).to_pylist()]
+    actual = [row for file in files for row in trevni.read_table(file, columns=["id", "_change_type"]).to_pylist()]
     expected = cdfd.changes(table).read_all().select(["id", "_change_type"]).to_pylist()
-    assert found == expected
+    assert actual == expected
 
 
 async def _until(path: Path) -> None:

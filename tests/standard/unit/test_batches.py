@@ -102,25 +102,25 @@ def read_back(items: Sequence[RecordBatch | Oversized], timestamp: int) -> list[
     for item in items:
         assert isinstance(item, RecordBatch)
         item.stamp(7, 3, 11, transactional=True)
-        header, found = parsed(item)
+        header, batch_records = parsed(item)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
         assert header.is_transactional
         assert not header.is_control_batch
         assert (header.base_offset, header.leader_epoch, header.magic) == (0, -1, 2)
-        assert header.last_offset_delta + 1 == header.records_count == item.count == len(found)
+        assert header.last_offset_delta + 1 == header.records_count == item.count == len(batch_records)
         assert header.first_timestamp == header.max_timestamp == timestamp
         assert header.timestamp_type == 0
-        assert [record.offset for record in found] == list(range(item.count))
-        assert {record.timestamp for record in found} == {timestamp}
-        rows += [(record.key, record.value, record.headers) for record in found]
+        assert [record.offset for record in batch_records] == list(range(item.count))
+        assert {record.timestamp for record in batch_records} == {timestamp}
+        rows += [(record.key, record.value, record.headers) for record in batch_records]
     return rows
 
 
 def batches_of(records: Records, timestamp: int, batching: Batching) -> list[RecordBatch | Oversized]:
     """Of records of one partition."""
-    found = list(record_batches(records, 2, timestamp, batching))
-    assert {partition for partition, _ in found} <= {2}
-    return [item for _, item in found]
+    actual = list(record_batches(records, 2, timestamp, batching))
+    assert {partition for partition, _ in actual} <= {2}
+    return [item for _, item in actual]
 
 
 @st.composite
@@ -255,8 +255,8 @@ def test_stamped_again_for_another_producer() -> None:
     for sender in ((1, 2, 3, True), (4, 5, 6, False)):
         batch.stamp(*sender[:3], transactional=sender[3])
         header, (record,) = parsed(batch)
-        found = (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional)
-        assert found == sender
+        actual = (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional)
+        assert actual == sender
         assert (record.key, record.value) == (b"k", b"v")
 
 
@@ -290,8 +290,8 @@ def test_which_of_all_records_is_too_large(few: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(batches, "_FEW", few)
     noise = np.random.default_rng(1).bytes(2000)
     records = records_of([b"a", noise, b"b", noise, b"c"])
-    found = record_batches(records, np.array([1, 3, 0, 1, 1], np.int32), 1, Batching(limit=500))
-    items = [(partition, item.index if isinstance(item, Oversized) else item.count) for partition, item in found]
+    actual = record_batches(records, np.array([1, 3, 0, 1, 1], np.int32), 1, Batching(limit=500))
+    items = [(partition, item.index if isinstance(item, Oversized) else item.count) for partition, item in actual]
     assert items == [(0, 1), (1, 1), (1, 3), (1, 1), (3, 1)]
 
 

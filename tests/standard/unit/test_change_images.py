@@ -78,8 +78,8 @@ class TestImageOrder:
     )
     def test_examples(self, text: str, late: list[int], in_order: bool, starts_with_post: bool) -> None:
         for place in range(len(text) + 1):
-            found = image_order(text, place)
-            assert (list(found.late.bitmap), found.in_order, found.late_starts_with_post) == (
+            actual = image_order(text, place)
+            assert (list(actual.late.bitmap), actual.in_order, actual.late_starts_with_post) == (
                 late,
                 in_order,
                 starts_with_post,
@@ -105,11 +105,11 @@ class Lot(NamedTuple):
         storage = MemoryStorage("memory://t")
         for path, _, rows in self.files:
             buffer = io.BytesIO()
-            found = {
+            columns = {
                 "id": pa.array([row.id for row in rows], pa.int64()),
                 "_change_type": column("".join(r.kind for r in rows)),
             }
-            pq.write_table(pa.table(found), buffer, row_group_size=group)
+            pq.write_table(pa.table(columns), buffer, row_group_size=group)
             asyncio.run(storage.put(path, buffer.getvalue()))
         return storage
 
@@ -148,17 +148,17 @@ def delivered(
     storage.remote = remote
     execution = Execution(TableFiles(storage, MemoryStorage), **options)
     letters = {kind: letter for letter, kind in KINDS.items()}
-    found: list[Numbered] = []
+    rows: list[Numbered] = []
     following = 0 if start is None else start.ordinal
     for batch in execution.batches([made], start):
         # The last rows of a version may be left out.
         assert batch.rows.num_rows or execution.rows.drop_unchanged
         for row in batch.rows.to_pylist():
-            found.append(Numbered(row["_change_ordinal"], letters[row["_change_type"]], row["id"]))
-        assert execution.rows.drop_unchanged or found[-1].ordinal + 1 == batch.following
+            rows.append(Numbered(row["_change_ordinal"], letters[row["_change_type"]], row["id"]))
+        assert execution.rows.drop_unchanged or rows[-1].ordinal + 1 == batch.following
         assert following <= batch.following - batch.rows.num_rows
         following = batch.following
-    return found
+    return rows
 
 
 def brief(rows: Iterable[Numbered]) -> str:
@@ -222,8 +222,10 @@ class TestOrder:
 
         for workers in (1, 3):
             told: list[MissingFileError] = []
-            found = delivered(Gone(lot("i1", "i2d3", partitions=[0, 1]).files), on_missing=told.append, workers=workers)
-            assert brief(found) == "d3i2"
+            actual = delivered(
+                Gone(lot("i1", "i2d3", partitions=[0, 1]).files), on_missing=told.append, workers=workers
+            )
+            assert brief(actual) == "d3i2"
             assert [error.path for error in told] == ["f0"]
 
     def test_damage_is_told_where_it_is(self) -> None:
@@ -276,7 +278,7 @@ def blocks(draw: st.DrawFn) -> tuple[Lot, set[int]]:
     rows = [Image(kind, key) for kind in kinds for key in draw(st.permutations(range(count)))]
     plan_splits = draw(st.integers(0, len(rows)))
     files = [rows] if draw(st.booleans()) else [rows[:plan_splits], rows[plan_splits:]]
-    return Lot([(f"f{at}", 0, found) for at, found in enumerate(files)]), set(range(count))
+    return Lot([(f"f{at}", 0, listed) for at, listed in enumerate(files)]), set(range(count))
 
 
 @settings(max_examples=100 // stride(4), deadline=None)
@@ -299,12 +301,12 @@ def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> N
     written, _ = made
     whole = delivered(written)
     parts = len(written.plan().scans)
-    found: list[Numbered] = []
+    actual: list[Numbered] = []
     for part in range(parts):
-        start = Position("T", 1, part, ordinal=found[-1].ordinal + 1 if found else 0)
-        assert delivered(written, start) == whole[len(found) :]
-        found += delivered(written, start, part + 1)
-    assert found == whole
+        start = Position("T", 1, part, ordinal=actual[-1].ordinal + 1 if actual else 0)
+        assert delivered(written, start) == whole[len(actual) :]
+        actual += delivered(written, start, part + 1)
+    assert actual == whole
 
 
 def folded(rows: Sequence[Numbered]) -> set[int]:
@@ -359,7 +361,7 @@ class TestKeys:
             assert brief(delivered(lot(*files), large=False, keeps_moves=True, remote=remote, **options)) == small
         split = [row.kind + str(row.id) for row in delivered(lot(*files), large=False, **options)]
         moves = {f"<{old}>{new}": f"d{old}i{new}" for old in range(10) for new in range(10) if old != new}
-        assert "".join(split) == re.sub("<.>.", lambda found: moves.get(found[0], found[0]), small)
+        assert "".join(split) == re.sub("<.>.", lambda match: moves.get(match[0], match[0]), small)
 
     def test_neighbours_of_other_partitions_belong_to_different_rows(self) -> None:
         moved = lot("<1>9", ">1<9", partitions=[0, 1])
@@ -393,7 +395,7 @@ class TestKeys:
         assert rows == delivered(written, key=("id",), large=large, remote=True)
         _check_images(rows, moves=False)
         if not large:
-            images = {row.id for _, _, found in written.files for row in found if row.kind in "<>"}
+            images = {row.id for _, _, listed in written.files for row in listed if row.kind in "<>"}
             assert {row.id for row in rows if row.kind in "<>"} == images
 
     @settings(max_examples=100 // stride(4), deadline=None)
@@ -409,14 +411,14 @@ class TestKeys:
         for part in range(len(written.plan().scans)):
             start = len(delivered(written, end=part, key=("id",))) if part else 0
             following = rows[start - 1].ordinal + 1 if start else 0
-            rest = delivered(written, Position("T", 1, part, ordinal=following), key=("id",))
-            assert rest == rows[start:]
+            others = delivered(written, Position("T", 1, part, ordinal=following), key=("id",))
+            assert others == rows[start:]
         plan = replace(written.plan(), key=("id",))
         execution = Execution(TableFiles(written.storage(), MemoryStorage), workers=1)
         splits = plan_splits(plan, 1)
-        found = place_splits(plan, splits, [measure(each, execution) for each in splits])
+        actual = place_splits(plan, splits, [measure(each, execution) for each in splits])
         ordinals = [
-            n for each in found for b in read_splits([each], execution) for n in b.rows["_change_ordinal"].to_pylist()
+            n for each in actual for b in read_splits([each], execution) for n in b.rows["_change_ordinal"].to_pylist()
         ]
         assert ordinals == [row.ordinal for row in rows]
 

@@ -54,21 +54,21 @@ class History:
     changes: Sequence[Found]
     live: Sequence[Found]
 
-    def continues(self, found: Sequence[Found]) -> bool:
+    def continues(self, versions: Sequence[Found]) -> bool:
         """Whether that is what a reader of this table gives, up to some version."""
-        if not found:
+        if not versions:
             return True
-        first = found[0]
+        first = versions[0]
         if first[0] == "snapshot":
-            return first[1] < len(self.live) and self.live[first[1]] == first and self._has(found[1:], first[1] + 1)
-        return self._has(found, first[1])
+            return first[1] < len(self.live) and self.live[first[1]] == first and self._has(versions[1:], first[1] + 1)
+        return self._has(versions, first[1])
 
-    def ended(self, found: Sequence[Found]) -> bool:
+    def ended(self, versions: Sequence[Found]) -> bool:
         """Whether that is all that a reader of this table gives."""
-        return self.continues(found) and bool(found) and found[-1][1] == len(self.changes) - 1
+        return self.continues(versions) and bool(versions) and versions[-1][1] == len(self.changes) - 1
 
-    def _has(self, found: Sequence[Found], start: int) -> bool:
-        return list(found) == list(self.changes[start : start + len(found)])
+    def _has(self, versions: Sequence[Found], start: int) -> bool:
+        return list(versions) == list(self.changes[start : start + len(versions)])
 
 
 async def history(versions: int, table_id: str = "T", *, of: History | None = None, common: int = 0) -> History:
@@ -91,13 +91,13 @@ async def described(store: MemoryStorage) -> History:
     log, changes, live = DeltaLog(store), [], []
     newest = await log.latest_version()
     async for version in PlanStream(log).versions(tailer_of(log, manual_clock()), 0, newest):
-        changes.append(given(version))
-        live.append(given(await PlanStream(log).snapshot(version.plan.version)))
+        changes.append(change_of(version))
+        live.append(change_of(await PlanStream(log).snapshot(version.plan.version)))
     files = [stat.path async for stat in store.list("")] + [stat.path async for stat in store.list("_delta_log/")]
     return History({path: await store.read(path) for path in files}, changes, live)
 
 
-def given(version: Version) -> Found:
+def change_of(version: Version) -> Found:
     plan = version.plan
     kind = "snapshot" if plan.origin == "snapshot" else "changes"
     return kind, plan.version, frozenset(scan.path for scan in plan.scans)
@@ -135,8 +135,8 @@ class Tagged(Memory):
         return await super().fetch(path, length) if held is None else (held[0][:length], held[1])
 
     def _stat(self, path: str) -> Stat:
-        found = super()._stat(path)
-        return replace(found, identity=hashlib.md5(self._objects[path].data).hexdigest())
+        stat = super()._stat(path)
+        return replace(stat, identity=hashlib.md5(self._objects[path].data).hexdigest())
 
 
 class Disk(LocalStorage):
@@ -221,7 +221,7 @@ class Stage:
 class Reading:
     """The versions that a reader returned, and its end: an error, or a timeout."""
 
-    found: list[Found] = field(default_factory=list)
+    entries: list[Found] = field(default_factory=list)
     error: CdfdError | None = None
     waits: bool = False
     busy: int = 0
@@ -261,13 +261,13 @@ async def of_range(table: Table, tailer: Tailer, last: int) -> AsyncIterator[Ver
 async def read(store: FaultyStorage, reader: Reader, last: int) -> Reading:
     """Run a reader until it has given version `last`, fails, or has waited long enough."""
     clock, reading = manual_clock(), Reading()
-    opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
+    source = Table(DeltaLog(store), TableFiles(store, LocalStorage))
 
     async def follow() -> None:
-        tailer = tailer_of(opened.log, clock)
-        async with contextlib.aclosing(reader(opened, tailer, last)) as versions:
+        tailer = tailer_of(source.log, clock)
+        async with contextlib.aclosing(reader(source, tailer, last)) as versions:
             async for version in versions:
-                reading.found.append(given(version))
+                reading.entries.append(change_of(version))
                 if version.plan.version == last:
                     return
 
@@ -315,13 +315,13 @@ async def delivered(store: FaultyStorage, place: MemoryPlace, last: int, start: 
 
 def check(reading: Reading, old: History, new: History, moment: int) -> None:
     """Check the rules for a reader of a table that is replaced: versions of one table, or an error."""
-    about = (moment, reading.error, reading.waits, [each[:2] for each in reading.found])
-    assert old.continues(reading.found) or new.continues(reading.found), about
+    about = (moment, reading.error, reading.waits, [each[:2] for each in reading.entries])
+    assert old.continues(reading.entries) or new.continues(reading.entries), about
     if reading.error is not None:
         assert isinstance(reading.error, TableChangedError | LogError | StorageError), about
     elif reading.waits:
         # A reader that waits without an error has returned all versions of the new table.
-        assert new.ended(reading.found) or not reading.found, about
+        assert new.ended(reading.entries) or not reading.entries, about
 
 
 OTHERS = {
@@ -395,11 +395,11 @@ async def test_daemon_of_a_replaced_table_delivers_one_history(
         await put_all(store, old.files)
         stage = Stage(store, moment, at_once(store, new.files))
         error = await delivered(stage.storage, place, max(VERSIONS, versions) - 1, start)
-        given = rows_of(place)
+        rows = rows_of(place)
         if start == "snapshot":
             # The rows of the snapshot have its version, and come in any order.
-            given = [(row, row) for row in sorted(row for version, row in given if version == until)] + given[until:]
-        assert given in [some[: len(given)] for some in expected], (moment, error, given)
+            rows = [(row, row) for row in sorted(row for version, row in rows if version == until)] + rows[until:]
+        assert rows in [some[: len(rows)] for some in expected], (moment, error, rows)
         if moment == 0:
             assert (error is None) == (common > until), error
             if common <= until:
@@ -476,25 +476,25 @@ class TestLostCommits:
     @pytest.mark.parametrize("start", [4, 6])
     async def test_a_reader_that_comes_there_does_not_wait(self, start: int, clock: ManualClock) -> None:
         store = OneByOne(await self.lake(clock, hint=True))
-        opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
-        found = []
+        source = Table(DeltaLog(store), TableFiles(store, LocalStorage))
+        actual = []
         with pytest.raises(GapError, match="versions 6 to 7 are missing, although the log continues to version 7"):
-            await collect(opened.stream().versions(tailer_of(opened.log, clock), start), found)
-        assert [version.plan.version for version in found] == list(range(start, 6))
+            await collect(source.stream().versions(tailer_of(source.log, clock), start), actual)
+        assert [version.plan.version for version in actual] == list(range(start, 6))
 
     async def test_one_that_was_at_the_tip(self, clock: ManualClock) -> None:
         store = Lake(clock)
         await table(store, 6, clock)
         log = DeltaLog(store)
-        found: list[Version] = []
-        task = asyncio.create_task(collect(PlanStream(log).versions(tailer_of(log, clock), 0), found))
+        actual: list[Version] = []
+        task = asyncio.create_task(collect(PlanStream(log).versions(tailer_of(log, clock), 0), actual))
         await clock.wait_for_sleepers()
         store.copy_from(await self.lake(clock, hint=False))
         with pytest.raises((TableChangedError, GapError)):
             await patiently(task, clock, OneByOne(store))
-        assert len(found) == 6
+        assert len(actual) == 6
 
 
-async def collect(versions: AsyncIterator[Version], found: list[Version]) -> None:
+async def collect(versions: AsyncIterator[Version], collected: list[Version]) -> None:
     async for version in versions:
-        found.append(version)
+        collected.append(version)

@@ -50,7 +50,7 @@ NO_LAYOUT = Layout()
 OWNERS = count(1)
 
 
-async def opened(
+async def open_sink(
     storage: Storage, layout: Layout = NO_LAYOUT, file_bytes: int = 1 << 20, owner: int | None = None
 ) -> DeltaSink:
     """The sink of a process of its own, or of the owner."""
@@ -74,7 +74,7 @@ async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch) -> No
     await delivery.commit(at(version + 1))
 
 
-def found(folder: Path, *columns: str) -> list[dict[str, Any]]:
+def rows_in(folder: Path, *columns: str) -> list[dict[str, Any]]:
     """The rows of a target, as cdfd reads them."""
     rows = snapshot(folder).read_all()
     rows: list[dict[str, Any]] = rows.select(columns).sort_by(columns[0]).to_pylist()
@@ -83,18 +83,18 @@ def found(folder: Path, *columns: str) -> list[dict[str, Any]]:
 
 async def test_numbers_of_a_position_without_digest(tmp_path: Path) -> None:
     """Readers of the table know them: they have to stay as they are."""
-    sink = await opened(LocalStorage(tmp_path))
+    sink = await open_sink(LocalStorage(tmp_path))
     delivery = await sink.begin(Position("T", 3))
     await delivery.write(batch(n=[1]))
     await delivery.commit(Position("T", 4))
     table = DeltaTable(tmp_path)
     fields = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
     assert [table.transaction_version(f"{APP}/next/{field}") for field in fields] == [4, 0, 0, 0, 0, 0]
-    assert await (await opened(LocalStorage(tmp_path))).last_position() == Position("T", 4)
+    assert await (await open_sink(LocalStorage(tmp_path))).last_position() == Position("T", 4)
 
 
 async def test_full_files_are_stored_before_the_commit(tmp_path: Path) -> None:
-    sink = await opened(LocalStorage(tmp_path))
+    sink = await open_sink(LocalStorage(tmp_path))
     delivery = await sink.begin(at(0))
     for number in range(3):
         await delivery.write(batch(n=range(number * 600_000, (number + 1) * 600_000)))
@@ -117,7 +117,7 @@ class TestFaults:
 
     async def deliver_all(self, storage: Storage) -> None:
         """Deliver what has not been delivered. Version n has the row n; version 2 has none."""
-        sink = await opened(storage)
+        sink = await open_sink(storage)
         position = await sink.last_position()
         for version in range(0 if position is None else position.version, self.VERSIONS):
             await deliver(sink, version, *([] if version == 2 else [batch(n=[version])]))
@@ -145,7 +145,7 @@ class TestFaults:
             folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
             append = partial(asyncio.to_thread, write_deltalake, folder, pa.table({"n": [100]}), mode="append")
             step = AtStep(number, append)
-            sink = await opened(FaultyStorage(LocalStorage(folder, sync=False), before=step))
+            sink = await open_sink(FaultyStorage(LocalStorage(folder, sync=False), before=step))
             await deliver(sink, 4, batch(n=[4]))
             await deliver(sink, 5, batch(n=[5]))
             table = DeltaTable(folder)
@@ -167,7 +167,7 @@ class TestFaults:
                 await asyncio.to_thread(write_deltalake, tmp_path, pa.table({"n": [100 + others]}), mode="append")
 
         storage = FaultyStorage(LocalStorage(tmp_path))
-        sink = await opened(storage)
+        sink = await open_sink(storage)
         storage.before = interfere
         await deliver(sink, 4, batch(n=[4]))
         rows = DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist()
@@ -176,13 +176,13 @@ class TestFaults:
 
 
 async def test_the_newer_process_wins(tmp_path: Path) -> None:
-    first = await opened(LocalStorage(tmp_path / "t"))
+    first = await open_sink(LocalStorage(tmp_path / "t"))
     await deliver(first, 0, batch(n=[0]))
-    second = await opened(LocalStorage(tmp_path / "t"))
+    second = await open_sink(LocalStorage(tmp_path / "t"))
     with pytest.raises(FencedError, match="taken the target over"):
         await deliver(first, 1, batch(n=[1]))
     await deliver(second, 1, batch(n=[1]))
-    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+    assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
 
 async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(t
     outcomes = set[bool | None]()
     for number in count():
         folder, delivered = tmp_path / str(number), None
-        older = await opened(LocalStorage(folder, sync=False))
+        older = await open_sink(LocalStorage(folder, sync=False))
         await deliver(older, 0, batch(n=[0]))
 
         async def act(older: DeltaSink = older) -> None:
@@ -201,12 +201,12 @@ async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(t
             except FencedError:
                 delivered = False
 
-        newer = await opened(FaultyStorage(LocalStorage(folder, sync=False), before=AtStep(number, act)))
+        newer = await open_sink(FaultyStorage(LocalStorage(folder, sync=False), before=AtStep(number, act)))
         assert await newer.last_position() == at(2 if delivered else 1), number
         if not delivered:
             await deliver(newer, 1, batch(n=[1]))
         await deliver(newer, 2, batch(n=[2]))
-        assert found(folder, "n") == [{"n": 0}, {"n": 1}, {"n": 2}], number
+        assert rows_in(folder, "n") == [{"n": 0}, {"n": 1}, {"n": 2}], number
         outcomes.add(delivered)
         if delivered is None:
             break
@@ -214,20 +214,20 @@ async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(t
 
 
 async def test_a_process_that_opens_it_again_writes_nothing(tmp_path: Path) -> None:
-    await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 0, batch(n=[0]))
+    await deliver(await open_sink(LocalStorage(tmp_path / "t"), owner=7), 0, batch(n=[0]))
     before = DeltaTable(tmp_path / "t").version()
-    again = await opened(LocalStorage(tmp_path / "t"), owner=7)
+    again = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
     assert DeltaTable(tmp_path / "t").version() == before
     await deliver(again, 1, batch(n=[1]))
-    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+    assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
 
 async def test_two_processes_that_create_the_target(tmp_path: Path) -> None:
-    sinks = [await opened(LocalStorage(tmp_path / "t")) for _ in range(2)]
+    sinks = [await open_sink(LocalStorage(tmp_path / "t")) for _ in range(2)]
     await deliver(sinks[0], 0, batch(n=[0]))
     with pytest.raises(FencedError):
         await deliver(sinks[1], 0, batch(n=[0]))
-    assert found(tmp_path / "t", "n") == [{"n": 0}]
+    assert rows_in(tmp_path / "t", "n") == [{"n": 0}]
 
 
 class TestRows:
@@ -241,7 +241,7 @@ class TestRows:
             tags=[["a", None], [], None],
             kind=pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["insert", "delete"])),
         )
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day", "name")))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(("day", "name")))
         await deliver(sink, 0, rows)
         table = DeltaTable(tmp_path / "t")
         assert table.metadata().partition_columns == ["day", "name"]
@@ -249,7 +249,7 @@ class TestRows:
         assert sorted(table.to_pyarrow_table().select(rows.schema.names).to_pylist(), key=str) == sorted(
             expected, key=str
         )
-        assert sorted(found(tmp_path / "t", *rows.schema.names), key=str) == sorted(expected, key=str)
+        assert sorted(rows_in(tmp_path / "t", *rows.schema.names), key=str) == sorted(expected, key=str)
 
     async def test_variants_are_text(self, tmp_path: Path) -> None:
         """As the rows have them: a target of type variant would need a table feature, and other files."""
@@ -257,7 +257,7 @@ class TestRows:
         variants = pa.ExtensionArray.from_storage(kind, pa.array(['{"a":1}', None]))
         inside = pa.StructArray.from_arrays([variants], names=["v"])
         items = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), variants)
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         for version in range(2):
             await deliver(sink, version, batch(n=[0, 1], v=variants, s=inside, items=items))
         rows = DeltaTable(tmp_path).to_pyarrow_table()
@@ -267,7 +267,7 @@ class TestRows:
         assert rows["items"].to_pylist() == [['{"a":1}'], [None]] * 2
 
     async def test_a_file_ends_at_its_size(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), file_bytes=1)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), file_bytes=1)
         delivery = await sink.begin(at(0))
         for first in range(0, 4_000_000, 1_000_000):
             await delivery.write(batch(n=pa.array(range(first, first + 1_000_000))))
@@ -282,7 +282,7 @@ class TestRows:
 
     async def test_statistics_never_hide_a_row(self, tmp_path: Path) -> None:
         """A reader that skips files by statistics finds what a reader of all rows finds."""
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         far = pa.array([1 << 61], pa.timestamp("us", "UTC"))
         await deliver(sink, 0, batch(f=[float("nan")], s=["z" * 40], t=far, i=[1]))
         await deliver(sink, 1, batch(f=[1.0], s=["a"], t=pa.array([1], pa.timestamp("us", "UTC")), i=[2]))
@@ -313,7 +313,7 @@ class TestCompression:
         return [pq.read_metadata(path).row_group(0).column(0).compression for path in files]
 
     async def test_it_may_change_between_any_two_versions(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), owner=7)
         written = {None: "SNAPPY", "ZSTD": "ZSTD", "gzip": "GZIP", "uncompressed": "UNCOMPRESSED", "lz4raw": "LZ4"}
         for version, codec in enumerate(written):
             if codec is not None:
@@ -322,14 +322,14 @@ class TestCompression:
             for number in (0, 1):
                 await deliver(sink, 2 * version + number, batch(n=[2 * version + number]))
         assert self.codecs(tmp_path)[1::2] == list(written.values())
-        again = await opened(LocalStorage(tmp_path), owner=7)
+        again = await open_sink(LocalStorage(tmp_path), owner=7)
         await deliver(again, 10, batch(n=[10]))
         assert self.codecs(tmp_path)[-1] == "LZ4"
         assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist()) == list(range(11))
 
     async def test_files_that_are_compacted(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=10, compaction=Compaction("snappy", 1 << 20))
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         await deliver(sink, 0, batch(n=[0]))
         set_properties(tmp_path, {"delta.parquet.compression.codec": "zstd"})
         for version in range(1, 9):
@@ -338,34 +338,34 @@ class TestCompression:
         assert self.codecs(tmp_path)[2:] == ["ZSTD"] * 8
 
     async def test_a_codec_that_cdfd_does_not_know(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), owner=7)
         await deliver(sink, 0, batch(n=[0]))
         set_properties(tmp_path, {"delta.parquet.compression.codec": "lzo"})
         with pytest.raises(SinkError, match=r"it has delta\.parquet\.compression\.codec='lzo'") as error:
-            await opened(LocalStorage(tmp_path), owner=7)
+            await open_sink(LocalStorage(tmp_path), owner=7)
         assert error.value.table == str(tmp_path)
 
 
 class TestSchema:
     async def test_new_columns_and_missing_ones(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=[0], s=[{"a": 1}]))
         await deliver(sink, 1, batch(N=[1], s=[{"a": 1, "b": "x"}], new=["y"]))
         await deliver(sink, 2, batch(new=["z"], n=[2]))
         assert DeltaTable(tmp_path / "t").schema().to_arrow().names == ["n", "s", "new"]
-        assert found(tmp_path / "t", "n", "s", "new") == [
+        assert rows_in(tmp_path / "t", "n", "s", "new") == [
             {"n": 0, "s": {"a": 1, "b": None}, "new": None},
             {"n": 1, "s": {"a": 1, "b": "x"}, "new": "y"},
             {"n": 2, "s": None, "new": "z"},
         ]
 
     async def test_wider_types(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=pa.array([0], pa.int8()), many=pa.array([[1]], pa.list_(pa.int16()))))
         await deliver(sink, 1, batch(n=pa.array([1 << 40]), many=pa.array([[1 << 20]], pa.list_(pa.int32()))))
         # A table that was restored has narrower rows again.
         await deliver(sink, 2, batch(n=pa.array([2], pa.int8()), many=pa.array([[2]], pa.list_(pa.int16()))))
-        assert [row["n"] for row in found(tmp_path / "t", "n", "many")] == [0, 2, 1 << 40]
+        assert [row["n"] for row in rows_in(tmp_path / "t", "n", "many")] == [0, 2, 1 << 40]
         entry = (tmp_path / "t" / "_delta_log" / f"{2:020}.json").read_text()
         (schema,) = [
             each["metaData"]["schemaString"] for line in entry.splitlines() if "metaData" in (each := json.loads(line))
@@ -377,46 +377,46 @@ class TestSchema:
         }
 
     async def test_a_type_that_cannot_hold_the_values_stops_the_table(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=[0]))
         with pytest.raises(SinkError, match="column 'n' changes its type from long to string"):
             await deliver(sink, 1, batch(n=["a"]))
-        assert found(tmp_path / "t", "n") == [{"n": 0}]
+        assert rows_in(tmp_path / "t", "n") == [{"n": 0}]
 
     async def test_values_that_a_target_cannot_hold(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         nanoseconds = pa.timestamp("ns", "UTC")
         await deliver(sink, 0, batch(at=pa.array([1000], nanoseconds)))
         with pytest.raises(SinkError, match="column 'at' has values that the target cannot hold"):
             await deliver(sink, 1, batch(at=pa.array([1001], nanoseconds)))
-        assert len(found(tmp_path / "t", "at")) == 1
+        assert len(rows_in(tmp_path / "t", "at")) == 1
 
     async def test_a_missing_column_can_stop_the_table(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(on_missing_column="stop"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(on_missing_column="stop"))
         await deliver(sink, 0, batch(n=[0], s=["a"]))
         with pytest.raises(SinkError, match="no column 's' any more"):
             await deliver(sink, 1, batch(n=[1]))
 
     async def test_the_start_may_be_stored_before_the_columns_are_known(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("n",)))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(("n",)))
         delivery = await sink.begin(at(3))
         await delivery.commit(at(3))
-        await deliver(await opened(LocalStorage(tmp_path / "t"), Layout(("n",))), 3, batch(n=[0], s=["a"]))
+        await deliver(await open_sink(LocalStorage(tmp_path / "t"), Layout(("n",))), 3, batch(n=[0], s=["a"]))
         assert DeltaTable(tmp_path / "t").metadata().partition_columns == ["n"]
-        assert found(tmp_path / "t", "n", "s") == [{"n": 0, "s": "a"}]
+        assert rows_in(tmp_path / "t", "n", "s") == [{"n": 0, "s": "a"}]
 
 
 class TestConditions:
     async def test_a_constraint_holds_for_each_row(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(sink, 0, batch(n=[0], s=["a"]))
         DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n >= 0 OR s IN ('b')"})
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(sink, 1, batch(n=[1, -1], s=["a", "b"]))
         for wrong in (batch(n=[2, -2], s=["a", "a"]), batch(n=pa.array([None], pa.int64()), s=["a"]), batch(s=["a"])):
             with pytest.raises(SinkError, match="the CHECK constraint 'positive' of the target is not true of a row"):
-                await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 2, wrong)
-        assert found(tmp_path / "t", "n") == [{"n": -1}, {"n": 0}, {"n": 1}]
+                await deliver(await open_sink(LocalStorage(tmp_path / "t"), owner=7), 2, wrong)
+        assert rows_in(tmp_path / "t", "n") == [{"n": -1}, {"n": 0}, {"n": 1}]
 
     @pytest.mark.parametrize(
         ("rows", "path"),
@@ -442,7 +442,7 @@ class TestConditions:
                 '"configuration":{', f'"configuration":{{"cdfd.changelog":"{APP}","cdfd.changelog.source":"T"'
             )
         )
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(
             sink,
             0,
@@ -452,7 +452,7 @@ class TestConditions:
         )
         with pytest.raises(SinkError, match=f"column {path}"):
             await deliver(sink, 1, rows)
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         with pytest.raises(SinkError, match="column 'n' of the target may not be null, and the rows do not have it"):
             await deliver(sink, 1, batch(many=pa.array([[1]])))
 
@@ -461,32 +461,32 @@ class TestRefused:
     async def test_a_table_of_others(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
         with pytest.raises(SinkError, match="has no changelog of cdfd"):
-            await opened(LocalStorage(tmp_path / "t"))
+            await open_sink(LocalStorage(tmp_path / "t"))
 
     async def test_the_changelog_of_another_table(self, tmp_path: Path) -> None:
-        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        await deliver(await open_sink(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
         target = Target(LocalStorage(tmp_path / "t"), app_id("shop", "items"), NO_LAYOUT, SystemClock())
         with pytest.raises(SinkError, match="has the changelog of 'cdfd/shop/orders'"):
             await target.position()
 
     async def test_a_rule_that_is_added_to_the_target(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(sink, 0, batch(n=[0]))
         DeltaTable(tmp_path / "t").alter.add_constraint({"small": "n < 10"})
         with pytest.raises(SinkError, match="changed the columns or the rules of the target") as error:
             await deliver(sink, 1, batch(n=[1]))
         assert error.value.retriable
-        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(sink, 1, batch(n=[1]))
         DeltaTable(tmp_path / "t").alter.add_constraint({"odd": "abs(n) < 10"})
         with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
             await deliver(sink, 2, batch(n=[2]))
         with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
-            await opened(LocalStorage(tmp_path / "t"), owner=7)
-        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+            await open_sink(LocalStorage(tmp_path / "t"), owner=7)
+        assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
     async def test_a_target_that_is_deleted(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=[0]))
         (tmp_path / "t").rename(tmp_path / "gone")
         with pytest.raises(SinkError, match="the target was deleted"):
@@ -495,7 +495,7 @@ class TestRefused:
 
     async def test_a_target_that_is_replaced(self, tmp_path: Path) -> None:
         """Another writer's table takes its place, or a target that another process created."""
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=[0]))
         (tmp_path / "t").rename(tmp_path / "gone")
         write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
@@ -503,13 +503,13 @@ class TestRefused:
             await deliver(sink, 1, batch(n=[1]))
         assert DeltaTable(tmp_path / "t").version() == 0
         (tmp_path / "t").rename(tmp_path / "other")
-        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
-        sink = await opened(LocalStorage(tmp_path / "gone"))
+        await deliver(await open_sink(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        sink = await open_sink(LocalStorage(tmp_path / "gone"))
         (tmp_path / "gone").rename(tmp_path / "mine")
         (tmp_path / "t").rename(tmp_path / "gone")
         with pytest.raises(FencedError, match="another process has taken the target over"):
             await deliver(sink, 1, batch(n=[1]))
-        assert found(tmp_path / "gone", "n") == [{"n": 0}]
+        assert rows_in(tmp_path / "gone", "n") == [{"n": 0}]
 
     @pytest.mark.parametrize(
         ("protocol", "error"),
@@ -524,26 +524,26 @@ class TestRefused:
         ],
     )
     async def test_a_protocol_that_is_upgraded(self, tmp_path: Path, protocol: dict[str, Any], error: str) -> None:
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         await deliver(sink, 0, batch(n=[0]))
         entry = tmp_path / "_delta_log" / f"{2:020}.json"
         entry.write_text(json.dumps({"protocol": protocol}))
         for again in (sink, None):
             with pytest.raises(SinkError, match=error):
-                await deliver(again or await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
+                await deliver(again or await open_sink(LocalStorage(tmp_path)), 1, batch(n=[1]))
         assert not (tmp_path / "_delta_log" / f"{3:020}.json").exists()
         # Nothing is lost once the table can be written again.
         entry.write_text(json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}))
-        await deliver(await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
-        assert found(tmp_path, "n") == [{"n": 0}, {"n": 1}]
+        await deliver(await open_sink(LocalStorage(tmp_path)), 1, batch(n=[1]))
+        assert rows_in(tmp_path, "n") == [{"n": 0}, {"n": 1}]
 
     async def test_columns_that_another_writer_changes(self, tmp_path: Path) -> None:
         """A column of another type is an error that names it; a new one stays, and is null in new rows."""
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         await deliver(sink, 0, batch(n=[0], s=["a"]))
         write_deltalake(tmp_path, pa.table({"extra": [1.5]}), mode="append", schema_mode="merge")
         await deliver(sink, 1, batch(n=[1], s=["b"]))
-        assert [row["extra"] for row in found(tmp_path, "n", "extra")] == [None, None, 1.5]
+        assert [row["extra"] for row in rows_in(tmp_path, "n", "extra")] == [None, None, 1.5]
         config = {"cdfd.changelog": APP, "cdfd.changelog.source": "T"}
         log = tmp_path / "_delta_log"
         schema = '{"type":"struct","fields":[{"name":"n","type":"string","nullable":true,"metadata":{}}]}'
@@ -552,10 +552,10 @@ class TestRefused:
         newest = DeltaTable(tmp_path).version()
         (log / f"{newest + 1:020}.json").write_text(json.dumps(changed))
         with pytest.raises(SinkError, match="column 'n' changes its type from string to long"):
-            await deliver(await opened(LocalStorage(tmp_path)), 2, batch(n=[2], s=["c"]))
+            await deliver(await open_sink(LocalStorage(tmp_path)), 2, batch(n=[2], s=["c"]))
 
     async def test_a_partition_column_that_is_not_there(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",)))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(("day",)))
         with pytest.raises(SinkError, match="no column 'day' by which"):
             await deliver(sink, 0, batch(n=[0]))
 
@@ -568,24 +568,24 @@ async def deliver_from(sink: DeltaSink, first: int) -> None:
 
 class TestCheckpoints:
     async def test_one_at_each_interval(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",), checkpoint_interval=3))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(("day",), checkpoint_interval=3))
         for version in range(10):
             await deliver(sink, version, batch(n=[version], day=[f"d=/ {version % 2}"]))
-        found = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
-        assert found == [f"{version:020}.checkpoint.parquet" for version in (3, 6, 9)]
+        actual = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
+        assert actual == [f"{version:020}.checkpoint.parquet" for version in (3, 6, 9)]
         for version in range(9):
             (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
         table = DeltaTable(tmp_path / "t")
         assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(10))
         assert table.transaction_version(APP) == 9
-        again = await opened(LocalStorage(tmp_path / "t"))
+        again = await open_sink(LocalStorage(tmp_path / "t"))
         assert await again.last_position() == at(10)
 
     @pytest.mark.parametrize("protected", [False, True])
     @pytest.mark.parametrize("switched_on", [True, False])
     async def test_old_log_entries_are_removed(self, tmp_path: Path, switched_on: bool, protected: bool) -> None:
         layout = Layout(checkpoint_interval=3, log_cleanup=switched_on)
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         log = tmp_path / "_delta_log"
         for version in range(8):
             await deliver(sink, version, batch(n=[version]))
@@ -598,7 +598,7 @@ class TestCheckpoints:
                 moment = path.stat().st_mtime - 31 * 86_400
                 os.utime(path, (moment, moment))
         (log / f"{2:020}.crc").write_text("{}")
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         for version in range(8, 11):
             await deliver(sink, version, batch(n=[version]))
         entries = sorted(int(path.name[:20]) for path in log.glob("*.json"))
@@ -606,9 +606,9 @@ class TestCheckpoints:
         assert entries[0] == (6 if removes else 0)
         assert (log / f"{3:020}.checkpoint.parquet").exists() is not removes
         assert (log / f"{2:020}.crc").exists() is not removes
-        assert [row["n"] for row in found(tmp_path, "n")] == list(range(11))
+        assert [row["n"] for row in rows_in(tmp_path, "n")] == list(range(11))
         assert sorted(DeltaTable(tmp_path, version=6).to_pyarrow_table()["n"].to_pylist()) == list(range(6))
-        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(11)
+        assert await (await open_sink(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(11)
 
     async def test_a_crash_in_a_clean_up(self, tmp_path: Path) -> None:
         """After a crash at any file, the log is readable and the next delivery succeeds."""
@@ -616,15 +616,15 @@ class TestCheckpoints:
             folder = tmp_path / str(number)
             dies = AtStep(number, Died(), lambda method, path: method == "delete")
             layout = Layout(checkpoint_interval=3)
-            sink = await opened(LocalStorage(folder), layout, owner=7)
+            sink = await open_sink(LocalStorage(folder), layout, owner=7)
             for version in range(6):
                 await deliver(sink, version, batch(n=[version]))
             for path in (folder / "_delta_log").iterdir():
                 os.utime(path, (0, 0))
-            sink = await opened(FaultyStorage(LocalStorage(folder), before=dies), layout, owner=7)
+            sink = await open_sink(FaultyStorage(LocalStorage(folder), before=dies), layout, owner=7)
             with pytest.raises(Died):
                 await deliver_from(sink, 6)
-            sink = await opened(LocalStorage(folder), layout, owner=7)
+            sink = await open_sink(LocalStorage(folder), layout, owner=7)
             position = await sink.last_position()
             assert position is not None
             await deliver_from(sink, position.version)
@@ -642,7 +642,7 @@ class TestCheckpoints:
         for number in count():
             folder = tmp_path / str(number)
             storage = FaultyStorage(LocalStorage(folder, sync=False))
-            sink = await opened(storage, layout, owner=7)
+            sink = await open_sink(storage, layout, owner=7)
             await deliver(sink, 0, batch(n=[0]))
             await deliver(sink, 1, batch(n=[1]))
             storage.before = step = AtStep(number, partial(asyncio.to_thread, overtake, folder))
@@ -662,7 +662,7 @@ class TestCheckpoints:
 
     async def test_v2_where_the_table_says_so(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=3)
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         await deliver(sink, 0, batch(n=[0]))
         log = tmp_path / "_delta_log"
         features = ["v2Checkpoint"]
@@ -683,14 +683,14 @@ class TestCheckpoints:
         assert all(len(name) == len(f"{3:020}.checkpoint..parquet") + 36 for name in names)
         for version in range(6):
             (log / f"{version:020}.json").unlink()
-        assert [row["n"] for row in found(tmp_path, "n")] == list(range(6))
-        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(6)
+        assert [row["n"] for row in rows_in(tmp_path, "n")] == list(range(6))
+        assert await (await open_sink(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(6)
 
     @pytest.mark.parametrize("policy", ["classic", "v2"])
     async def test_one_says_all_that_the_log_says(self, tmp_path: Path, policy: str) -> None:
         """Also what other writers have added: files that are gone, domains, transaction identifiers, tags. So does the one after it."""
         layout = Layout(("day",), checkpoint_interval=4)
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         for version in range(3):
             await deliver(sink, version, batch(n=[version], day=["x y"]))
         log = tmp_path / "_delta_log"
@@ -743,7 +743,7 @@ class TestCheckpoints:
 
     async def test_statistics_as_structs_alone(self, tmp_path: Path) -> None:
         """Each checkpoint keeps the statistics that the one before has as structs, and delta-rs reads them."""
-        sink = await opened(LocalStorage(tmp_path), Layout(("p",), checkpoint_interval=3), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), Layout(("p",), checkpoint_interval=3), owner=7)
         await deliver(sink, 0, batch(n=[0], p=["2026 a"]))
         names = ("delta.checkpoint.writeStatsAsJson", "delta.checkpoint.writeStatsAsStruct")
         set_properties(tmp_path, dict(zip(names, ("false", "true"), strict=True)))
@@ -764,10 +764,10 @@ class TestCheckpoints:
         assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(8))
         assert sorted(table.to_pyarrow_table(filters=[("p", "=", "2026 a")])["n"].to_pylist()) == [0, 1, 3, 5, 7]
         assert sorted(pa.table(table.get_add_actions(flatten=True))["min.n"].to_pylist()) == list(range(8))
-        assert [row["n"] for row in found(tmp_path, "n")] == list(range(8))
+        assert [row["n"] for row in rows_in(tmp_path, "n")] == list(range(8))
 
     async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
         for version in range(4):
             await deliver(sink, version, batch(n=[version]))
         assert not list((tmp_path / "t" / "_delta_log").glob("*.parquet"))
@@ -779,7 +779,7 @@ class TestCheckpoints:
             if "checkpoint" in path and method == "put":
                 raise StorageError("no space left")
 
-        sink = await opened(FaultyStorage(LocalStorage(tmp_path / "t"), before=full), Layout(checkpoint_interval=1))
+        sink = await open_sink(FaultyStorage(LocalStorage(tmp_path / "t"), before=full), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
         assert await sink.last_position() == at(1)
         assert "cannot write a checkpoint of the target: no space left" in caplog.text
@@ -795,20 +795,20 @@ class TestCheckpoints:
                 sink.hasten()
                 await asyncio.Event().wait()
 
-        sink = await opened(FaultyStorage(LocalStorage(tmp_path), before=hang), layout, owner=1)
+        sink = await open_sink(FaultyStorage(LocalStorage(tmp_path), before=hang), layout, owner=1)
         async with asyncio.timeout(60):
             for version in range(10):
                 await deliver(sink, version, batch(n=[version]))
         assert await sink.last_position() == at(10)
         assert (tmp_path / "_delta_log" / "_last_checkpoint").exists() == (step == "part-")
-        following = await opened(LocalStorage(tmp_path), layout, owner=2)
+        following = await open_sink(LocalStorage(tmp_path), layout, owner=2)
         for version in range(10, 20):
             await deliver(following, version, batch(n=[version]))
         assert (tmp_path / "_delta_log" / "_last_checkpoint").exists()
-        assert [row["n"] for row in found(tmp_path, "n")] == list(range(20))
+        assert [row["n"] for row in rows_in(tmp_path, "n")] == list(range(20))
 
     async def test_a_checkpoint_after_another_one_without_partitions(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=2))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=2))
         for version in range(6):
             await deliver(sink, version, batch(n=[version]))
         assert sorted(DeltaTable(tmp_path / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(6))
@@ -817,13 +817,13 @@ class TestCheckpoints:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(housekeeping, "can_checkpoint", lambda _: False)
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
         features = ["inCommitTimestamp-preview"]
         entry = json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
         (tmp_path / "t" / "_delta_log" / f"{2:020}.json").write_text(entry)
         storage = FaultyStorage(LocalStorage(tmp_path / "t"))
-        sink = await opened(storage, Layout(checkpoint_interval=1))
+        sink = await open_sink(storage, Layout(checkpoint_interval=1))
         await deliver(sink, 1, batch(n=[1]))
         storage.steps.clear()
         await deliver(sink, 2, batch(n=[2]))
@@ -831,7 +831,7 @@ class TestCheckpoints:
         before = [("stat", f"_delta_log/{4:020}.json"), ("read", f"_delta_log/{5:020}.json")]
         assert [step for step in log if step[0] != "list"][:2] == before
         assert len(log) <= 6
-        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
 async def test_a_standby_reads_on_from_the_version_that_it_has_prepared(
@@ -840,7 +840,7 @@ async def test_a_standby_reads_on_from_the_version_that_it_has_prepared(
     """It writes nothing before its election. Then it reads the versions since, and not the whole target."""
     config = parse(f"pipeline: shop\ntables: [{{uri: /lake/orders}}]\nsink: {{kind: delta, path: {tmp_path}}}", {})
     standby, (table,) = config.sink.connector(config), config.listed
-    leader = await opened(LocalStorage(tmp_path / "orders"))
+    leader = await open_sink(LocalStorage(tmp_path / "orders"))
     await standby.prepare(table)
     for version in range(3):
         await deliver(leader, version, batch(n=[version]))
@@ -860,14 +860,14 @@ class TestInCommitTimestamps:
 
     async def test_every_commit_of_a_changelog_has_one(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=10, compaction=Compaction("snappy", 1 << 20))
-        await deliver(await opened(LocalStorage(tmp_path), layout, owner=7), 0, batch(n=[0]))
+        await deliver(await open_sink(LocalStorage(tmp_path), layout, owner=7), 0, batch(n=[0]))
         time = enable(tmp_path)
         # A process that takes it over, rows, compacted files, and a new column.
-        sink = await opened(LocalStorage(tmp_path), layout, owner=8)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=8)
         for version in range(1, 12):
             await deliver(sink, version, batch(n=[version], **({"s": ["x"]} if version > 9 else {})))
         assert check_entries(tmp_path, 3, time) == [*["WRITE"] * 8, "OPTIMIZE", *["WRITE"] * 4]
-        assert [row["n"] for row in found(tmp_path, "n")] == list(range(12))
+        assert [row["n"] for row in rows_in(tmp_path, "n")] == list(range(12))
 
 
 class TestFollow:
@@ -897,7 +897,7 @@ class TestFollow:
         await self.deliver(tmp_path, 1, {"n": "p1", "new": "p2", "tag": "p3"}, batch(n=[1], new=["b"], tag=["y"]))
         # The names of two columns are exchanged.
         await self.deliver(tmp_path, 2, {"new": "p1", "n": "p2", "tag": "p3"}, batch(new=[2], n=["c"], tag=["x"]))
-        assert found(tmp_path, "new", "n", "tag") == [
+        assert rows_in(tmp_path, "new", "n", "tag") == [
             {"new": 0, "n": "a", "tag": "x"},
             {"new": 1, "n": "b", "tag": "y"},
             {"new": 2, "n": "c", "tag": "x"},
@@ -905,24 +905,24 @@ class TestFollow:
         await self.deliver(tmp_path, 3, {"new": "p1", "tag": "p3"}, batch(new=[3], tag=["x"]))
         # A new column of the same name has none of the old values.
         await self.deliver(tmp_path, 4, {"new": "p1", "tag": "p3", "n": "p4"}, batch(new=[4], tag=["x"], n=["d"]))
-        assert [row["n"] for row in found(tmp_path, "new", "n")] == [None, None, None, None, "d"]
+        assert [row["n"] for row in rows_in(tmp_path, "new", "n")] == [None, None, None, None, "d"]
         assert DeltaTable(tmp_path).metadata().partition_columns == ["tag"]
 
     async def test_a_target_without_mapping_gets_one(self, tmp_path: Path) -> None:
-        await deliver(await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7), 0, batch(n=[0], day=["x"]))
+        await deliver(await open_sink(LocalStorage(tmp_path), Layout(("day",)), owner=7), 0, batch(n=[0], day=["x"]))
         await self.deliver(tmp_path, 1, {"n": "p1", "day": "p2"}, batch(n=[1], day=["x"]))
         await self.deliver(tmp_path, 2, {"m": "p1", "day": "p2"}, batch(m=[2], day=["y"]))
-        assert found(tmp_path, "m", "day") == [
+        assert rows_in(tmp_path, "m", "day") == [
             {"m": 0, "day": "x"},
             {"m": 1, "day": "x"},
             {"m": 2, "day": "y"},
         ]
-        again = await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7)
+        again = await open_sink(LocalStorage(tmp_path), Layout(("day",)), owner=7)
         assert await again.last_position() == at(3)
 
     async def test_a_name_of_another_column_of_the_target(self, tmp_path: Path) -> None:
         await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
-        await deliver(await opened(LocalStorage(tmp_path), owner=7), 1, batch(n=[1], day=["x"], extra=[1]))
+        await deliver(await open_sink(LocalStorage(tmp_path), owner=7), 1, batch(n=[1], day=["x"], extra=[1]))
         with pytest.raises(SinkError, match="the table has another column 'extra'"):
             await self.deliver(tmp_path, 2, {"extra": "p1", "day": "p2"}, batch(extra=[2], day=["x"]))
 
@@ -937,7 +937,7 @@ class TestCompaction:
     LAYOUT = Layout(("day",), checkpoint_interval=10, compaction=COMPACTION)
 
     async def deliver_all(self, storage: Storage, layout: Layout = LAYOUT, versions: int = 25) -> None:
-        sink = await opened(storage, layout, owner=7)
+        sink = await open_sink(storage, layout, owner=7)
         position = await sink.last_position()
         for version in range(0 if position is None else position.version, versions):
             rows = batch(n=[version, version + 100], day=["d=/ %", None], s=[{"a": version}] * 2)
@@ -949,7 +949,7 @@ class TestCompaction:
         expected = sorted([*range(versions), *range(100, 100 + versions)])
         table = DeltaTable(folder)
         assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == expected
-        assert sorted(row["n"] for row in found(folder, "n", "s")) == expected
+        assert sorted(row["n"] for row in rows_in(folder, "n", "s")) == expected
         assert table.transaction_version(APP) == versions - 1
         inserted = [row["n"] for row in cdfd.changes(folder).read_all().to_pylist()]
         assert sorted(inserted) == expected
@@ -988,7 +988,7 @@ class TestCompaction:
                 await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}), layout, 9)
             except (SinkError, Died):
                 await self.deliver_all(LocalStorage(folder), layout, 9)
-            assert sorted(row["n"] for row in found(folder, "n")) == [*range(9), *range(100, 109)]
+            assert sorted(row["n"] for row in rows_in(folder, "n")) == [*range(9), *range(100, 109)]
             if not step.reached:
                 break
         assert number >= 20
@@ -1029,7 +1029,7 @@ class TestCompaction:
         await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 11)
         assert len((await DeltaLog(LocalStorage(tmp_path)).snapshot()).live()) == 11
         assert list((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
-        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
+        assert sorted(row["n"] for row in rows_in(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
 
     async def test_clustered_files_stay(self, tmp_path: Path) -> None:
         await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 10)
@@ -1044,7 +1044,7 @@ class TestCompaction:
         live = {add.path: add for add in (await DeltaLog(LocalStorage(tmp_path)).snapshot()).live()}
         assert len(live) == 3
         assert live.keys() > {add["path"] for add in adds}
-        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
+        assert sorted(row["n"] for row in rows_in(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
 
     @pytest.mark.parametrize("enabled", [False, True])
     async def test_row_ids_that_no_column_is_named_for(
@@ -1058,7 +1058,7 @@ class TestCompaction:
         self.extend(tmp_path, ["rowTracking", "domainMetadata"], {"metaData": {**metadata, "configuration": changed}})
         await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 12)
         state = await DeltaLog(LocalStorage(tmp_path)).snapshot(with_stats=True, all_fields=True)
-        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(12), *range(100, 112)])
+        assert sorted(row["n"] for row in rows_in(tmp_path, "n")) == sorted([*range(12), *range(100, 112)])
         assert (len(list(state.live())) == 12) is enabled
         assert ("no names for columns of row ids" in caplog.text) is enabled
         numbers = [
@@ -1112,12 +1112,12 @@ class TestCompaction:
 
     async def test_columns_that_came_later_and_wider_types(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=10, compaction=self.COMPACTION)
-        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), layout, owner=7)
         for version in range(6):
             await deliver(sink, version, batch(n=pa.array([version], pa.int8()), s=[{"a": 1}]))
         for version in range(6, 14):
             await deliver(sink, version, batch(n=[version << 40], s=[{"a": 1, "b": "x"}], new=["y"]))
-        rows = found(tmp_path, "n", "s", "new")
+        rows = rows_in(tmp_path, "n", "s", "new")
         assert rows[0] == {"n": 0, "s": {"a": 1, "b": None}, "new": None}
         assert rows[-1] == {"n": 13 << 40, "s": {"a": 1, "b": "x"}, "new": "y"}
         names = [

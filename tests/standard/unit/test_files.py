@@ -57,9 +57,9 @@ class TestSameAsATuple:
     def test_slices(self, kind: type, values: Any, data: st.DataObject) -> None:
         plain = tuple(data.draw(st.lists(values, max_size=8)))
         cut = data.draw(st.slices(len(plain) + 2))
-        found = packed(kind, list(plain))[cut]
-        assert isinstance(found, PackedFiles)
-        assert tuple(found) == plain[cut]
+        actual = packed(kind, list(plain))[cut]
+        assert isinstance(actual, PackedFiles)
+        assert tuple(actual) == plain[cut]
 
     @given(data=st.data())
     def test_pickling(self, kind: type, values: Any, data: st.DataObject) -> None:
@@ -137,11 +137,11 @@ class TestFileList:
 
     @pytest.mark.parametrize("extra", [0, PACK])
     def test_repetitions_and_contradictions(self, extra: int) -> None:
-        rest = [add(f"rest{number}") for number in range(extra)]
+        others = [add(f"rest{number}") for number in range(extra)]
         vector = DeletionVectorDescriptor("i", "x", None, 1, 1)
-        assert len(self.gathered(add("a"), *rest, add("a"))) == extra + 1
+        assert len(self.gathered(add("a"), *others, add("a"))) == extra + 1
         with pytest.raises(LogError, match="two actions of one kind"):
-            self.gathered(add("a"), *rest, add("a", deletion_vector=vector))
+            self.gathered(add("a"), *others, add("a", deletion_vector=vector))
         with pytest.raises(LogError, match="two different add actions") as caught:
-            self.gathered(add("a"), *rest, Add("a", {}, 1, 3, True))
+            self.gathered(add("a"), *others, Add("a", {}, 1, 3, True))
         assert caught.value.path == "a"

@@ -518,9 +518,9 @@ def test_what_was_prepared_for_another_delivery_says_nothing(tmp_path: Path) -> 
     for prepared, digest in ((3, None), (2, "of 1")):
         (tmp_path / "_position.json").write_text(json.dumps(after_one))
         (tmp_path / "_position.next.json").write_text(json.dumps(after_one | {"version": prepared, "digest": "of 1"}))
-        for found in (read_position(str(tmp_path)), asyncio.run(position(tmp_path))):
-            assert found == at(2)
-            assert found.digest == digest
+        for position_read in (read_position(str(tmp_path)), asyncio.run(position(tmp_path))):
+            assert position_read == at(2)
+            assert position_read.digest == digest
         assert "_position.next.json" not in names(tmp_path)
 
 

@@ -65,8 +65,8 @@ def checkpoint(folder: Path, version: int, kind: str = "single") -> None:
             elif name in ("add", "remove"):
                 newest[fields["path"], json.dumps(fields.get("deletionVector"))] = action
     # The action of a path that came last counts, whatever its vector: no file is removed and added again here but by its vector.
-    found = list(newest.values())
-    made = layout.single(version, found) if kind == "single" else layout.v2(version, found, 2, kind)
+    files = list(newest.values())
+    made = layout.single(version, files) if kind == "single" else layout.v2(version, files, 2, kind)
     for name, data in made.items():
         path = folder / paths.LOG / name
         path.parent.mkdir(exist_ok=True)
@@ -95,17 +95,17 @@ Read = tuple[list[Fields], ...]
 
 def read(folder: Path) -> Read:
     """All that can be asked for: changes from each version on, and the snapshot of each version."""
-    found = [cdfd.changes(str(folder), start).read_all() for start in range(LAST + 1)]
-    found += [cdfd.snapshot(str(folder), version).read_all() for version in range(LAST + 1)]
-    return tuple(each.to_pylist() for each in found)
+    tables = [cdfd.changes(str(folder), start).read_all() for start in range(LAST + 1)]
+    tables += [cdfd.snapshot(str(folder), version).read_all() for version in range(LAST + 1)]
+    return tuple(each.to_pylist() for each in tables)
 
 
 @pytest.fixture(scope="module")
 def expected(original: Path) -> Read:
-    found = read(original)
-    assert [row["id"] for row in found[1]] == [1, 2, 3, 4, 5, 6, 2, 2, 4, 1, 7]
-    assert sorted(row["id"] for row in found[-1]) == [2, 3, 5, 6, 7]
-    return found
+    actual = read(original)
+    assert [row["id"] for row in actual[1]] == [1, 2, 3, 4, 5, 6, 2, 2, 4, 1, 7]
+    assert sorted(row["id"] for row in actual[-1]) == [2, 3, 5, 6, 7]
+    return actual
 
 
 # --- files beside the log ---------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ def checksums(folder: Path) -> None:
 
 def shifted_checksums(folder: Path) -> None:
     """Each with what was in force at version 0."""
-    found = {name: fields for action in actions(folder, 0) for name, fields in action.items()}
+    by_name = {name: fields for action in actions(folder, 0) for name, fields in action.items()}
     for version in range(1, LAST + 1):
-        log_file(f"{version:020d}.crc", {"protocol": found["protocol"], "metadata": found["metaData"]})(folder)
+        log_file(f"{version:020d}.crc", {"protocol": by_name["protocol"], "metadata": by_name["metaData"]})(folder)
 
 
 def compactions(*content: Fields) -> Spoil:
@@ -212,23 +212,23 @@ def test_no_hint_changes_what_is_read(version: int, wanted: int | None, table: P
 def said(folder: Path, change: Callable[[str, Fields], None]) -> None:
     """Have every entry, and the checkpoints, say something else."""
     for version in range(LAST + 1):
-        found = actions(folder, version)
-        for action in found:
+        lines = actions(folder, version)
+        for action in lines:
             for name, fields in action.items():
                 change(name, fields)
         entry = folder / paths.LOG / paths.commit_name(version)
         written = entry.stat().st_mtime_ns
-        entry.write_bytes(b"\n".join(map(orjson.dumps, found)))
+        entry.write_bytes(b"\n".join(map(orjson.dumps, lines)))
         os.utime(entry, ns=(written, written))
     checkpoint(folder, 3)
     checkpoint(folder, 6, "json")
     # Actions that only the manifest contains.
     manifest = folder / paths.LOG / v2_name(6, NAME, "json")
-    found = [orjson.loads(line) for line in manifest.read_bytes().splitlines()]
-    for action in found:
+    lines = [orjson.loads(line) for line in manifest.read_bytes().splitlines()]
+    for action in lines:
         for name, fields in action.items():
             change(name, fields)
-    manifest.write_bytes(b"\n".join(map(orjson.dumps, found)))
+    manifest.write_bytes(b"\n".join(map(orjson.dumps, lines)))
 
 
 def setting(names: tuple[str, ...], **values: Any) -> Callable[[str, Fields], None]:

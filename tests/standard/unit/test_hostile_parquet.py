@@ -121,9 +121,9 @@ def prefixes_of(size: int, rows: int) -> bytes:
     """Each value repeats the one before it by a prefix."""
     blocks = -(-(rows - 1) // 128) - 1
     start = varint(128) + varint(4) + varint(rows)
-    rest = (number(0) + bytes(4)) * blocks
-    prefix = start + number(0) + number(0) + bytes([32, 0, 0, 0]) + struct.pack("<I", size) + bytes(124) + rest
-    suffix = start + number(size) + number(-size) + bytes([32] * 4) + bytes(4) + struct.pack("<I", size) * 127 + rest
+    zeros = (number(0) + bytes(4)) * blocks
+    prefix = start + number(0) + number(0) + bytes([32, 0, 0, 0]) + struct.pack("<I", size) + bytes(124) + zeros
+    suffix = start + number(size) + number(-size) + bytes([32] * 4) + bytes(4) + struct.pack("<I", size) * 127 + zeros
     body = levels(run(rows, 1)) + prefix + suffix + b"x" * size
     return flat(BYTE_ARRAY, data_page(body, len(body), rows, DELTA_STRINGS), rows)
 
@@ -160,7 +160,7 @@ def limit() -> None:
 
 def outcome(path: Path, script: str = READ) -> str:
     """The output of a child process that reads a table: rows and bytes, or the error."""
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-c", script, str(path)],
         capture_output=True,
         text=True,
@@ -168,8 +168,8 @@ def outcome(path: Path, script: str = READ) -> str:
         timeout=120,
         check=False,
     )
-    assert found.returncode == 0, found.stderr[-2000:]
-    said, kibibytes = found.stdout.splitlines()
+    assert actual.returncode == 0, actual.stderr[-2000:]
+    said, kibibytes = actual.stdout.splitlines()
     assert int(kibibytes) << 10 < RESIDENT
     return said
 
@@ -377,8 +377,8 @@ class TestText:
         narrow = pa.Array.from_buffers(pa.decimal128(precision, 0), 2, wide.buffers())
         fits = pa.array([Decimal(1), Decimal(10**precision - 1)], pa.decimal128(precision, 0))
         kind = f"decimal({precision},0)"
-        found = self.read(tmp_path / "fits", fits, kind, use_dictionary=dictionary)
-        assert found == [Decimal(1), Decimal(10**precision - 1)]
+        actual = self.read(tmp_path / "fits", fits, kind, use_dictionary=dictionary)
+        assert actual == [Decimal(1), Decimal(10**precision - 1)]
         with pytest.raises(
             DataError, match=rf"column 'c' has a number of more digits than decimal128\({precision}, 0\)"
         ):
@@ -388,8 +388,8 @@ class TestText:
     def test_of_any_script_is_read(self, shape: str, tmp_path: Path) -> None:
         words = ["caf\u00e9", "\u65e5\u672c", "", "\U0001f600", "z"]
         array, kind = self.shapes([word.encode() for word in words])[shape]
-        found = str(self.read(tmp_path, array, kind))
-        assert all(word in found for word in words)
+        actual = str(self.read(tmp_path, array, kind))
+        assert all(word in actual for word in words)
 
 
 class TestAsItIsRead:

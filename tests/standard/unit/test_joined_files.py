@@ -60,7 +60,7 @@ def execution(folder: Path, **options: Any) -> Execution:
     return Execution(TableFiles(storage, lambda _: storage), **options)
 
 
-def found(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
+def joined(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
     return found_in(folder, [ChangePlan(4, 1_000, SCHEMA, scans, "files")], **options)
 
 
@@ -97,7 +97,7 @@ def test_rows_of_several_files(tmp_path: Path, together: list[int], workers: int
         for number in range(COUNT)
     ]
     options = {"workers": workers, "batch_rows": batch_rows}
-    rows, error = found(tmp_path, scans, **options)
+    rows, error = joined(tmp_path, scans, **options)
     assert together == [COUNT]
     assert (rows, error) == alone(tmp_path, scans, **options)
     assert [row["_change_ordinal"] for row in rows] == list(range(30 * COUNT))
@@ -111,7 +111,7 @@ def test_codecs_and_pages(tmp_path: Path, together: list[int], compression: str,
     scans = [
         scan(tmp_path, number, file(number, 500, use_dictionary=bool(number % 2), **options)) for number in range(COUNT)
     ]
-    assert found(tmp_path, scans) == alone(tmp_path, scans)
+    assert joined(tmp_path, scans) == alone(tmp_path, scans)
     assert together == [COUNT]
 
 
@@ -119,7 +119,7 @@ def test_files_that_differ_are_read_by_themselves(tmp_path: Path) -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"word": ["x", "y"], "n": pa.array([1, 2], pa.int32())}), sink)
     scans = [scan(tmp_path, number, sink.getvalue() if number == 4 else file(number)) for number in range(COUNT)]
-    rows, error = found(tmp_path, scans)
+    rows, error = joined(tmp_path, scans)
     assert (rows, error) == alone(tmp_path, scans)
     assert len(rows) == 30 * (COUNT - 1) + 2
 
@@ -139,7 +139,7 @@ def test_files_with_lists_are_read_together_if_no_list_is_read(tmp_path: Path, t
     sink = io.BytesIO()
     pq.write_table(pa.table({"n": pa.array([1, 2]), "word": ["a", "b"], "list": [[1, 2], [3]]}), sink)
     scans = [scan(tmp_path, number, sink.getvalue()) for number in range(COUNT)]
-    rows, _ = found(tmp_path, scans)
+    rows, _ = joined(tmp_path, scans)
     assert len(rows) == 2 * COUNT
     assert together
     files = FilesTogether([sink.getvalue()] * 2)
@@ -153,7 +153,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
     Damaged statistics are no error for joined files, which leave them out. Then all rows come.
     """
     chance, whole = random.Random(15), [file(number) for number in range(COUNT)]
-    intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
+    intact = joined(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
     damaged = errors = 0
     for _ in range(250 // stride(4)):
         number = chance.randrange(COUNT)
@@ -163,7 +163,7 @@ def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Pat
         files = [bytes(data) if place == number else each for place, each in enumerate(whole)]
         scans = [scan(tmp_path, place, each) for place, each in enumerate(files)]
         expected = alone(tmp_path, scans, workers=1)
-        assert found(tmp_path, scans, workers=1) in (expected, intact)
+        assert joined(tmp_path, scans, workers=1) in (expected, intact)
         damaged += 1
         errors += bool(expected[1])
     assert 0 < errors < damaged
@@ -193,11 +193,11 @@ def test_any_damage_of_footers_is_an_error_or_gives_as_many_rows() -> None:
 def test_a_file_that_is_gone(tmp_path: Path, together: list[int]) -> None:
     scans = [scan(tmp_path, number, file(number)) for number in range(COUNT)]
     (tmp_path / scans[5].path).unlink()
-    rows, error = found(tmp_path, scans)
+    rows, error = joined(tmp_path, scans)
     assert len(rows) == 5 * 30
     assert error.startswith("MissingFileError")
     gone: list[MissingFileError] = []
-    rows, error = found(tmp_path, scans, on_missing=gone.append)
+    rows, error = joined(tmp_path, scans, on_missing=gone.append)
     assert (len(rows), error) == (30 * (COUNT - 1), "")
     assert [each.path for each in gone] == [scans[5].path]
 
@@ -208,7 +208,7 @@ def test_a_damaged_page_after_rows_that_were_delivered(tmp_path: Path, together:
     at = data.index("wörd".encode())
     data[at + 1] = 0xFF
     scans[7] = scan(tmp_path, 7, bytes(data))
-    rows, error = found(tmp_path, scans, batch_rows=10)
+    rows, error = joined(tmp_path, scans, batch_rows=10)
     assert (rows, error) == alone(tmp_path, scans, batch_rows=10)
     assert len(rows) >= 7 * 30
     assert "text that is not UTF-8" in error
@@ -367,7 +367,7 @@ def distinct(number: int, rows: int = 400, longest: int = 40, **options: Any) ->
 def test_large_dictionaries(tmp_path: Path, together: list[int], compression: str, longest: int) -> None:
     files = [distinct(number, longest=longest, compression=compression) for number in range(COUNT)]
     scans = [scan(tmp_path, number, data) for number, data in enumerate(files)]
-    assert found(tmp_path, scans) == alone(tmp_path, scans)
+    assert joined(tmp_path, scans) == alone(tmp_path, scans)
     assert together == [COUNT]
 
 
@@ -375,7 +375,7 @@ def test_large_dictionaries(tmp_path: Path, together: list[int], compression: st
 def test_damage_of_large_dictionaries(tmp_path: Path, together: list[int], compression: str) -> None:
     """Any byte of any file: the same rows come, and then the same error."""
     chance, whole = random.Random(17), [distinct(number, 300, compression=compression) for number in range(5)]
-    intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
+    intact = joined(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
     errors = 0
     for _ in range(25):
         number = chance.randrange(5)
@@ -384,6 +384,6 @@ def test_damage_of_large_dictionaries(tmp_path: Path, together: list[int], compr
         files = [bytes(data) if place == number else each for place, each in enumerate(whole)]
         scans = [scan(tmp_path, place, each) for place, each in enumerate(files)]
         expected = alone(tmp_path, scans, workers=1)
-        assert found(tmp_path, scans, workers=1) in (expected, intact)
+        assert joined(tmp_path, scans, workers=1) in (expected, intact)
         errors += bool(expected[1])
     assert errors > 3

@@ -43,7 +43,7 @@ HALVES = (0x0011223344556677, 0x8899AABBCCDDEEFF - (1 << 64))
 """The same as two signed numbers."""
 
 
-def opened(storage: Storage) -> TableLedger:
+def open_ledger(storage: Storage) -> TableLedger:
     # No delay between attempts: a manual clock would have to be advanced.
     return TableLedger(storage, manual_clock(), jitter=lambda: 0.0)
 
@@ -70,8 +70,8 @@ async def until_it_dies(ledger: TableLedger, versions: range) -> tuple[int, bool
 
 
 async def version_of(storage: Storage, app: str = ORDERS) -> int | None:
-    found = await opened(storage).position(app)
-    return None if found is None else found.version
+    position = await open_ledger(storage).position(app)
+    return None if position is None else position.version
 
 
 async def names(storage: Storage) -> list[str]:
@@ -86,13 +86,13 @@ async def commits(storage: Storage) -> list[int]:
 class TestTable:
     async def test_reading_creates_nothing(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         assert await ledger.position(ORDERS) is None
         await ledger.forget(ORDERS)
         assert await names(storage) == []
 
     async def test_its_first_versions(self, lake: Lake) -> None:
-        await record(opened(lake), range(7, 9))
+        await record(open_ledger(lake), range(7, 9))
         entries = [[json.loads(line) for line in lake.bytes_of(entry_path(v)).splitlines()] for v in range(3)]
         first, second, third = entries
         assert [list(action) for action in first] == [["commitInfo"], ["protocol"], ["metaData"]]
@@ -105,34 +105,34 @@ class TestTable:
 
     async def test_what_is_known_is_not_written_again(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         for _ in range(3):
             await ledger.record(ORDERS, 5, "T")
         assert await commits(storage) == [0, 1]
 
     async def test_a_table_that_was_created_anew(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 5, "T")
         await ledger.record(ORDERS, 5, "U")
-        assert await opened(storage).position(ORDERS) == LedgerEntry(ORDERS, 5, "U", BEGINNING)
+        assert await open_ledger(storage).position(ORDERS) == LedgerEntry(ORDERS, 5, "U", BEGINNING)
 
     async def test_what_is_recorded_at_once_is_one_version(self, tmp_path: Path) -> None:
         storage = local(tmp_path)
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await asyncio.gather(*(ledger.record(app_id("shop", f"t{n}"), n, f"id {n}") for n in range(300)))
         assert len(await commits(storage)) == 3  # created; the first; all that came while it was on its way
-        again = opened(storage)
+        again = open_ledger(storage)
         for n in range(300):
-            found = await again.position(app_id("shop", f"t{n}"))
-            assert found is not None
-            assert (found.version, found.table_id) == (n, f"id {n}")
+            actual = await again.position(app_id("shop", f"t{n}"))
+            assert actual is not None
+            assert (actual.version, actual.table_id) == (n, f"id {n}")
 
     @pytest.mark.parametrize("last", ["record", "renew", "forget"])
     async def test_calls_for_one_position_make_one_txn_of_each_app_id(self, tmp_path: Path, last: str) -> None:
         """Readers refuse an entry with two, cdfd too: then no pipeline could use the ledger any more."""
         storage = local(tmp_path)
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 1, "T", DIGEST)
 
         async def call(kind: str, version: int) -> None:
@@ -158,11 +158,11 @@ class TestTable:
         calls = (ledger.record(ORDERS, 5, "T", DIGEST), ledger.renew(ORDERS))
         await asyncio.gather(ledger.record(ITEMS, 1, "I"), *calls)
         expected = LedgerEntry(ORDERS, 5, "T", BEGINNING + 60_000, DIGEST)
-        assert await opened(local(tmp_path)).position(ORDERS) == expected
+        assert await open_ledger(local(tmp_path)).position(ORDERS) == expected
 
     async def test_one_that_fails_does_not_take_others_along(self) -> None:
         storage = FaultyStorage(MemoryStorage())
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 0, "T")
         failing = [2]
 
@@ -182,7 +182,7 @@ class TestTable:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         before = sorted(os.listdir(tmp_path / "_delta_log"))
 
-        ledger = opened(local(tmp_path))
+        ledger = open_ledger(local(tmp_path))
         for call in (ledger.position(ORDERS), ledger.record(ORDERS, 1, "T")):
             with pytest.raises(ConfigError, match="is not a ledger") as caught:
                 await call
@@ -191,16 +191,16 @@ class TestTable:
         assert sorted(os.listdir(tmp_path / "_delta_log")) == before
 
     async def test_a_ledger_of_another_format(self, lake: Lake) -> None:
-        await opened(lake).record(ORDERS, 1, "T")
+        await open_ledger(lake).record(ORDERS, 1, "T")
         lake.replace(entry_path(1), lake.bytes_of(entry_path(1)).replace(b'"cdfd.ledger":"1"', b'"cdfd.ledger":"2"'))
-        for call in (opened(lake).position(ORDERS), opened(lake).record(ORDERS, 2, "T")):
+        for call in (open_ledger(lake).position(ORDERS), open_ledger(lake).record(ORDERS, 2, "T")):
             with pytest.raises(UnsupportedError, match="format '2', not '1'") as caught:
                 await call
             assert caught.value.hint == "A newer cdfd may read it"
         assert await commits(lake) == [0, 1]
 
     async def test_a_ledger_that_is_gone_is_made_anew(self, lake: Lake) -> None:
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await record(ledger, range(15))
         lake.forget("_delta_log/")
         assert await ledger.position(ORDERS) is None
@@ -209,16 +209,16 @@ class TestTable:
         assert await version_of(lake) == 20
 
     async def test_a_damaged_log_is_an_error(self, lake: Lake) -> None:
-        await record(opened(lake), range(3))
-        await opened(lake).record(ORDERS, 3, "T")
+        await record(open_ledger(lake), range(3))
+        await open_ledger(lake).record(ORDERS, 3, "T")
         lake.replace(entry_path(2), b'{"txn":')
-        for call in (opened(lake).position(ORDERS), opened(lake).record(ORDERS, 9, "T")):
+        for call in (open_ledger(lake).position(ORDERS), open_ledger(lake).record(ORDERS, 9, "T")):
             with pytest.raises(LogError, match="not valid JSON") as caught:
                 await call
             assert caught.value.version == 2
         lake.forget(entry_path(2))
         with pytest.raises(GapError, match="version 2 is missing"):
-            await opened(lake).position(ORDERS)
+            await open_ledger(lake).position(ORDERS)
 
 
 class TestEntries:
@@ -232,13 +232,13 @@ class TestEntries:
 
     @pytest.mark.parametrize("actions", CONTRADICTIONS)
     async def test_actions_that_contradict_each_other_are_not_written(self, lake: Lake, actions: list[Action]) -> None:
-        await record(opened(lake), range(3))
+        await record(open_ledger(lake), range(3))
         log = txn_log.TxnLog(lake, manual_clock())
         with pytest.raises(LogError, match="two ") as caught:
             await log.append(lambda _: actions)
         assert (caught.value.table, caught.value.version) == ("memory://orders", 4)
         assert await commits(lake) == [0, 1, 2, 3]
-        await record(opened(lake), range(3, 5))
+        await record(open_ledger(lake), range(3, 5))
         assert await version_of(lake) == 4
 
     async def test_nor_is_a_first_version_without_metadata(self, lake: Lake) -> None:
@@ -251,54 +251,54 @@ class TestHashes:
     """Of the log entry of the version that is recorded: two more transaction identifiers."""
 
     async def test_what_is_written(self, lake: Lake) -> None:
-        await opened(lake).record(ORDERS, 5, "T", DIGEST)
-        found = [json.loads(line) for line in lake.bytes_of(entry_path(1)).splitlines()]
-        assert [action["txn"] for action in found if "txn" in action] == [
+        await open_ledger(lake).record(ORDERS, 5, "T", DIGEST)
+        actual = [json.loads(line) for line in lake.bytes_of(entry_path(1)).splitlines()]
+        assert [action["txn"] for action in actual if "txn" in action] == [
             {"appId": "cdfd/shop/orders", "version": 5, "lastUpdated": BEGINNING},
             {"appId": "cdfd/shop/orders/digest/0", "version": HALVES[0], "lastUpdated": BEGINNING},
             {"appId": "cdfd/shop/orders/digest/1", "version": HALVES[1], "lastUpdated": BEGINNING},
         ]
-        assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
+        assert await open_ledger(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
 
     async def test_an_earlier_cdfd_that_records_another_version_leaves_it_behind(self, lake: Lake) -> None:
-        await opened(lake).record(ORDERS, 5, "T", DIGEST)
+        await open_ledger(lake).record(ORDERS, 5, "T", DIGEST)
         fields = {"appId": ORDERS, "version": 6, "lastUpdated": BEGINNING + 1}
         await lake.put_if_absent(entry_path(2), serialize([("txn", fields)]))
-        assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 6, "T", BEGINNING + 1, None)
-        await opened(lake).record(ORDERS, 7, "T", DIGEST)
-        assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 7, "T", BEGINNING, DIGEST)
+        assert await open_ledger(lake).position(ORDERS) == LedgerEntry(ORDERS, 6, "T", BEGINNING + 1, None)
+        await open_ledger(lake).record(ORDERS, 7, "T", DIGEST)
+        assert await open_ledger(lake).position(ORDERS) == LedgerEntry(ORDERS, 7, "T", BEGINNING, DIGEST)
 
     async def test_without_a_time_nothing_says_that_it_belongs_to_the_version(self, lake: Lake) -> None:
-        await opened(lake).record(ORDERS, 5, "T")
+        await open_ledger(lake).record(ORDERS, 5, "T")
         names = (ORDERS, f"{ORDERS}/digest/0", f"{ORDERS}/digest/1")
         fields = [{"appId": name, "version": version} for name, version in zip(names, (5, *HALVES), strict=True)]
         await lake.put_if_absent(entry_path(2), serialize([("txn", each) for each in fields]))
-        assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", None, None)
+        assert await open_ledger(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", None, None)
 
     async def test_that_of_another_table_is_not_kept(self, lake: Lake) -> None:
-        await opened(lake).record(ORDERS, 5, "T", DIGEST)
-        await opened(lake).record(ORDERS, 5, "U")
-        found = await opened(lake).position(ORDERS)
-        assert found is not None
-        assert (found.version, found.table_id, found.digest) == (5, "U", None)
+        await open_ledger(lake).record(ORDERS, 5, "T", DIGEST)
+        await open_ledger(lake).record(ORDERS, 5, "U")
+        actual = await open_ledger(lake).position(ORDERS)
+        assert actual is not None
+        assert (actual.version, actual.table_id, actual.digest) == (5, "U", None)
 
     async def test_what_is_known_is_not_written_again(self, lake: Lake) -> None:
         for _ in range(3):
-            await opened(lake).record(ORDERS, 5, "T", DIGEST)
-            await opened(lake).record(ORDERS, 5, "T")
+            await open_ledger(lake).record(ORDERS, 5, "T", DIGEST)
+            await open_ledger(lake).record(ORDERS, 5, "T")
         assert await commits(lake) == [0, 1]
 
     async def test_a_checkpoint_of_another_writer_keeps_it(self, tmp_path: Path) -> None:
         storage = local(tmp_path)
-        await opened(storage).record(ORDERS, 5, "T", DIGEST)
+        await open_ledger(storage).record(ORDERS, 5, "T", DIGEST)
         DeltaTable(tmp_path).create_checkpoint()
         assert DeltaTable(tmp_path).transaction_version(f"{ORDERS}/digest/0") == HALVES[0]
         (tmp_path / entry_path(0)).unlink()
         (tmp_path / entry_path(1)).unlink()
-        assert await opened(storage).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
+        assert await open_ledger(storage).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
 
     def test_it_is_no_position_of_its_own(self, tmp_path: Path) -> None:
-        run(opened(local(tmp_path)).record(ORDERS, 5, "T", DIGEST))
+        run(open_ledger(local(tmp_path)).record(ORDERS, 5, "T", DIGEST))
         assert json.loads(report(str(tmp_path), as_json=True))["transactions"] == {ORDERS: 5}
 
 
@@ -323,7 +323,7 @@ class TestUpkeep:
                 await may_remove.wait()
 
         storage.before = wait
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await record(ledger, range(19))
         cleaning = asyncio.create_task(ledger.record(ORDERS, 19, "T"))
         await removes.wait()
@@ -336,7 +336,7 @@ class TestUpkeep:
 
     async def test_what_stays(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         for version in range(1, 61):
             await ledger.record(ORDERS, version, "T")
             assert await version_of(storage) == version
@@ -353,21 +353,21 @@ class TestUpkeep:
 
     async def test_many_entries_survive(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         apps = [app_id("shop", f"t{n}") for n in range(120)]
         for number, app in enumerate(apps):
             await ledger.record(app, number, f"id {number}")
         await ledger.forget(apps[7])
         for version in range(35):
             await ledger.record(ORDERS, version, "T")
-        again = opened(storage)
+        again = open_ledger(storage)
         for number, app in enumerate(apps):
-            found = await again.position(app)
+            actual = await again.position(app)
             expected = None if number == 7 else LedgerEntry(app, number, f"id {number}", BEGINNING)
-            assert found == expected
+            assert actual == expected
 
     async def test_a_hint_that_is_damaged_or_gone_is_written_again(self, lake: Lake) -> None:
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await record(ledger, range(12))
         lake.replace(HINT, b"{}")
         await record(ledger, range(12, 22))
@@ -378,7 +378,7 @@ class TestUpkeep:
         assert await version_of(lake) == 31
 
     async def test_a_hint_that_is_too_far_is_written_again(self, lake: Lake) -> None:
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await record(ledger, range(12))
         lake.replace(HINT, b'{"version":1000000,"size":1}')
         await record(ledger, range(12, 22))
@@ -390,7 +390,7 @@ class TestUpkeep:
         lost = []
         for number in count():
             storage = FaultyStorage(MemoryStorage())
-            slow, other = opened(storage), opened(storage.inner)
+            slow, other = open_ledger(storage), open_ledger(storage.inner)
             await record(slow, range(9))
             storage.before = step = AtStep(
                 number, partial(record, other, range(12), ITEMS), since("checkpoint.parquet")
@@ -412,7 +412,7 @@ class TestUpkeep:
     async def test_one_that_is_overtaken_leaves_it_to_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
             storage = FaultyStorage(MemoryStorage())
-            slow, other = opened(storage), opened(storage.inner)
+            slow, other = open_ledger(storage), open_ledger(storage.inner)
             await record(slow, range(9))
 
             async def overtake(method: str, path: str) -> None:
@@ -432,7 +432,7 @@ class TestUpkeep:
 
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
             storage = FaultyStorage(MemoryStorage(), before=fail)
-            ledger = opened(storage)
+            ledger = open_ledger(storage)
             await record(ledger, range(25))
             assert await commits(storage) == list(range(26))
             storage.before = nothing
@@ -444,30 +444,30 @@ class TestUpkeep:
 
     def test_rows_of_others_are_not_lost(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         storage = local(tmp_path)
-        run(record(opened(storage), range(8)))
+        run(record(open_ledger(storage), range(8)))
         write_deltalake(tmp_path, pa.table({"unused": ["a row"]}), mode="append")
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
-            run(record(opened(storage), range(8, 30)))
+            run(record(open_ledger(storage), range(8, 30)))
         assert "not cleaned up" in caplog.text
-        found = DeltaTable(tmp_path)
-        assert found.to_pyarrow_table().to_pylist() == [{"unused": "a row"}]
-        assert found.transaction_version(ORDERS) == 29
-        assert run(commits(storage)) == list(range(found.version() + 1))
+        actual = DeltaTable(tmp_path)
+        assert actual.to_pyarrow_table().to_pylist() == [{"unused": "a row"}]
+        assert actual.transaction_version(ORDERS) == 29
+        assert run(commits(storage)) == list(range(actual.version() + 1))
 
     def test_files_that_another_writer_has_removed_are_not_forgotten(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Also where only its checkpoint names them: VACUUM needs them."""
         storage = local(tmp_path)
-        run(record(opened(storage), range(8)))
+        run(record(open_ledger(storage), range(8)))
         write_deltalake(tmp_path, pa.table({"unused": ["a row"]}), mode="append")
-        found = DeltaTable(tmp_path)
-        found.delete()
-        found.create_checkpoint()
+        actual = DeltaTable(tmp_path)
+        actual.delete()
+        actual.create_checkpoint()
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
-            run(record(opened(storage), range(8, 30)))
+            run(record(open_ledger(storage), range(8, 30)))
         assert "not cleaned up" in caplog.text
-        assert [int(name[:20]) for name in run(names(storage)) if "checkpoint.parquet" in name] == [found.version()]
+        assert [int(name[:20]) for name in run(names(storage)) if "checkpoint.parquet" in name] == [actual.version()]
 
     @pytest.mark.parametrize(
         "action",
@@ -482,7 +482,7 @@ class TestUpkeep:
     ) -> None:
         """A checkpoint of the ledger would lose what they mean, and the clean-up the entries that say it."""
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await record(ledger, range(8))
         await storage.put(entry_path(9), serialize([action]))
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
@@ -493,7 +493,7 @@ class TestUpkeep:
 
     async def test_a_log_with_as_many_files_as_removed_ones_is_kept(self) -> None:
         storage = MemoryStorage()
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await record(ledger, range(8))
         there = {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": BEGINNING, "dataChange": True}
         gone = {"path": "b", "deletionTimestamp": BEGINNING, "dataChange": True}
@@ -504,14 +504,14 @@ class TestUpkeep:
 
 async def test_position_that_is_recorded_with_deleted_ones_creates_the_table() -> None:
     storage = FaultyStorage(MemoryStorage(), before=lambda _method, _path: asyncio.sleep(0))
-    ledger = opened(storage)
+    ledger = open_ledger(storage)
     await asyncio.gather(ledger.forget(ITEMS), ledger.forget(app_id("shop", "a")), ledger.record(ORDERS, 3, "T"))
     assert await version_of(storage) == 3
 
 
 async def test_table_that_gets_a_feature_which_cdfd_does_not_have_is_refused() -> None:
     storage = MemoryStorage()
-    ledger = opened(storage)
+    ledger = open_ledger(storage)
     await record(ledger, range(3))
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
     await storage.put(entry_path(4), serialize([("protocol", protocol)]))
@@ -523,48 +523,48 @@ class TestOthers:
     """delta-rs reads and writes the same table."""
 
     async def test_it_opens_the_ledger_at_every_version(self, tmp_path: Path) -> None:
-        ledger = opened(local(tmp_path))
+        ledger = open_ledger(local(tmp_path))
         for version in range(33):
             await ledger.record(ORDERS, version, "T")
             await ledger.record(ITEMS, version * 2, "U")
             if version % 4 == 0 or version > 28:
-                found = DeltaTable(tmp_path)
-                assert found.transaction_version(ORDERS) == version
-                assert found.transaction_version(ITEMS) == version * 2
-                assert found.transaction_version("cdfd/shop/other") is None
-                assert found.to_pyarrow_table().num_rows == 0
-        assert found.protocol() == (1, 2, None, None)
-        assert found.metadata().configuration["cdfd.table.shop/items"] == "U"
-        assert [column.name for column in found.schema().fields] == ["unused"]
+                actual = DeltaTable(tmp_path)
+                assert actual.transaction_version(ORDERS) == version
+                assert actual.transaction_version(ITEMS) == version * 2
+                assert actual.transaction_version("cdfd/shop/other") is None
+                assert actual.to_pyarrow_table().num_rows == 0
+        assert actual.protocol() == (1, 2, None, None)
+        assert actual.metadata().configuration["cdfd.table.shop/items"] == "U"
+        assert [column.name for column in actual.schema().fields] == ["unused"]
 
     async def test_its_commits_and_checkpoints_are_read(self, tmp_path: Path) -> None:
-        ledger = opened(local(tmp_path))
+        ledger = open_ledger(local(tmp_path))
         await record(ledger, range(12))
         properties = CommitProperties(app_transactions=[Transaction(ITEMS, 70), Transaction("theirs", 1)])
         write_deltalake(tmp_path, pa.table({"unused": ["x"]}).slice(0, 0), mode="append", commit_properties=properties)
         DeltaTable(tmp_path).create_checkpoint()
-        for each in (ledger, opened(local(tmp_path))):
-            found = await each.position(ITEMS)
-            assert found is not None
-            assert (found.version, found.table_id) == (70, None)
+        for each in (ledger, open_ledger(local(tmp_path))):
+            actual = await each.position(ITEMS)
+            assert actual is not None
+            assert (actual.version, actual.table_id) == (70, None)
         await ledger.record(ORDERS, 12, "T")
         assert DeltaTable(tmp_path).transaction_version(ORDERS) == 12
         assert DeltaTable(tmp_path).transaction_version("theirs") == 1
 
     async def test_the_checkpoint_alone_is_enough_for_it(self, tmp_path: Path) -> None:
-        await record(opened(local(tmp_path)), range(1, 21))
+        await record(open_ledger(local(tmp_path)), range(1, 21))
         for path in (tmp_path / "_delta_log").glob("*.json"):
             if path.name != "00000000000000000020.json":
                 path.unlink()
-        found = DeltaTable(tmp_path)
-        assert (found.version(), found.transaction_version(ORDERS)) == (20, 20)
+        actual = DeltaTable(tmp_path)
+        assert (actual.version(), actual.transaction_version(ORDERS)) == (20, 20)
         assert (await version_of(local(tmp_path))) == 20
 
 
 class TestContention:
     async def test_another_writer_is_first(self) -> None:
         storage = FaultyStorage(MemoryStorage())
-        ledger, other = opened(storage), opened(storage.inner)
+        ledger, other = open_ledger(storage), open_ledger(storage.inner)
         await ledger.record(ORDERS, 0, "T")
         others = iter(range(5))
 
@@ -574,13 +574,13 @@ class TestContention:
 
         storage.before = interfere
         await ledger.record(ORDERS, 1, "U")
-        again = opened(storage.inner)
+        again = open_ledger(storage.inner)
         assert await again.position(ORDERS) == LedgerEntry(ORDERS, 1, "U", BEGINNING)
         assert await again.position(ITEMS) == LedgerEntry(ITEMS, 4, "id 4", BEGINNING)
 
     async def test_two_create_it(self) -> None:
         storage = MemoryStorage()
-        await asyncio.gather(*(opened(storage).record(app_id("p", f"t{n}"), n, "T") for n in range(8)))
+        await asyncio.gather(*(open_ledger(storage).record(app_id("p", f"t{n}"), n, "T") for n in range(8)))
         assert await commits(storage) == list(range(9))
         assert [await version_of(storage, app_id("p", f"t{n}")) for n in range(8)] == list(range(8))
 
@@ -612,7 +612,7 @@ class TestContention:
         protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["sorcery"]}
 
         storage = FaultyStorage(MemoryStorage())
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 0, "T")
 
         async def upgrade(method: str, path: str) -> None:
@@ -630,7 +630,7 @@ class TestContention:
         """With 30 the name of its next version is free again: it was written, read, and removed."""
 
         storage = FaultyStorage(MemoryStorage())
-        sleeper, other = opened(storage), opened(storage.inner)
+        sleeper, other = open_ledger(storage), open_ledger(storage.inner)
         await record(sleeper, range(3))
         sleeping = [True]
 
@@ -651,7 +651,7 @@ class TestContention:
     async def test_a_version_that_another_writer_checkpoints_at_once_is_valid(self) -> None:
         storage = FaultyStorage(MemoryStorage())
         appending, log = txn_log.TxnLog(storage, manual_clock(), jitter=lambda: 0.0), DeltaLog(storage.inner)
-        await opened(storage.inner).record(ORDERS, 0, "T")
+        await open_ledger(storage.inner).record(ORDERS, 0, "T")
 
         async def checkpoint(method: str, path: str) -> None:
             if method == "put_if_absent":
@@ -665,7 +665,7 @@ class TestContention:
     async def test_a_version_that_is_gone_at_once_is_not_recorded(self) -> None:
         storage = FaultyStorage(MemoryStorage())
         log = txn_log.TxnLog(storage, manual_clock(), jitter=lambda: 0.0)
-        await opened(storage.inner).record(ORDERS, 0, "T")
+        await open_ledger(storage.inner).record(ORDERS, 0, "T")
 
         async def delete_table(method: str, path: str) -> None:
             if method == "put_if_absent":
@@ -679,7 +679,7 @@ class TestContention:
 
     async def test_a_record_whose_outcome_was_unknown_is_not_repeated(self) -> None:
         storage = FaultyStorage(MemoryStorage())
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 0, "T")
 
         async def time_out(method: str, path: str) -> None:
@@ -704,15 +704,15 @@ class TestContention:
         finally:
             for writer in writers:
                 writer.kill()
-        found = DeltaTable(folder)
-        ledger = opened(local(folder))
+        actual = DeltaTable(folder)
+        ledger = open_ledger(local(folder))
         for app in apps:
             entry = run(ledger.position(app))
             assert entry is not None
             assert (entry.version, entry.table_id) == (versions - 1, f"id of {app}")
-            assert found.transaction_version(app) == versions - 1
+            assert actual.transaction_version(app) == versions - 1
         # One version for each record and one that created the table: nothing was lost, nothing written twice.
-        assert found.version() == 2 * versions
+        assert actual.version() == 2 * versions
         there = run(commits(local(folder)))
         assert there == list(range(there[0], 2 * versions + 1))
         assert len(there) < 45
@@ -726,13 +726,13 @@ class TestFailures:
         A crash after a step leaves the same state as a crash before the next one.
         """
         prepared = Lake(manual_clock())
-        run(record(opened(prepared), range(known)))
+        run(record(open_ledger(prepared), range(known)))
         died = 0
         while True:
             lake = Lake(manual_clock())
             lake.copy_from(prepared)
             storage = FaultyStorage(lake, AtStep(died, Died()))
-            acknowledged, ended = run(until_it_dies(opened(storage), range(known, last)))
+            acknowledged, ended = run(until_it_dies(open_ledger(storage), range(known, last)))
             run(self._after_the_death(lake, acknowledged))
             if ended:
                 break
@@ -740,11 +740,11 @@ class TestFailures:
         assert died > least
 
     async def _after_the_death(self, lake: Lake, acknowledged: int) -> None:
-        ledger = opened(lake)
-        found = await ledger.position(ORDERS)
-        known = -1 if found is None else found.version
+        ledger = open_ledger(lake)
+        actual = await ledger.position(ORDERS)
+        known = -1 if actual is None else actual.version
         assert known in (acknowledged, acknowledged + 1)
-        assert found is None or found.table_id == "T"
+        assert actual is None or actual.table_id == "T"
         await record(ledger, range(50, 53))
         there = await commits(lake)
         assert there == list(range(there[0], there[-1] + 1))
@@ -756,14 +756,14 @@ class TestFailures:
     def test_a_store_that_fails_at_any_step(self, side: str) -> None:
         """The same ledger stays usable. A version whose record raised may be recorded or not; all others are."""
         prepared = Lake(manual_clock())
-        run(record(opened(prepared), range(18)))
+        run(record(open_ledger(prepared), range(18)))
 
         async def scenario(step: int) -> bool:
             lake = Lake(manual_clock())
             lake.copy_from(prepared)
             storage = FaultyStorage(lake)
             setattr(storage, side, AtStep(step, StorageError("unreachable", retriable=True)))
-            ledger = opened(storage)
+            ledger = open_ledger(storage)
             for version in range(18, 21):
                 try:
                     await ledger.record(ORDERS, version, "T")
@@ -783,16 +783,16 @@ class TestFailures:
     def test_readers_after_a_death(self, tmp_path: Path) -> None:
         """delta-rs reads what is left by a process that died while it wrote a checkpoint or cleaned up."""
         prepared = tmp_path / "prepared"
-        run(record(opened(local(prepared)), range(29)))
+        run(record(open_ledger(local(prepared)), range(29)))
         died = 0
         while True:
             folder = tmp_path / str(died)
             shutil.copytree(prepared, folder)
             storage = FaultyStorage(local(folder), AtStep(died, Died()))
-            acknowledged, ended = run(until_it_dies(opened(storage), range(29, 30)))
-            found = DeltaTable(folder).transaction_version(ORDERS)
-            assert found == run(version_of(local(folder)))
-            assert found in (max(28, acknowledged), 29)
+            acknowledged, ended = run(until_it_dies(open_ledger(storage), range(29, 30)))
+            actual = DeltaTable(folder).transaction_version(ORDERS)
+            assert actual == run(version_of(local(folder)))
+            assert actual in (max(28, acknowledged), 29)
             if ended:
                 break
             died += stride(7)
@@ -800,7 +800,7 @@ class TestFailures:
 
     async def test_a_full_disk(self, tmp_path: Path, full_disk: list[bool]) -> None:
         storage = local(tmp_path)
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await record(ledger, range(9))
         before = await names(storage)
         full_disk[0] = True
@@ -818,7 +818,7 @@ class TestFailures:
     def test_a_disk_that_is_full_before_the_ledger_is_there(self, tmp_path: Path, full_disk: list[bool]) -> None:
         full_disk[0] = True
         with pytest.raises(StorageError, match="No space left"):
-            run(opened(local(tmp_path / "ledger")).record(ORDERS, 1, "T"))
+            run(open_ledger(local(tmp_path / "ledger")).record(ORDERS, 1, "T"))
         assert run(version_of(local(tmp_path / "ledger"))) is None
 
 
@@ -843,5 +843,5 @@ async def test_system_time_is_what_is_recorded(clock: ManualClock) -> None:
     await ledger.record(ORDERS, 1, "T")
     clock.advance(5)
     await ledger.record(ORDERS, 2, "T")
-    found = await TableLedger(storage, SystemClock()).position(ORDERS)
-    assert found == LedgerEntry(ORDERS, 2, "T", BEGINNING + 5000)
+    actual = await TableLedger(storage, SystemClock()).position(ORDERS)
+    assert actual == LedgerEntry(ORDERS, 2, "T", BEGINNING + 5000)

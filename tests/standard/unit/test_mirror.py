@@ -59,7 +59,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.float64())]
 Row = tuple[Any, ...]
 
 
-async def opened(
+async def open_sink(
     storage: Storage,
     *,
     key: Sequence[str] = ("id",),
@@ -98,7 +98,7 @@ async def deliver(sink: MirrorSink, version: int, *batches: pa.RecordBatch, vers
     await delivery.commit(at(version + versions))
 
 
-def found(folder: Path, schema: pa.Schema = SCHEMA) -> Counter[Any]:
+def rows_in(folder: Path, schema: pa.Schema = SCHEMA) -> Counter[Any]:
     """The rows of a mirror, as cdfd reads them."""
     rows = snapshot(folder).read_all().select(schema.names)
     return Counter(map(repr, zip(*(column.to_pylist() for column in rows.columns), strict=True)))
@@ -121,7 +121,7 @@ def entries(folder: Path) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("in_checkpoint", [False, True])
 async def test_a_clustered_file_stays_one_when_rows_are_deleted(tmp_path: Path, in_checkpoint: bool) -> None:
-    sink = await opened(LocalStorage(tmp_path), owner=7)
+    sink = await open_sink(LocalStorage(tmp_path), owner=7)
     await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
     before = entries(tmp_path)
     (protocol,) = (each["protocol"] for each in before[0] if "protocol" in each)
@@ -134,16 +134,16 @@ async def test_a_clustered_file_stays_one_when_rows_are_deleted(tmp_path: Path, 
     added.write_text("\n".join(map(json.dumps, actions)))
     interval = 1 if in_checkpoint else 100
     await deliver(
-        await opened(LocalStorage(tmp_path), owner=7, interval=interval), 1, change(1, "insert", [(2, "a", 0.5)])
+        await open_sink(LocalStorage(tmp_path), owner=7, interval=interval), 1, change(1, "insert", [(2, "a", 0.5)])
     )
-    await deliver(await opened(LocalStorage(tmp_path), owner=7), 2, change(2, "delete", [(0, "a", 0.5)]))
+    await deliver(await open_sink(LocalStorage(tmp_path), owner=7), 2, change(2, "delete", [(0, "a", 0.5)]))
     (again,) = (each["add"] for each in entries(tmp_path)[-1] if "add" in each)
     assert again["deletionVector"]["cardinality"] == 1
     assert notes.items() <= again.items()
 
 
 async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
-    sink = await opened(LocalStorage(tmp_path / "t"))
+    sink = await open_sink(LocalStorage(tmp_path / "t"))
     await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
     await deliver(
         sink,
@@ -154,20 +154,20 @@ async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
         change(1, "insert", [(100, "a", 0.5)]),
     )
     expected = [(n, "b" if n == 3 else "a", 0.5) for n in range(101) if n != 4]
-    assert found(tmp_path / "t") == bag(expected)
+    assert rows_in(tmp_path / "t") == bag(expected)
     last = entries(tmp_path / "t")[-1]
     assert [next(iter(each)) for each in last].count("add") == 2
     vector = next(each["add"]["deletionVector"] for each in last if "deletionVector" in each.get("add", {}))
     assert (vector["storageType"], vector["cardinality"]) == ("i", 2)
     assert [each["commitInfo"]["isBlindAppend"] for each in last if "commitInfo" in each] == [False]
     await deliver(sink, 2, change(2, "delete", expected))
-    assert found(tmp_path / "t") == bag([])
+    assert rows_in(tmp_path / "t") == bag([])
     assert not any("add" in each for each in entries(tmp_path / "t")[-1])
 
 
 async def test_bounds_are_wide_once_rows_are_deleted(tmp_path: Path) -> None:
     """The row with the largest value is gone, and a reader that takes bounds for exact would still answer with it."""
-    sink = await opened(LocalStorage(tmp_path))
+    sink = await open_sink(LocalStorage(tmp_path))
     await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
 
     def statistics() -> dict[str, Any]:
@@ -185,7 +185,7 @@ async def test_bounds_are_wide_once_rows_are_deleted(tmp_path: Path) -> None:
 
 async def test_change_data_files_say_that_they_change_no_data(tmp_path: Path) -> None:
     """Specification, "Add CDC File": `dataChange` is false there, and the rows count for the files of the table alone."""
-    sink = await opened(LocalStorage(tmp_path), change_feed=True)
+    sink = await open_sink(LocalStorage(tmp_path), change_feed=True)
     await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(10)]))
     before, after = change(1, "update_preimage", [(3, "a", 0.5)]), change(1, "update_postimage", [(3, "b", 0.5)])
     await deliver(sink, 1, before, after, change(1, "delete", [(4, "a", 0.5)]), change(1, "insert", [(10, "a", 0.5)]))
@@ -204,7 +204,7 @@ async def test_change_data_files_say_that_they_change_no_data(tmp_path: Path) ->
 )
 async def test_change_data_files_are_in_folders_of_partitions(tmp_path: Path, value: str | None, folder: str) -> None:
     """As the specification recommends, where the folder has a name without escapes."""
-    sink = await opened(LocalStorage(tmp_path), change_feed=True, partition_by=("v",))
+    sink = await open_sink(LocalStorage(tmp_path), change_feed=True, partition_by=("v",))
     await deliver(sink, 0, change(0, "insert", [(1, value, 0.5), (2, value, 0.5)]))
     await deliver(sink, 1, change(1, "delete", [(1, value, 0.5)]))
     [path] = [each["cdc"]["path"] for each in entries(tmp_path)[-1] if "cdc" in each]
@@ -220,7 +220,7 @@ async def test_change_data_files_are_in_folders_of_partitions(tmp_path: Path, va
 
 async def test_statistics_of_others_without_the_number_of_rows(tmp_path: Path) -> None:
     """The protocol demands the number with a deletion vector."""
-    sink = await opened(LocalStorage(tmp_path), owner=7)
+    sink = await open_sink(LocalStorage(tmp_path), owner=7)
     await deliver(sink, 0, change(0, "insert", [(1, "a", 0.5), (2, "b", 0.5), (3, "c", 0.5)]))
     entry = tmp_path / "_delta_log" / f"{len(entries(tmp_path)) - 1:020}.json"
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
@@ -228,7 +228,7 @@ async def test_statistics_of_others_without_the_number_of_rows(tmp_path: Path) -
         del fields["stats"]
         fields["tags"] = {"of": "others"}
     entry.write_text("\n".join(map(json.dumps, lines)))
-    sink = await opened(LocalStorage(tmp_path), owner=7)
+    sink = await open_sink(LocalStorage(tmp_path), owner=7)
     await deliver(sink, 1, change(1, "delete", [(2, "b", 0.5)]))
     [added] = [each["add"] for each in entries(tmp_path)[-1] if "add" in each]
     [removed] = [each["remove"] for each in entries(tmp_path)[-1] if "remove" in each]
@@ -242,16 +242,16 @@ async def test_statistics_of_others_without_the_number_of_rows(tmp_path: Path) -
     await delivery.commit(at(3))
     [removed] = [each["remove"] for each in entries(tmp_path)[-1] if "remove" in each]
     assert removed["tags"] == {"of": "others"}
-    assert found(tmp_path) == bag([(9, "z", 0.5)])
+    assert rows_in(tmp_path) == bag([(9, "z", 0.5)])
 
 
 async def test_every_commit_has_an_in_commit_timestamp_where_the_target_requires_one(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    sink = await opened(storage, change_feed=True, owner=7)
+    sink = await open_sink(storage, change_feed=True, owner=7)
     await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(20)]))
     time = enable(tmp_path)
     # A process that takes it over, new rows, rows that go, compacted files.
-    sink = await opened(storage, change_feed=True, owner=8, interval=10, compaction=COMPACTION)
+    sink = await open_sink(storage, change_feed=True, owner=8, interval=10, compaction=COMPACTION)
     for version in range(1, 10):
         await deliver(
             sink,
@@ -262,7 +262,7 @@ async def test_every_commit_has_an_in_commit_timestamp_where_the_target_requires
     operations = check_entries(tmp_path, 3, time)
     assert operations.count("OPTIMIZE") == 1
     assert len(operations) == 11
-    assert found(tmp_path) == bag(
+    assert rows_in(tmp_path) == bag(
         [(n, "a", 0.5) for n in (0, *range(10, 20))] + [(99 + n, "b", 1.0) for n in range(1, 10)]
     )
 
@@ -298,14 +298,14 @@ class Source:
             keys = [key for key in dict.fromkeys(keys) if key not in taken]
         new = [self.row(key) for key in keys]
         self.rows += [*after, *new]
-        found = []
+        made = []
         for kind, rows in (("delete", gone), ("insert", new)):
             if rows:
-                found.append(change(version, kind, rows))
+                made.append(change(version, kind, rows))
         for before, row in zip(updated, after, strict=True):
-            found += [change(version, "update_preimage", [before]), change(version, "update_postimage", [row])]
-        random.shuffle(found)
-        return found if self.unique else sorted(found, key=lambda batch: batch["_change_type"][0].as_py() == "insert")
+            made += [change(version, "update_preimage", [before]), change(version, "update_postimage", [row])]
+        random.shuffle(made)
+        return made if self.unique else sorted(made, key=lambda batch: batch["_change_type"][0].as_py() == "insert")
 
 
 @pytest.mark.parametrize("seed", sample(range(12), 3))
@@ -318,17 +318,17 @@ async def test_mirror_equals_its_source_after_random_changes(tmp_path: Path, see
         "interval": 3,
         "compaction": COMPACTION if seed % 2 else None,
     }
-    sink = await opened(LocalStorage(tmp_path / "t"), **options)
+    sink = await open_sink(LocalStorage(tmp_path / "t"), **options)
     while source.version < 30:
         first, several = source.version, source.random.randint(1, 3)
         batches = [batch for _ in range(several) for batch in source.batches()]
         await deliver(sink, first, *batches, versions=several)
         if (tmp_path / "t").exists():
-            assert found(tmp_path / "t") == bag(source.rows), source.version
+            assert rows_in(tmp_path / "t") == bag(source.rows), source.version
             assert by_delta_rs(tmp_path / "t") == bag(source.rows), source.version
         if source.random.random() < 0.2:
             await sink.close()
-            sink = await opened(LocalStorage(tmp_path / "t"), **options)
+            sink = await open_sink(LocalStorage(tmp_path / "t"), **options)
             assert await sink.last_position() == at(source.version)
     if options["change_feed"]:
         rows: Counter[Any] = Counter()
@@ -347,15 +347,15 @@ class TestFaults:
         """Version n inserts n and n + 100, updates n - 1 and deletes n + 99. Version 3 changes nothing."""
         if version == 3:
             return []
-        found = [change(version, "insert", [(version, "new", 0.5), (version + 100, "new", 0.5)])]
+        changes = [change(version, "insert", [(version, "new", 0.5), (version + 100, "new", 0.5)])]
         before = version - 1 if version != 4 else 2
         if version and version != 4:
-            found += [
+            changes += [
                 change(version, "update_preimage", [(before, "new", 0.5)]),
                 change(version, "update_postimage", [(before, "old", 0.5)]),
                 change(version, "delete", [(before + 100, "new", 0.5)]),
             ]
-        return found
+        return changes
 
     @classmethod
     def expected(cls, versions: int) -> Counter[Any]:
@@ -368,7 +368,7 @@ class TestFaults:
         return +rows
 
     async def deliver_all(self, storage: Storage, *, change_feed: bool) -> None:
-        sink = await opened(storage, change_feed=change_feed, interval=2)
+        sink = await open_sink(storage, change_feed=change_feed, interval=2)
         position = await sink.last_position()
         for version in range(0 if position is None else position.version, self.VERSIONS):
             await deliver(sink, version, *self.batches(version))
@@ -394,11 +394,11 @@ class TestFaults:
                     FaultyStorage(LocalStorage(folder, sync=False), **{when: step}), change_feed=feed
                 )
             except (SinkError, Died):
-                position = await (await opened(LocalStorage(folder, sync=False), change_feed=feed)).last_position()
+                position = await (await open_sink(LocalStorage(folder, sync=False), change_feed=feed)).last_position()
                 if position is not None:
-                    assert found(folder) == self.expected(position.version), number
+                    assert rows_in(folder) == self.expected(position.version), number
                 await self.deliver_all(LocalStorage(folder, sync=False), change_feed=feed)
-            assert found(folder) == self.expected(self.VERSIONS), number
+            assert rows_in(folder) == self.expected(self.VERSIONS), number
             assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
             if not step.reached:
                 break
@@ -438,7 +438,7 @@ class TestCompaction:
 
     async def deliver_all(self, storage: Storage, versions: int = VERSIONS, **options: Any) -> None:
         options = {"interval": 10, "compaction": COMPACTION, "change_feed": True} | options
-        sink = await opened(storage, owner=7, **options)
+        sink = await open_sink(storage, owner=7, **options)
         position = await sink.last_position()
         for version in range(0 if position is None else position.version, versions):
             await deliver(sink, version, *self.batches(version))
@@ -449,7 +449,7 @@ class TestCompaction:
         self, tmp_path: Path, partition_by: tuple[str, ...]
     ) -> None:
         await self.deliver_all(LocalStorage(tmp_path), partition_by=partition_by)
-        assert found(tmp_path) == by_delta_rs(tmp_path) == self.expected(self.VERSIONS)
+        assert rows_in(tmp_path) == by_delta_rs(tmp_path) == self.expected(self.VERSIONS)
         assert operations(tmp_path).count("OPTIMIZE") == 2
         entry = next(entry for entry in entries(tmp_path) if "OPTIMIZE" in json.dumps(entry))
         removes = [each["remove"] for each in entry if "remove" in each]
@@ -477,10 +477,10 @@ class TestCompaction:
             step = AtStep(number, error, since("checkpoint.parquet"))
             with contextlib.suppress(SinkError, Died):
                 await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}), 11, interval=11)
-            assert found(folder) == self.expected(11), number
+            assert rows_in(folder) == self.expected(11), number
             compacted += "OPTIMIZE" in operations(folder)
             await self.deliver_all(LocalStorage(folder), 12, interval=11)
-            assert found(folder) == self.expected(12), number
+            assert rows_in(folder) == self.expected(12), number
             assert DeltaTable(folder).transaction_version(APP) == 11
             if not step.reached:
                 break
@@ -499,7 +499,7 @@ class TestCompaction:
         await self.deliver_all(FaultyStorage(LocalStorage(tmp_path), before=interfere), 14)
         assert compacted == 1
         assert operations(tmp_path).count("OPTIMIZE") == 1
-        assert found(tmp_path) == self.expected(14)
+        assert rows_in(tmp_path) == self.expected(14)
 
     async def test_a_large_file_most_of_whose_rows_are_deleted(self, tmp_path: Path) -> None:
         """It is rewritten alone. So the bytes of deleted rows are bounded."""
@@ -507,7 +507,7 @@ class TestCompaction:
         random = np.random.default_rng(0)
         rows = list(zip(range(size), random.random(size).tolist(), strict=True))
         compaction = Compaction("none", 300_000)
-        sink = await opened(LocalStorage(tmp_path), interval=1, compaction=compaction)
+        sink = await open_sink(LocalStorage(tmp_path), interval=1, compaction=compaction)
         await deliver(sink, 0, change(0, "insert", rows, schema))
         await deliver(sink, 1, change(1, "delete", rows[: size // 4], schema))
         assert "OPTIMIZE" not in operations(tmp_path)
@@ -516,7 +516,7 @@ class TestCompaction:
         (file,) = DeltaTable(tmp_path).file_uris()
         assert Path(file).stat().st_size < 200_000
         await deliver(sink, 3, change(3, "delete", rows[3 * size // 4 : -1], schema))
-        assert found(tmp_path, schema) == bag(rows[-1:])
+        assert rows_in(tmp_path, schema) == bag(rows[-1:])
 
 
 async def compact(folder: Path) -> None:
@@ -530,7 +530,7 @@ class TestOtherWriters:
     @staticmethod
     async def prepare(folder: Path) -> list[Row]:
         """A mirror with a checkpoint, and enough files to compact: version n has two rows n, and version 9 deletes one. Its rows."""
-        sink = await opened(LocalStorage(folder, sync=False), interval=10)
+        sink = await open_sink(LocalStorage(folder, sync=False), interval=10)
         for version in range(9):
             await deliver(sink, version, change(version, "insert", [(version, "a", 0.5), (version, "b", 0.5)]))
         await deliver(sink, 9, change(9, "delete", [(0, "a", 0.5)]))
@@ -543,11 +543,11 @@ class TestOtherWriters:
         for number in count():
             folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
             storage = FaultyStorage(LocalStorage(folder, sync=False))
-            sink = await opened(storage)
+            sink = await open_sink(storage)
             storage.before = step = AtStep(number, partial(compact, folder))
             await deliver(sink, 10, change(10, "delete", gone[:1]), change(10, "insert", [(7, "c", 0.5)]))
             await deliver(sink, 11, change(11, "delete", [*gone[1:], (7, "c", 0.5)]))
-            assert found(folder) == bag([row for row in rows if row not in gone]), number
+            assert rows_in(folder) == bag([row for row in rows if row not in gone]), number
             assert operations(folder).count("OPTIMIZE") == step.reached, number
             if not step.reached:
                 break
@@ -560,7 +560,7 @@ class TestOtherWriters:
         for number in count():
             folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
             storage = FaultyStorage(LocalStorage(folder, sync=False))
-            sink = await opened(storage)
+            sink = await open_sink(storage)
             await (await sink.begin(at(10))).commit(at(10, "snapshot"))
             delivery = await sink.begin(at(10, "snapshot"))
             storage.before = step = AtStep(number, partial(compact, folder))
@@ -568,7 +568,7 @@ class TestOtherWriters:
             await delivery.commit(at(11))
             storage.before = nothing
             await deliver(sink, 11, change(11, "delete", [(6, "b", 0.5)]))
-            assert found(folder) == bag([(7, "a", 0.5)]), number
+            assert rows_in(folder) == bag([(7, "a", 0.5)]), number
             compacted += operations(folder).count("OPTIMIZE")
             if not step.reached:
                 break
@@ -577,13 +577,13 @@ class TestOtherWriters:
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
         folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder), owner=7)
+        sink = await open_sink(LocalStorage(folder), owner=7)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         await asyncio.to_thread(
             write_deltalake, folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append"
         )
         if opens_again:
-            sink = await opened(LocalStorage(folder), owner=8)
+            sink = await open_sink(LocalStorage(folder), owner=8)
         with pytest.raises(SinkError, match="another writer has changed rows of the mirror") as caught:
             await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
         assert caught.value.version == 2
@@ -591,7 +591,7 @@ class TestOtherWriters:
 
     async def test_rows_of_a_writer_that_gives_no_operation_are_refused(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder))
+        sink = await open_sink(LocalStorage(folder))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         write_deltalake(folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append")
         entry = folder / "_delta_log" / f"{2:020}.json"
@@ -602,23 +602,23 @@ class TestOtherWriters:
 
     async def test_a_log_that_is_cleaned_up_meanwhile(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder), interval=1)
+        sink = await open_sink(LocalStorage(folder), interval=1)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
         for version in range(3):
             (folder / "_delta_log" / f"{version:020}.json").unlink(missing_ok=version == 2)
-        again = await opened(LocalStorage(folder), interval=1)
+        again = await open_sink(LocalStorage(folder), interval=1)
         await deliver(again, 2, change(2, "delete", [(1, "a", 0.5)]))
-        assert found(folder) == bag([])
+        assert rows_in(folder) == bag([])
 
     async def test_the_newer_process_wins(self, tmp_path: Path) -> None:
-        first = await opened(LocalStorage(tmp_path / "t"))
+        first = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(first, 0, change(0, "insert", [(0, "a", 0.5)]))
-        second = await opened(LocalStorage(tmp_path / "t"))
+        second = await open_sink(LocalStorage(tmp_path / "t"))
         with pytest.raises(FencedError, match="taken the target over"):
             await deliver(first, 1, change(1, "delete", [(0, "a", 0.5)]))
         await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
-        assert found(tmp_path / "t") == bag([])
+        assert rows_in(tmp_path / "t") == bag([])
 
 
 class TestChangeFeed:
@@ -647,11 +647,11 @@ class TestChangeFeed:
     @pytest.mark.parametrize("name", ["delta.enableChangeDataFeed", "delta.enableChangeDataCapture"])
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_it_gets_the_changes(self, tmp_path: Path, opens_again: bool, name: str) -> None:
-        sink = await opened(LocalStorage(tmp_path), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), owner=7)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         self.switch_on(tmp_path, name)
         if opens_again:
-            sink = await opened(LocalStorage(tmp_path), owner=7)
+            sink = await open_sink(LocalStorage(tmp_path), owner=7)
         await deliver(sink, 1, *(change(1, kind, [row]) for kind, row in self.UPDATE))
         assert self.fed(tmp_path) == sorted(self.UPDATE)
         # Without deleted rows, the new files themselves are the changes.
@@ -667,7 +667,7 @@ class TestChangeFeed:
             folder = tmp_path / str(number)
             storage = FaultyStorage(LocalStorage(folder, sync=False))
             step = AtStep(number, partial(asyncio.to_thread, self.switch_on, folder))
-            sink = await opened(storage, owner=7)
+            sink = await open_sink(storage, owner=7)
             await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
             storage.before = step
             update = [change(1, kind, [row]) for kind, row in self.UPDATE]
@@ -676,7 +676,7 @@ class TestChangeFeed:
             except SinkError as error:
                 if not error.retriable:
                     raise
-                sink = await opened(storage, owner=7)
+                sink = await open_sink(storage, owner=7)
                 await deliver(sink, 1, *update)
             if not step.reached:
                 break
@@ -691,7 +691,7 @@ class TestChangeFeed:
 class TestPositions:
     async def test_versions_without_changes_commit_nothing_for_a_time(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder))
+        sink = await open_sink(LocalStorage(folder))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         newest = len(entries(folder))
         for version in range(1, MOST_DEFERRED):
@@ -701,17 +701,17 @@ class TestPositions:
         assert await sink.last_position() == at(MOST_DEFERRED)
         assert len(entries(folder)) == newest
         # After a crash, the versions are delivered again.
-        assert await (await opened(LocalStorage(folder), owner=sink.target._owner)).last_position() == at(1)
+        assert await (await open_sink(LocalStorage(folder), owner=sink.target._owner)).last_position() == at(1)
         await deliver(sink, MOST_DEFERRED)
         assert len(entries(folder)) == newest + 1
         await deliver(sink, MOST_DEFERRED + 1)
         await sink.close()
         assert len(entries(folder)) == newest + 2
-        assert await (await opened(LocalStorage(folder))).last_position() == at(MOST_DEFERRED + 2)
+        assert await (await open_sink(LocalStorage(folder))).last_position() == at(MOST_DEFERRED + 2)
 
     async def test_a_position_is_stored_after_an_hour(self, tmp_path: Path) -> None:
         clock = manual_clock()
-        sink = await opened(LocalStorage(tmp_path), clock=clock)
+        sink = await open_sink(LocalStorage(tmp_path), clock=clock)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         newest = len(entries(tmp_path))
         clock.advance(MOST_DEFERRED_MS // 1000 - 1)
@@ -725,7 +725,7 @@ class TestPositions:
 
     async def test_a_snapshot_replaces_all_rows_and_columns(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder), change_feed=True)
+        sink = await open_sink(LocalStorage(folder), change_feed=True)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         delivery = await sink.begin(at(1))
         await delivery.commit(at(1, "snapshot"))
@@ -733,46 +733,46 @@ class TestPositions:
         delivery = await sink.begin(at(1, "snapshot"))
         await delivery.write(change(1, "insert", [(1, 7), (2, 8)], schema))
         await delivery.commit(at(2))
-        assert found(folder, schema) == bag([(1, 7), (2, 8)])
+        assert rows_in(folder, schema) == bag([(1, 7), (2, 8)])
         assert snapshot(folder).schema.names[:3] == ["id", "v", "_change_type"]
         delivery = await sink.begin(at(2))
         await delivery.write(change(2, "delete", [(2, 8)], schema))
         await delivery.commit(at(3))
-        assert found(folder, schema) == bag([(1, 7)])
-        assert await (await opened(LocalStorage(folder), change_feed=True)).last_position() == at(3)
+        assert rows_in(folder, schema) == bag([(1, 7)])
+        assert await (await open_sink(LocalStorage(folder), change_feed=True)).last_position() == at(3)
 
 
 class TestControl:
     async def test_a_pause_is_stored_with_the_position(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         await deliver(sink, 1)
         paused = replace(sink.control, paused=Pause("p", 1)).remember("p")
         await sink.set_control(paused)
-        again = await opened(LocalStorage(tmp_path))
+        again = await open_sink(LocalStorage(tmp_path))
         assert again.control == paused
         assert await again.last_position() == at(2)
         await again.set_control(replace(paused, paused=None).remember("r"))
         await deliver(again, 2, change(2, "delete", [(0, "a", 0.5)]))
-        assert (await opened(LocalStorage(tmp_path))).control.recent == ("p", "r")
-        assert found(tmp_path) == bag([(1, "a", 0.5)])
+        assert (await open_sink(LocalStorage(tmp_path))).control.recent == ("p", "r")
+        assert rows_in(tmp_path) == bag([(1, "a", 0.5)])
 
     async def test_a_pause_before_the_first_row(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         delivery = await sink.begin(at(3, "snapshot"))
         await delivery.commit(at(3, "snapshot"))
         assert not list(tmp_path.iterdir())
         await sink.set_control(Control(paused=Pause("p", 1)))
-        again = await opened(LocalStorage(tmp_path))
+        again = await open_sink(LocalStorage(tmp_path))
         assert again.control.paused == Pause("p", 1)
         assert await again.last_position() == at(3, "snapshot")
         delivery = await again.begin(at(3, "snapshot"))
         await delivery.write(change(3, "insert", [(0, "a", 0.5)]))
         await delivery.commit(at(4))
-        assert found(tmp_path) == by_delta_rs(tmp_path) == bag([(0, "a", 0.5)])
+        assert rows_in(tmp_path) == by_delta_rs(tmp_path) == bag([(0, "a", 0.5)])
 
     async def test_resnapshots_and_moves_are_refused(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path))
+        sink = await open_sink(LocalStorage(tmp_path))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         newest = len(entries(tmp_path))
         with pytest.raises(UnsupportedError, match="takes no incremental snapshot") as caught:
@@ -782,25 +782,25 @@ class TestControl:
             await sink.set_control(sink.control, at(5))
         assert len(entries(tmp_path)) == newest
         await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
-        assert found(tmp_path) == bag([])
+        assert rows_in(tmp_path) == bag([])
 
 
 class TestSchema:
     async def test_new_columns_and_wider_types(self, tmp_path: Path) -> None:
         folder, narrow = tmp_path / "t", pa.schema([("id", pa.int32()), ("v", pa.string())])
         wide = pa.schema([("id", pa.int64()), ("new", pa.string()), ("v", pa.string())])
-        sink = await opened(LocalStorage(folder))
+        sink = await open_sink(LocalStorage(folder))
         await deliver(sink, 0, change(0, "insert", [(0, "a"), (1, "a"), (2, "a")], narrow))
         await deliver(sink, 1, change(1, "delete", [(0, "a")], narrow))
         # The key is wider now, and so is each hash.
         await deliver(
             sink, 2, change(2, "delete", [(1, None, "a")], wide), change(2, "insert", [(1 << 40, "x", "a")], wide)
         )
-        assert found(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
+        assert rows_in(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
 
     async def test_columns_that_are_missing(self, tmp_path: Path) -> None:
         less = pa.schema([("id", pa.int64()), ("v", pa.string())])
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         delivery = await sink.begin(at(1))
         with pytest.raises(SnapshotNeededError, match="no column 'f' any more"):
@@ -867,15 +867,15 @@ class TestFollow:
         await self.deliver(sink, 1, names, first, delete=[(0, "a", 0)])
         sink = await reopened()
         await self.deliver(sink, 2, names, renamed, delete=[(1, "a", 1)], insert=[(1, "b", 1)])
-        assert found(tmp_path, renamed) == bag([(1, "b", 1), *((n, "a", n) for n in range(2, 6))])
+        assert rows_in(tmp_path, renamed) == bag([(1, "b", 1), *((n, "a", n) for n in range(2, 6))])
         sink = await reopened()
         await self.deliver(sink, 3, names, less, delete=[(2, "a"), (1, "b")])
-        assert found(tmp_path, less) == bag([(n, "a") for n in range(3, 6)])
+        assert rows_in(tmp_path, less) == bag([(n, "a") for n in range(3, 6)])
         assert snapshot(tmp_path).schema.names[:3] == ["id", "new", "_change_type"]
         sink = await reopened()
         # A new column of the same name has none of the old values.
         await self.deliver(sink, 4, names | {"gone": "p4"}, again, delete=[(3, "a", None)], insert=[(6, "c", "x")])
-        assert found(tmp_path, again) == bag([(4, "a", None), (5, "a", None), (6, "c", "x")])
+        assert rows_in(tmp_path, again) == bag([(4, "a", None), (5, "a", None), (6, "c", "x")])
         table = pa.table(DeltaTable(tmp_path).scan()).select(again.names)
         assert sorted(map(tuple, zip(*(column.to_pylist() for column in table.columns), strict=True)))[2] == (
             6,
@@ -890,9 +890,9 @@ class TestFollow:
         sink = await self.open(tmp_path)
         await self.deliver(sink, 0, names, schema, insert=[(0, "a")])
         await self.deliver(sink, 1, names, renamed)
-        assert found(tmp_path, schema) == bag([(0, "a")])
+        assert rows_in(tmp_path, schema) == bag([(0, "a")])
         await self.deliver(sink, 2, names, renamed, insert=[(1, "b")])
-        assert found(tmp_path, renamed) == bag([(0, "a"), (1, "b")])
+        assert rows_in(tmp_path, renamed) == bag([(0, "a"), (1, "b")])
 
     async def test_nested_fields(self, tmp_path: Path) -> None:
         def schema(**fields: pa.DataType) -> pa.Schema:
@@ -908,9 +908,9 @@ class TestFollow:
         await self.deliver(sink, 0, names, first, insert=[(n, {"a": n, "b": "x"}) for n in range(4)])
         await self.deliver(sink, 1, names, first, delete=[(0, {"a": 0, "b": "x"})])
         await self.deliver(sink, 2, names, renamed, delete=[(1, {"a": 1, "z": "x"})], insert=[(1, {"a": 1, "z": "y"})])
-        assert found(tmp_path, renamed) == bag([(n, {"a": n, "z": "y" if n == 1 else "x"}) for n in (1, 2, 3)])
+        assert rows_in(tmp_path, renamed) == bag([(n, {"a": n, "z": "y" if n == 1 else "x"}) for n in (1, 2, 3)])
         await self.deliver(sink, 3, names, less, delete=[(2, {"z": "x"})], insert=[(4, {"z": None})])
-        assert found(tmp_path, less) == bag([(1, {"z": "y"}), (3, {"z": "x"}), (4, {"z": None})])
+        assert rows_in(tmp_path, less) == bag([(1, {"z": "y"}), (3, {"z": "x"}), (4, {"z": None})])
 
     async def test_rows_that_are_compared(self, tmp_path: Path) -> None:
         """Rows with one key are compared by all columns, also if files have other names for them."""
@@ -919,7 +919,7 @@ class TestFollow:
         sink = await self.open(tmp_path)
         await self.deliver(sink, 0, names, schema, insert=[(1, "a"), (1, "b"), (1, "c")])
         await self.deliver(sink, 1, names, renamed, delete=[("b", 1)], insert=[("d", 1)])
-        assert found(tmp_path, renamed) == bag([("a", 1), ("c", 1), ("d", 1)])
+        assert rows_in(tmp_path, renamed) == bag([("a", 1), ("c", 1), ("d", 1)])
 
     async def test_a_key_that_is_renamed(self, tmp_path: Path) -> None:
         """The key is named in the settings, so a rename of it stops the table until these follow."""
@@ -932,7 +932,7 @@ class TestFollow:
         await sink.close()
         sink = await self.open(tmp_path, key="nr")
         await self.deliver(sink, 1, names, renamed, delete=[(0, "a")])
-        assert found(tmp_path, renamed) == bag([(1, "a")])
+        assert rows_in(tmp_path, renamed) == bag([(1, "a")])
 
     async def test_a_type_that_cannot_hold_the_values(self, tmp_path: Path) -> None:
         names = {"id": "p1", "v": "p2"}
@@ -945,24 +945,24 @@ class TestFollow:
 
 class TestRefused:
     async def test_a_row_that_the_mirror_does_not_have(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         with pytest.raises(SinkError, match="lacks rows that the source deletes or updates: 2"):
             await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5), (1, "a", 0.5), (2, "a", 0.5)]))
 
     async def test_a_key_that_is_no_column(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), key=("nr",))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), key=("nr",))
         with pytest.raises(SinkError, match="no column 'nr' of the key"):
             await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
 
     async def test_a_key_that_is_nested(self, tmp_path: Path) -> None:
         schema = pa.schema([("id", pa.list_(pa.int64()))])
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         with pytest.raises(SinkError, match="column 'id' of the key is a struct, a list or a map"):
             await deliver(sink, 0, change(0, "insert", [([1],)], schema))
 
     async def test_an_append_only_target(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.appendOnly": "true"})
         with pytest.raises(SinkError, match=r"delta\.appendOnly=true"):
@@ -971,7 +971,7 @@ class TestRefused:
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_a_target_that_gets_row_tracking(self, tmp_path: Path, opens_again: bool) -> None:
         """Rows that are updated are new ones in a mirror, and would lose their ids."""
-        sink = await opened(LocalStorage(tmp_path), owner=7)
+        sink = await open_sink(LocalStorage(tmp_path), owner=7)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         before = entries(tmp_path)
         protocol = next(each["protocol"] for each in before[0] if "protocol" in each)
@@ -980,15 +980,15 @@ class TestRefused:
         added.write_text(json.dumps({"protocol": protocol}))
 
         async def delete() -> None:
-            found = await opened(LocalStorage(tmp_path), owner=8) if opens_again else sink
-            await deliver(found, 1, change(1, "delete", [(0, "a", 0.5)]))
+            target = await open_sink(LocalStorage(tmp_path), owner=8) if opens_again else sink
+            await deliver(target, 1, change(1, "delete", [(0, "a", 0.5)]))
 
         with pytest.raises(SinkError, match="it has row tracking"):
             await delete()
         assert len(entries(tmp_path)) == len(before) + 1
 
     async def test_another_mode(self, tmp_path: Path) -> None:
-        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, change(0, "insert", [(0, "a", 0.5)]))
+        await deliver(await open_sink(LocalStorage(tmp_path / "t")), 0, change(0, "insert", [(0, "a", 0.5)]))
         target = Target(LocalStorage(tmp_path / "t"), APP, Layout(), SystemClock())
         with pytest.raises(SinkError, match=r"created with `sink.mode: mirror`, and not with `changelog`"):
             await target.position()
@@ -1039,7 +1039,7 @@ class TestIndex:
         places, rows = index.find(wanted)
         pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
         assert len(pairs) == len(rows)
-        assert pairs == {(value, row) for value, found in model.items() for row in found - deleted}
+        assert pairs == {(value, row) for value, numbers in model.items() for row in numbers - deleted}
 
     def test_returns_its_disk_space(self) -> None:
         space = SpillSpace()
@@ -1068,8 +1068,8 @@ class TestIndex:
         """All keys have one of two hashes: rows are compared."""
         monkeypatch.setattr(mirror_table, "hashes", lambda columns, rows: hashes(columns, rows) % np.uint64(2))
         source = Source(3, unique=True)
-        sink = await opened(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
         while source.version < 15:
             version = source.version
             await deliver(sink, version, *source.batches())
-        assert found(tmp_path / "t") == bag(source.rows)
+        assert rows_in(tmp_path / "t") == bag(source.rows)

@@ -177,22 +177,22 @@ async def read(entries: list[bytes]) -> list[Version]:
     log = DeltaLog(storage)
     stream, clock = PlanStream(log), SystemClock()
     tailer = Tailer(log, PollWatch(clock), clock, Backoff(0.01, 0.01))
-    found = []
+    listed = []
     async with aclosing(stream.versions(tailer, 0, len(entries) - 1)) as versions:
         async for version in versions:
-            found.append(version)
+            listed.append(version)
     state = await log.snapshot(with_stats=True, with_counts=True, with_tombstones=True)
     state.tombstones(0)
     assert len(state.live()) == len(state.compact().live())
     assert state.live().total_size() == pytest.approx(sum(add.size for add in state.live()))
     await log.header(1)
     await start_version(log, "2026-01-01T00:00:00Z")
-    return found
+    return listed
 
 
 def test_the_entries_themselves_are_read() -> None:
-    found = asyncio.run(read(mutated((0, 0, "commitInfo", "x"), "null")))
-    assert [len(version.plan.scans) for version in found] == [0, 2, 1]
+    actual = asyncio.run(read(mutated((0, 0, "commitInfo", "x"), "null")))
+    assert [len(version.plan.scans) for version in actual] == [0, 2, 1]
 
 
 @pytest.mark.parametrize(

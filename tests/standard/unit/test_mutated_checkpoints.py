@@ -93,13 +93,14 @@ def places(table: pa.Table) -> Iterator[Place]:
         yield from below(field, (field.name,))
 
 
-def replaced(column: pa.Array, where: Place, found: pa.Array) -> pa.Array:
+def replaced(column: pa.Array, where: Place, replacement: pa.Array) -> pa.Array:
     """A column with another one in its place, or in that of one of its parts."""
     if not where:
-        return found
+        return replacement
     names = [field.name for field in column.type]
     children = [
-        replaced(column.field(name), where[1:], found) if name == where[0] else column.field(name) for name in names
+        replaced(column.field(name), where[1:], replacement) if name == where[0] else column.field(name)
+        for name in names
     ]
     return pa.StructArray.from_arrays(children, names, mask=column.is_null())
 
@@ -138,8 +139,8 @@ def test_the_checkpoint_itself_is_read() -> None:
 def test_column_of_another_type_gives_rows_or_an_error_with_its_place(where: Place) -> None:
     wrong = []
     number = TABLE.schema.get_field_index(where[0])
-    for found in values(len(TABLE)):
-        column = replaced(TABLE.column(number).combine_chunks(), where[1:], found)
+    for wrong_values in values(len(TABLE)):
+        column = replaced(TABLE.column(number).combine_chunks(), where[1:], wrong_values)
         error = refused(layout.parquet(TABLE.set_column(number, where[0], column)))
         if error is not None and error.what.startswith("a file is in the table twice"):
             continue  # `live` says so, of a state; its caller knows the table
@@ -147,11 +148,13 @@ def test_column_of_another_type_gives_rows_or_an_error_with_its_place(where: Pla
             ("log", "memory://t", VERSION),
             ("unsupported", "memory://t", VERSION),
         ):
-            wrong.append((found.type, found[0], error.family, error.version, error.path, error.what[:200]))
+            wrong.append(
+                (wrong_values.type, wrong_values[0], error.family, error.version, error.path, error.what[:200])
+            )
         elif (
             error is not None
             and error.path != f"{paths.LOG}/{paths.checkpoint_name(VERSION)}"
             and not error.what.startswith("the log has no ")  # which no file of it has
         ):
-            wrong.append((found.type, found[0], error.path, error.what[:200]))
+            wrong.append((wrong_values.type, wrong_values[0], error.path, error.what[:200]))
     assert wrong == []

@@ -55,17 +55,17 @@ def write(entry: Path, actions: list[Fields]) -> None:
 
 
 def wrong_places(error: CdfdError, table: Path, version: int) -> list[str]:
-    found = []
+    problems = []
     # A name may be longer than a disk takes: the store says so.
     if error.family not in ("log", "data", "path", "unsupported", "storage") or error.retriable:
-        found.append(error.family)
+        problems.append(error.family)
     if error.table != str(table):
-        found.append(f"table {error.table}")
+        problems.append(f"table {error.table}")
     if error.version != version:
-        found.append(f"version {error.version}")
+        problems.append(f"version {error.version}")
     if error.path is None:
-        found.append("no file")
-    return found
+        problems.append("no file")
+    return problems
 
 
 def read(table: Path, version: int) -> int | list[str]:
@@ -73,11 +73,11 @@ def read(table: Path, version: int) -> int | list[str]:
     counts = set[int]()
     for reading in (lambda: cdfd.changes(str(table), version), lambda: cdfd.snapshot(str(table))):
         try:
-            found = reading().read_all()
+            content = reading().read_all()
         except CdfdError as error:
             return wrong_places(error, table, version)
-        found.validate(full=True)
-        counts.add(found.num_rows)
+        content.validate(full=True)
+        counts.add(content.num_rows)
     return max(counts)
 
 

@@ -60,8 +60,8 @@ def range_of(rows: list[Any], name: str) -> Range:
 def test_no_row_is_lost(filter: tuple[str, Any], rows: list[Any], known: bool) -> None:
     predicate = parse_filter(filter[0])
     kept = compile_filter(predicate, SCHEMA).mask(pa.RecordBatch.from_pylist(rows, NUMBERS))
-    found = possible(predicate, SCHEMA, lambda name: range_of(rows, name) if known else Range())
-    assert found or not kept.any()
+    actual = possible(predicate, SCHEMA, lambda name: range_of(rows, name) if known else Range())
+    assert actual or not kept.any()
 
 
 def kept(column: Column, text: str) -> npt.NDArray[np.bool_]:

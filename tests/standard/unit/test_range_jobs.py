@@ -143,11 +143,11 @@ class Load:
         sink = {"kind": "kafka", "bootstrap_servers": "nowhere:9092"}
         return Settings.model_validate({"pipeline": "loads", "tables": [table], "sink": sink})
 
-    def large(self, **given: Any) -> LargeVersions:
+    def large(self, **options: Any) -> LargeVersions:
         settings: dict[str, Any] = {"threshold": 0, "part_bytes": 150_000, "planning": "executors", "engine": engine()}
         assign = partial(Assignment.of, self.config, "rows")
         stop = asyncio.Event()
-        return LargeVersions(self.path, self.sink, assign, stop=stop, **settings | given)  # type: ignore[arg-type]
+        return LargeVersions(self.path, self.sink, assign, stop=stop, **settings | options)  # type: ignore[arg-type]
 
     async def planned(self, large: LargeVersions, part: int = 0) -> tuple[Version, Position]:
         table = Table.open(self.path)
@@ -156,14 +156,14 @@ class Load:
             stream = table.stream(self.config.tables[0].rows)
             return await large.snapshot(stream, position, tailer), position
 
-    async def run(self, **given: Any) -> None:
-        large = self.large(**given)
+    async def run(self, **options: Any) -> None:
+        large = self.large(**options)
         version, position = await self.planned(large)
         assert large.takes(version, position)
-        found = await large.deliver(version, position)
-        assert found is not None
-        assert found[0] == self.sink.finished
-        assert found[1] > 0
+        actual = await large.deliver(version, position)
+        assert actual is not None
+        assert actual[0] == self.sink.finished
+        assert actual[1] > 0
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +180,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    found = Store()
-    monkeypatch.setattr(assignments, "connector", lambda config: found)
-    return found
+    fake = Store()
+    monkeypatch.setattr(assignments, "connector", lambda config: fake)
+    return fake
 
 
 async def copied(
@@ -231,9 +231,9 @@ async def test_files_in_pieces(path: str, store: Store) -> None:
     assert store.sent > 50
 
 
-async def begun(load: Load, **given: Any) -> Job:
+async def begun(load: Load, **options: Any) -> Job:
     with pytest.raises(Died):
-        await load.run(engine=Nothing(), **given)
+        await load.run(engine=Nothing(), **options)
     assert load.sink.job is not None
     return load.sink.job
 
@@ -302,8 +302,8 @@ async def test_a_process_that_dies_before_the_end_is_stored(path: str, store: St
 
 
 class TestTheChoice:
-    async def listed(self, load: Load, part: int = 0, **given: Any) -> bool:
-        large = load.large(**given)
+    async def listed(self, load: Load, part: int = 0, **options: Any) -> bool:
+        large = load.large(**options)
         version, position = await load.planned(large, part)
         if not isinstance(version, ListedVersion):
             assert len(version.plan.scans) > 9

@@ -75,8 +75,8 @@ def changes(table: TrackedTable, refine: Refine, **more: Any) -> pa.Table:
 
 
 def by_version(rows: pa.Table) -> dict[int, pa.Table]:
-    found = rows["_commit_version"].to_pylist()
-    return {version: rows.filter(pa.array([each == version for each in found])) for version in set(found)}
+    versions = rows["_commit_version"].to_pylist()
+    return {version: rows.filter(pa.array([each == version for each in versions])) for version in set(versions)}
 
 
 def typed(rows: pa.Table) -> Counter[Bag]:
@@ -105,8 +105,8 @@ def assert_ordered(rows: pa.Table) -> None:
 def test_row_ids_give_the_changes_as_they_were_meant(tmp_path: Path, seed: int, bucket_bytes: int | None) -> None:
     table = life(tmp_path, seed)
     rows = changes(table, "rows")
-    found = {version: typed(some) for version, some in by_version(rows).items()}
-    assert found == {version: truth for version, truth in enumerate(table.truth) if truth}
+    actual = {version: typed(some) for version, some in by_version(rows).items()}
+    assert actual == {version: truth for version, truth in enumerate(table.truth) if truth}
     assert fold(rows.to_batches()) == table.contents() == fold(changes(table, "off").to_batches())
     assert_ordered(rows)
 
@@ -140,8 +140,8 @@ def test_a_key_gives_the_difference_of_snapshots(tmp_path: Path, seed: int, buck
                 expected["delete" if new is None else "update_preimage", old] += 1
             if old != new and new is not None:
                 expected["insert" if old is None else "update_postimage", new] += 1
-        found = rows[version].to_pylist() if version in rows else []
-        assert Counter((row["_change_type"], row_of(row, META)) for row in found) == expected
+        actual = rows[version].to_pylist() if version in rows else []
+        assert Counter((row["_change_type"], row_of(row, META)) for row in actual) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -211,13 +211,13 @@ class TestParts:
                 part.part: [each.rows for each in read_splits([pickled(part)], Execution(table.files))]
                 for part in shuffled
             }
-            found = pa.Table.from_batches([each for part in parts for each in pieces[part.part]], whole.schema)
-            assert listed(found) == listed(whole)
+            actual = pa.Table.from_batches([each for part in parts for each in pieces[part.part]], whole.schema)
+            assert listed(actual) == listed(whole)
             for part in parts[1:]:
                 before = rows_of(table, [replace(plan, scans=plan.scans[: part.part])])
                 following = before["_change_ordinal"][-1].as_py() + 1 if before.num_rows else 0
-                rest = rows_of(table, [plan], Position("", plan.version, part.part, ordinal=following))
-                assert listed(pa.concat_tables([before, rest])) == listed(whole)
+                others = rows_of(table, [plan], Position("", plan.version, part.part, ordinal=following))
+                assert listed(pa.concat_tables([before, others])) == listed(whole)
 
     def test_the_delivered_rows_of_a_key_are_in_one_part(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refining, "BUCKET_BYTES", 9_000)
@@ -229,7 +229,7 @@ class TestParts:
 
 
 def plans(table: Table, refine: Refine) -> list[ChangePlan]:
-    async def found() -> list[ChangePlan]:
+    async def read() -> list[ChangePlan]:
         with table.tailer() as tailer:
             last = await table.log.latest_version()
             return [
@@ -237,11 +237,11 @@ def plans(table: Table, refine: Refine) -> list[ChangePlan]:
                 async for version in table.stream(RowOptions(refine=refine, key=("id",))).versions(tailer, 0, last)
             ]
 
-    return asyncio.run(found())
+    return asyncio.run(read())
 
 
 def rows_of(table: Table, some: list[ChangePlan], start: Position | None = None) -> pa.Table:
-    batches = [found.rows for found in Execution(table.files).batches(some, start)]
+    batches = [batch.rows for batch in Execution(table.files).batches(some, start)]
     return pa.Table.from_batches(batches, change_schema(some[0].schema.arrow))
 
 

@@ -120,8 +120,8 @@ def again(place: Place) -> list[dict[str, Any]]:
     return [row for row in place.rows() if row["_change_ordinal"] >= ORDINAL_SPAN]
 
 
-def values(found: Iterable[dict[str, Any]]) -> Counter[tuple[int, str]]:
-    return Counter((row["id"], row["v"]) for row in found)
+def values(listing: Iterable[dict[str, Any]]) -> Counter[tuple[int, str]]:
+    return Counter((row["id"], row["v"]) for row in listing)
 
 
 def check_consumer(place: Place, writer: TableWriter) -> None:
@@ -295,8 +295,8 @@ def test_it_can_be_stopped_and_only_one_runs(place: Place) -> None:
         operator = Operator(*sent)
         operator.last = 2
         await finished(lake, place, operator)
-        found = [answer.result() for answer in operator.answers]
-        assert [(each.type, each.refusal) for each in found] == [
+        actual = [answer.result() for answer in operator.answers]
+        assert [(each.type, each.refusal) for each in actual] == [
             ("STARTED", None),
             ("REFUSED", "conflict"),
             ("ABORTED", None),
@@ -313,13 +313,13 @@ def test_the_same_id_is_carried_out_once_even_after_a_restart(place: Place) -> N
         lake = Lake(clock)
         writer = await table(lake, 3, clock)
         await delivered(lake, place, 2)
-        found = []
+        answers = []
         for _ in range(2):
             operator = Operator(request("snapshot"))
             operator.last = 2
             await finished(lake, place, operator)
-            found.append(operator.answers[0].result())
-        assert [each.refusal for each in found] == [None, "duplicate"]
+            answers.append(operator.answers[0].result())
+        assert [each.refusal for each in answers] == [None, "duplicate"]
         assert values(again(place)) == values(writer.rows().to_pylist())
 
     run(scenario())

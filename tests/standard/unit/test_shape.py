@@ -63,8 +63,8 @@ def batches(rows: list[Change], cuts: list[int], gaps: set[int]) -> Iterator[Cha
         yield ChangeBatch(plan, SCHEMA, whole.slice(start, end - start), numbers[end - 1] + 1)
 
 
-def shaped(shape: Shape, found: Iterator[ChangeBatch]) -> list[ChangeBatch]:
-    return list(map(RowShaper(shape).shape_batch, whole_pairs(found)))
+def shaped(shape: Shape, items: Iterator[ChangeBatch]) -> list[ChangeBatch]:
+    return list(map(RowShaper(shape).shape_batch, whole_pairs(items)))
 
 
 CHANGES = st.lists(
@@ -80,14 +80,14 @@ CHANGES = st.lists(
 @given(CHANGES, st.lists(st.integers(1, 11)), st.sets(st.integers(1, 11)))
 def test_fold_of_filtered_changes_is_the_filtered_fold(rows: list[Any], cuts: list[int], gaps: set[int]) -> None:
     changes = [Change(kind, 1, number, note) for kind, number, note in rows]
-    found = shaped(Shape(where=parse_filter("id > 1 OR note = 'a'")), batches(changes, cuts, gaps))
+    actual = shaped(Shape(where=parse_filter("id > 1 OR note = 'a'")), batches(changes, cuts, gaps))
     wanted = fold([change_rows(changes)])
     kept = Counter({row: n for row, n in wanted.items() if dict(row)["id"] > 1 or dict(row).get("note") == "a"})
-    assert fold([each.rows for each in found]) == kept
+    assert fold([each.rows for each in actual]) == kept
     everything = list(batches(changes, cuts, gaps))
     if everything:
-        assert found[-1].following == everything[-1].following
-    listed = [row for each in found for row in each.rows.to_pylist()]
+        assert actual[-1].following == everything[-1].following
+    listed = [row for each in actual for row in each.rows.to_pylist()]
     assert [row["_change_ordinal"] for row in listed] == sorted({row["_change_ordinal"] for row in listed})
     for place, row in enumerate(listed):
         if row["_change_type"] == "update_preimage":
@@ -101,7 +101,7 @@ def test_batches_do_not_matter(rows: list[Any], cuts: list[int]) -> None:
     changes = [Change(kind, 1, number, note) for kind, number, note in rows]
     shape = Shape(where=parse_filter("note = 'a'"), excluded=("insert",))
     one, many = (shaped(shape, batches(changes, each, set())) for each in ([], cuts))
-    listed = [[row for each in found for row in each.rows.to_pylist()] for found in (one, many)]
+    listed = [[row for each in several for row in each.rows.to_pylist()] for several in (one, many)]
     assert listed[0] == listed[1]
 
 
@@ -120,8 +120,8 @@ def test_updates_that_enter_or_leave_the_filter(
     before: str | None, after: str, wanted: list[str], cuts: list[int]
 ) -> None:
     rows = [Change("update_preimage", 1, 1, before), Change("update_postimage", 1, 1, after)]
-    found = shaped(Shape(where=parse_filter("note = 'a'")), batches(rows, cuts, set()))
-    assert [kind for each in found for kind in each.rows["_change_type"].to_pylist()] == wanted
+    actual = shaped(Shape(where=parse_filter("note = 'a'")), batches(rows, cuts, set()))
+    assert [kind for each in actual for kind in each.rows["_change_type"].to_pylist()] == wanted
     apart = shaped(Shape(where=parse_filter("TRUE")), batches(rows, cuts, {1}))
     assert [kind for each in apart for kind in each.rows["_change_type"].to_pylist()] == ["delete", "insert"]
 
@@ -134,8 +134,8 @@ def test_excluded_change_types_are_those_after_the_filter() -> None:
         Change("update_postimage", 1, 2, "a"),
     ]
     shape = Shape(where=parse_filter("note = 'a'"), excluded=("delete", "update_preimage"))
-    [found] = shaped(shape, batches(rows, [], set()))
-    assert found.rows.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "update_postimage"}]
+    [actual] = shaped(shape, batches(rows, [], set()))
+    assert actual.rows.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "update_postimage"}]
 
 
 def life(folder: Path, seed: int, *, tracked: bool) -> TrackedTable:
@@ -161,13 +161,13 @@ def test_a_reader_of_filtered_changes_has_the_filtered_table(
     table = life(tmp_path, seed, tracked=refine == "rows")
     uri = str(table.folder)
     more: Any = {"refine": refine, "key": "id" if refine == "key" else None}
-    found = cdfd.changes(uri, where=where, **more).read_all()
+    actual = cdfd.changes(uri, where=where, **more).read_all()
     live = cdfd.snapshot(uri, where=where).read_all()
     everything = cdfd.changes(uri, **more).read_all()
-    assert fold(found.to_batches()) == bag(live.to_batches(), META)
+    assert fold(actual.to_batches()) == bag(live.to_batches(), META)
     # Each row has the number that it has without the filter.
     numbers = {(row["_commit_version"], row["_change_ordinal"]): row for row in everything.to_pylist()}
-    for row in found.to_pylist():
+    for row in actual.to_pylist():
         whole = numbers[row["_commit_version"], row["_change_ordinal"]]
         assert row_of(row, META) == row_of(whole, META)
     # Columns that only the filter needs are not returned, nor updates of them.
@@ -181,14 +181,14 @@ def test_a_reader_of_filtered_changes_has_the_filtered_table(
 def test_net_changes_of_filtered_rows(tmp_path: Path) -> None:
     table = life(tmp_path, 4, tracked=False)
     uri = str(table.folder)
-    found = cdfd.changes(uri, 3, net=True, key="id", where="id > 8", columns=[{"name": "id", "as": "n"}]).read_all()
+    actual = cdfd.changes(uri, 3, net=True, key="id", where="id > 8", columns=[{"name": "id", "as": "n"}]).read_all()
     before = bag(
         cdfd.snapshot(uri, 2, where="id > 8", columns="id").read_all().rename_columns(["n", *META]).to_batches(), META
     )
     after = bag(
         cdfd.snapshot(uri, where="id > 8", columns="id").read_all().rename_columns(["n", *META]).to_batches(), META
     )
-    net = fold(found.to_batches())
+    net = fold(actual.to_batches())
     assert {row: after[row] - before[row] for row in before | after if after[row] != before[row]} == dict(net)
     with pytest.raises(ConfigError, match="all change types"):
         cdfd.changes(uri, net=True, key="id", exclude_change_types="insert")
@@ -207,11 +207,11 @@ FIELDS = {child.name: child for child in from_arrow(MASKED.schema)}
 
 
 def masked(name: str, mask: Mask) -> list[Any]:
-    found = mask.applied(FIELDS[name])(MASKED[name])
+    actual = mask.applied(FIELDS[name])(MASKED[name])
     assert (
-        TableSchema(from_arrow(pa.schema([(name, found.type)]))).struct.fields[0].type == mask.field(FIELDS[name]).type
+        TableSchema(from_arrow(pa.schema([(name, actual.type)]))).struct.fields[0].type == mask.field(FIELDS[name]).type
     )
-    return list(found.to_pylist())
+    return list(actual.to_pylist())
 
 
 def digest(data: bytes) -> str:
@@ -262,15 +262,15 @@ def test_the_key_of_a_mask_is_not_shown() -> None:
 
 def test_shapes_that_users_write(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(KEY + b"\n")
-    found = shape_of(
+    actual = shape_of(
         "id > 1",
         ["id", {"name": "v", "as": "w"}],
         {"a": "nullify", "b": "constant:x:y", "c": " truncate :2", "d": f"hmac_sha256:{tmp_path}/key",
          "e": {"method": "truncate", "length": 1}, "f": {"method": "hmac_sha256", "hmac_key": KEY}},
         "delete",
     )  # fmt: skip
-    assert found.columns == (Chosen("id"), Chosen("v", "w"))
-    assert [mask for _, mask in found.masks] == [
+    assert actual.columns == (Chosen("id"), Chosen("v", "w"))
+    assert [mask for _, mask in actual.masks] == [
         Mask("nullify"),
         Mask("constant", "x:y"),
         Mask("truncate", length=2),
@@ -278,11 +278,11 @@ def test_shapes_that_users_write(tmp_path: Path) -> None:
         Mask("truncate", length=1),
         Mask("hmac_sha256", key=KEY),
     ]
-    assert found.excluded == ("delete",)
+    assert actual.excluded == ("delete",)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         {"where": 3},
         {"columns": [3]},
@@ -302,9 +302,9 @@ def test_shapes_that_users_write(tmp_path: Path) -> None:
         {"exclude_change_types": ["insert", "delete", "update_preimage", "update_postimage"]},
     ],
 )
-def test_shapes_that_are_refused(given: Any) -> None:
+def test_shapes_that_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError):
-        shape_of(**given)
+        shape_of(**value)
 
 
 def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
@@ -331,27 +331,27 @@ def test_parts_of_a_version_have_the_ordinals_of_the_whole(
     """Each part begins at the position that the one before it left, also if the filter leaves nothing of that one."""
     monkeypatch.setattr(refining, "BUCKET_BYTES", 3_000)
     table = life(tmp_path, 2, tracked=refine == "rows")
-    opened = Table.open(str(table.folder))
+    tracked = Table.open(str(table.folder))
     rows = RowOptions(refine=refine, key=("id",) if refine == "key" else (), shape=shape_of(where))
 
     async def plans() -> list[ChangePlan]:
-        stream = opened.stream(rows)
-        with opened.tailer() as tailer:
+        stream = tracked.stream(rows)
+        with tracked.tailer() as tailer:
             return [version.plan async for version in stream.versions(tailer, 0, table.version - 1)]
 
     for plan in asyncio.run(plans()):
-        execution = Execution(opened.files, rows)
+        execution = Execution(tracked.files, rows)
         whole = [row for batch in execution.batches([plan]) for row in batch.rows.to_pylist()]
-        position, found = Position("tracked", plan.version), []
+        position, actual = Position("tracked", plan.version), []
         for start, end in ranges(plan, 0, 1):
             assert start == position.part
-            execution = Execution(opened.files, rows)
+            execution = Execution(tracked.files, rows)
             following = position.ordinal
             for batch in execution.batches([replace(plan, scans=plan.scans[:end])], position):
-                found += batch.rows.to_pylist()
+                actual += batch.rows.to_pylist()
                 following = batch.following
             position = position.at_part(end, following, None)
-        assert repr(found) == repr(whole)
+        assert repr(actual) == repr(whole)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -373,10 +373,10 @@ def test_the_command(tmp_path: Path) -> None:
     command += ["--mask", f"id=hmac_sha256:{tmp_path}/key", "--exclude-change-types", "delete"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+    actual = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = cdfd.changes(uri, where="id > 8", exclude_change_types="delete").read_all()
-    assert [row["id"] for row in found] == [digest(str(number).encode()) for number in wanted["id"].to_pylist()]
-    assert {(row["w"], row["_change_type"]) for row in found} == {("q", "insert")}
+    assert [row["id"] for row in actual] == [digest(str(number).encode()) for number in wanted["id"].to_pylist()]
+    assert {(row["w"], row["_change_type"]) for row in actual} == {("q", "insert")}
     for wrong in (["--mask", "v"], ["--where", "idd = 1"], ["--mask", "v=hide"], ["--columns", "id,v as id"]):
         failed = CliRunner().invoke(app, ["tail", uri, "--until", "now", *wrong])
         assert isinstance(failed.exception, ConfigError)

@@ -28,7 +28,7 @@ from tests.support.manual_time import ManualClock
 ORDERS, COPY = app_id("shop", "orders"), app_id("copy", "orders")
 
 
-def opened(storage: Storage, clock: Clock | None = None, jitter: float = 0.0) -> SourceLedger:
+def open_ledger(storage: Storage, clock: Clock | None = None, jitter: float = 0.0) -> SourceLedger:
     return SourceLedger(storage, clock or manual_clock(), jitter=lambda: jitter)
 
 
@@ -37,22 +37,22 @@ async def newest(storage: Storage) -> int:
 
 
 async def known(storage: Storage, app: str = ORDERS) -> int | None:
-    found = await opened(storage).position(app)
-    return None if found is None else found.version
+    position = await open_ledger(storage).position(app)
+    return None if position is None else position.version
 
 
 def actions(lake: Lake, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lake.bytes_of(entry_path(version)).splitlines()]
 
 
-def entry(*found: Action) -> bytes:
-    return serialize(found)
+def entry(*written: Action) -> bytes:
+    return serialize(written)
 
 
 class TestVersions:
     async def test_one_without_rows(self, lake: Lake) -> None:
         await table(lake, 4, manual_clock())
-        await opened(lake).record(ORDERS, 3, "T")
+        await open_ledger(lake).record(ORDERS, 3, "T")
         info, txn = actions(lake, 4)
         assert txn == {"txn": {"appId": ORDERS, "version": 3, "lastUpdated": BEGINNING}}
         assert info["commitInfo"]["engineInfo"].startswith("cdfd/")
@@ -63,14 +63,14 @@ class TestVersions:
     async def test_the_hash_of_an_entry_is_nothing_but_progress(self, lake: Lake) -> None:
         await table(lake, 4, manual_clock())
         digest = await DeltaLog(lake).digest(3)
-        await opened(lake).record(ORDERS, 3, "T", digest)
+        await open_ledger(lake).record(ORDERS, 3, "T", digest)
         assert await newest(lake) == 4
         assert is_ours(parse(4, lake.bytes_of(entry_path(4))).only_txns)
-        found = await opened(lake).position(ORDERS)
-        assert found is not None
-        assert (found.version, found.digest) == (3, digest)
+        actual = await open_ledger(lake).position(ORDERS)
+        assert actual is not None
+        assert (actual.version, actual.digest) == (3, digest)
         # The version that has it is not answered.
-        await opened(lake).record(ORDERS, 4, "T", await DeltaLog(lake).digest(4))
+        await open_ledger(lake).record(ORDERS, 4, "T", await DeltaLog(lake).digest(4))
         assert await newest(lake) == 4
 
     async def test_a_checkpoint_of_another_writer_keeps_the_hash(self, tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ class TestVersions:
 
         storage = LocalStorage(tmp_path, sync=False)
         digest = await DeltaLog(storage).digest(0)
-        await opened(storage).record(ORDERS, 0, str(DeltaTable(tmp_path).metadata().id), digest)
+        await open_ledger(storage).record(ORDERS, 0, str(DeltaTable(tmp_path).metadata().id), digest)
         write_deltalake(tmp_path, pa.table({"n": [3]}), mode="append")
         DeltaTable(tmp_path).create_checkpoint()
         for version in range(3):
             (tmp_path / entry_path(version)).unlink()
-        found = await opened(storage).position(ORDERS)
-        assert found is not None
-        assert (found.version, found.digest) == (0, digest)
+        actual = await open_ledger(storage).position(ORDERS)
+        assert actual is not None
+        assert (actual.version, actual.digest) == (0, digest)
 
     async def test_a_large_entry_of_another_writer_is_not_progress(self, lake: Lake) -> None:
         await table(lake, 4, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 3, "T")
         await lake.put(entry_path(5), b'{"commitInfo":{"note":"%s"}}' % (b"x" * (100 << 10)))
         await ledger.record(ORDERS, 5, "T")
@@ -101,7 +101,7 @@ class TestVersions:
 
         await table(lake, 4, manual_clock())
         await lake.put("_delta_log/_last_checkpoint", b'{"version":%d,"size":1}' % hint)
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 3, "T")
         await ledger.record(COPY, 3, "T")
         assert await newest(lake) == 5
@@ -109,17 +109,17 @@ class TestVersions:
 
     async def test_it_neither_checkpoints_nor_cleans(self, lake: Lake) -> None:
         writer = await table(lake, 2, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         for version in range(1, 60, 2):
             await ledger.record(ORDERS, version, "T")
             writer.version += 1
             await writer.insert(rows(version))
-        found = [stat.path async for stat in lake.list("_delta_log/")]
-        assert found == [entry_path(version) for version in range(62)]
+        actual = [stat.path async for stat in lake.list("_delta_log/")]
+        assert actual == [entry_path(version) for version in range(62)]
 
     async def test_a_checkpoint_of_the_newest_version(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
         await checkpoint(lake, 3)
         # This checkpoint's writer left our entry out; that of the version itself is still there.
@@ -128,19 +128,19 @@ class TestVersions:
     async def test_other_writers_go_on(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
         storage = LocalStorage(tmp_path, sync=False)
-        found = DeltaTable(tmp_path)
+        actual = DeltaTable(tmp_path)
 
-        ledger = opened(storage)
-        table_id = str(found.metadata().id)
+        ledger = open_ledger(storage)
+        table_id = str(actual.metadata().id)
         for version in range(0, 24, 2):
             await ledger.record(ORDERS, version, table_id)
             write_deltalake(tmp_path, pa.table({"n": [version]}), mode="append")
             if version == 14:
                 DeltaTable(tmp_path).create_checkpoint()
         assert await known(storage) == 22
-        found.update_incremental()
-        assert (found.version(), found.transaction_version(ORDERS)) == (24, 22)
-        assert found.to_pyarrow_table().num_rows == 14
+        actual.update_incremental()
+        assert (actual.version(), actual.transaction_version(ORDERS)) == (24, 22)
+        assert actual.to_pyarrow_table().num_rows == 14
 
 
 class TestSlowWriters:
@@ -151,7 +151,7 @@ class TestSlowWriters:
         await writer.insert(rows(2))
         whole = lake.bytes_of(entry_path(2))
         lake.replace(entry_path(2), b"")
-        ledger = opened(lake, clock, jitter=1.0)
+        ledger = open_ledger(lake, clock, jitter=1.0)
         recording = asyncio.create_task(ledger.record(ORDERS, 1, "T"))
         for _ in range(3):
             await clock.wait_for_sleepers()
@@ -168,10 +168,10 @@ class TestSlowWriters:
 class TestItsOwn:
     async def test_is_never_answered(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         for _ in range(5):
             await ledger.record(ORDERS, await newest(lake), "T")
-            await opened(lake).record(ORDERS, await newest(lake), "T")
+            await open_ledger(lake).record(ORDERS, await newest(lake), "T")
         assert await newest(lake) == 3
         writer.version = 3
         await writer.insert(rows(9))
@@ -181,7 +181,7 @@ class TestItsOwn:
 
     async def test_nor_is_that_of_another_pipeline(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
-        ledgers = {ORDERS: opened(lake), COPY: opened(lake)}
+        ledgers = {ORDERS: open_ledger(lake), COPY: open_ledger(lake)}
         for inserted in range(1, 4):
             for _ in range(10):
                 for app, ledger in ledgers.items():
@@ -193,16 +193,16 @@ class TestItsOwn:
 
     async def test_of_a_table_of_one_version_is_not_answered_either(self, lake: Lake) -> None:
         await table(lake, 1, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 0, "T")
         await ledger.record(ORDERS, 1, "T")
         assert (await newest(lake), await known(lake)) == (1, 0)
 
     async def test_an_entry_that_was_removed_is_not_taken_for_progress(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
-        await opened(lake).record(COPY, 2, "T")
+        await open_ledger(lake).record(COPY, 2, "T")
         await ledger.position(ORDERS)
         await checkpoint(lake, 4)
         lake.forget(entry_path(3))
@@ -211,26 +211,26 @@ class TestItsOwn:
 
     async def test_a_hash_that_comes_later_is_recorded(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
         await ledger.record(ORDERS, 2, "T", "ab" * 16)
-        position = await opened(lake).position(ORDERS)
+        position = await open_ledger(lake).position(ORDERS)
         assert position is not None
         assert (position.version, position.digest) == (2, "ab" * 16)
 
     async def test_what_is_behind_it_is_recorded(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
         writer.version = 3
         await writer.insert(rows(9))
-        await opened(lake).record(COPY, 4, "T")
+        await open_ledger(lake).record(COPY, 4, "T")
         # Versions 3 and 5 are progress, 4 is not.
         await ledger.record(ORDERS, 5, "T")
         assert await known(lake) == 5
 
     @pytest.mark.parametrize(
-        ("found", "ours"),
+        ("written", "ours"),
         [
             ([("txn", {"appId": ORDERS, "version": 1})], True),
             ([("commitInfo", {}), ("txn", {"appId": ORDERS, "version": 1})], True),
@@ -261,12 +261,12 @@ class TestItsOwn:
             ([("txn", {"appId": ORDERS, "version": 1}), ("domainMetadata", {"domain": "x"})], False),
         ],
     )
-    def test_how_it_is_told(self, found: Sequence[Action], ours: bool) -> None:
-        assert is_ours(parse(7, serialize(found)).only_txns) is ours
+    def test_how_it_is_told(self, written: Sequence[Action], ours: bool) -> None:
+        assert is_ours(parse(7, serialize(written)).only_txns) is ours
 
     async def test_every_version_that_is_written_is_told(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
         await ledger.forget(ORDERS)
         flags = [is_ours(parse(version, lake.bytes_of(entry_path(version))).only_txns) for version in range(5)]
@@ -288,12 +288,12 @@ async def upgraded(lake: Lake, features: Sequence[str], **properties: str) -> No
 class TestFeatures:
     async def test_those_that_concern_rows_are_no_obstacle(self, lake: Lake) -> None:
         await upgraded(lake, ["appendOnly", "checkConstraints", "rowTracking", "domainMetadata", "clustering"])
-        await opened(lake).record(ORDERS, 1, "T")
+        await open_ledger(lake).record(ORDERS, 1, "T")
         assert await known(lake) == 1
 
     async def test_one_that_is_not_known_is_refused(self, lake: Lake) -> None:
         await upgraded(lake, ["appendOnly", "sorcery"])
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         for call in (ledger.position(ORDERS), ledger.record(ORDERS, 1, "T")):
             with pytest.raises(UnsupportedError, match="the writer feature sorcery") as caught:
                 await call
@@ -303,7 +303,7 @@ class TestFeatures:
 
     async def test_one_that_comes_later_is_refused_then(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 2, "T")
         protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["sorcery"]}
         await lake.put(entry_path(4), entry(("protocol", protocol)))
@@ -320,14 +320,14 @@ class TestInCommitTimestamps:
             await lake.put(entry_path(2), entry(("commitInfo", info), ("txn", {"appId": "theirs", "version": 1})))
         clock = manual_clock()
         clock.advance((clock_ms - BEGINNING) / 1000)
-        ledger = opened(lake, clock)
+        ledger = open_ledger(lake, clock)
         for version in versions:
             await ledger.record(ORDERS, version, "T")
         written = [actions(lake, version) for version in range(3 if info else 2, await newest(lake) + 1)]
         for first, *_ in written:
             assert next(iter(first)) == "commitInfo"
             assert next(iter(first["commitInfo"])) == "inCommitTimestamp"
-        return [found[0]["commitInfo"]["inCommitTimestamp"] for found in written]
+        return [written_entry[0]["commitInfo"]["inCommitTimestamp"] for written_entry in written]
 
     def test_now_where_that_is_later(self) -> None:
         assert run(self._recorded(BEGINNING + 60_000, 1)) == [BEGINNING + 60_000]
@@ -346,31 +346,31 @@ class TestInCommitTimestamps:
 
     async def test_not_where_they_are_only_possible(self, lake: Lake) -> None:
         await upgraded(lake, ["inCommitTimestamp"], enableInCommitTimestamps="false")
-        await opened(lake).record(ORDERS, 1, "T")
+        await open_ledger(lake).record(ORDERS, 1, "T")
         assert "inCommitTimestamp" not in actions(lake, 2)[0]["commitInfo"]
 
     async def test_of_a_checkpoint_s_version(self, lake: Lake) -> None:
         await upgraded(lake, ["inCommitTimestamp"], enableInCommitTimestamps="true")
         await checkpoint(lake, 1)
-        await opened(lake).record(ORDERS, 1, "T")
+        await open_ledger(lake).record(ORDERS, 1, "T")
         assert actions(lake, 2)[0]["commitInfo"]["inCommitTimestamp"] == BEGINNING + 1
         lake.forget(entry_path(1), entry_path(2))
         with pytest.raises(LogError, match="the newest commit has none"):
-            await opened(lake).record(ORDERS, 1, "T")
+            await open_ledger(lake).record(ORDERS, 1, "T")
 
 
 class TestTablesThatGo:
     async def test_a_table_that_is_not_there(self, lake: Lake) -> None:
-        assert await opened(lake).position(ORDERS) is None
-        await opened(lake).forget(ORDERS)
+        assert await open_ledger(lake).position(ORDERS) is None
+        await open_ledger(lake).forget(ORDERS)
         with pytest.raises(NotATableError):
-            await opened(lake).record(ORDERS, 1, "T")
+            await open_ledger(lake).record(ORDERS, 1, "T")
         assert [stat.path async for stat in lake.list("_delta_log/")] == []
 
     async def test_one_that_was_deleted_is_not_brought_back(self, tmp_path: Path) -> None:
         storage = LocalStorage(tmp_path / "orders", sync=False)
         await table(storage, 4, manual_clock())
-        ledger = opened(storage)
+        ledger = open_ledger(storage)
         await ledger.record(ORDERS, 3, "T")
         shutil.rmtree(tmp_path / "orders")
         with pytest.raises(NotATableError, match="the table no longer exists"):
@@ -380,7 +380,7 @@ class TestTablesThatGo:
     @pytest.mark.parametrize("versions", [2, 5, 8])
     async def test_one_that_was_created_anew_is_left_alone(self, versions: int, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)
-        ledger = opened(lake)
+        ledger = open_ledger(lake)
         await ledger.record(ORDERS, 3, "T")
         lake.forget("")
         clock.advance(60)
@@ -403,5 +403,5 @@ class TestTablesThatGo:
 
         storage.before = replaced
         with pytest.raises(TableChangedError):
-            await opened(storage).record(ORDERS, 3, "T")
+            await open_ledger(storage).record(ORDERS, 3, "T")
         assert await newest(lake) == 8

@@ -109,5 +109,5 @@ def test_golden_tables(folder: Path) -> None:
             rows(read(reader(path)))
         return
     for limit in (1, 1 << 30):
-        found = rows(read(reader(path, maxPartitionBytes=limit)))
-        assert sorted(found) == sorted(expected)
+        actual = rows(read(reader(path, maxPartitionBytes=limit)))
+        assert sorted(actual) == sorted(expected)

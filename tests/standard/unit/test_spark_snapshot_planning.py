@@ -67,8 +67,8 @@ def source(path: str, **options: object) -> CdfdSource:
 
 
 def reader(path: str, **options: object) -> BatchReader:
-    given = {"startingVersion": "snapshot", "snapshotPlanning": "executors"} | options
-    made = source(path, **given)
+    values = {"startingVersion": "snapshot", "snapshotPlanning": "executors"} | options
+    made = source(path, **values)
     return made.reader(made.schema())
 
 
@@ -134,11 +134,11 @@ def test_without_ordinals(table: Made, tmp_path: Path) -> None:
 
 
 def live_paths(path: str) -> list[str]:
-    async def found() -> list[str]:
+    async def collect() -> list[str]:
         state = await DeltaLog(LocalStorage(path)).snapshot()
         return sorted(state.live().paths.to_pylist())
 
-    return lake.run(found())
+    return lake.run(collect())
 
 
 def test_a_remove_that_names_another_deletion_vector(table: Made, tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ class TestTheSwitch:
             await filled(writer(tmp_path))
 
         lake.run(made())
-        found = reader(str(tmp_path))
-        assert not are_ranges(found.partitions())
-        assert rows(found) == embedded(str(tmp_path))
+        actual = reader(str(tmp_path))
+        assert not are_ranges(actual.partitions())
+        assert rows(actual) == embedded(str(tmp_path))
 
     def test_a_filter_needs_the_statistics(self, table: Made) -> None:
         path = table()
-        found = reader(path, where="id > 60")
-        assert not are_ranges(found.partitions())
+        actual = reader(path, where="id > 60")
+        assert not are_ranges(actual.partitions())
 
     def test_another_word(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="snapshotPlanning is 'spark'"):
@@ -257,11 +257,11 @@ class TestStreams:
             start = made.initialOffset()
             insert(tmp_path, CHECKPOINT, 2000)
             end = made.latestOffset()
-            found = read(made, made.partitions(start, end))
-        assert found[:-1] == wanted
-        assert (found[-1]["id"], found[-1]["_commit_version"]) == (2000, CHECKPOINT + 1)
+            actual = read(made, made.partitions(start, end))
+        assert actual[:-1] == wanted
+        assert (actual[-1]["id"], actual[-1]["_commit_version"]) == (2000, CHECKPOINT + 1)
         with streaming(path, maxPartitionBytes=1) as made:
-            assert read(made, made.partitions(start, end)) == found
+            assert read(made, made.partitions(start, end)) == actual
 
     @pytest.mark.parametrize("window", [1, 5, 1000])
     @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ class TestStreams:
         """The driver lists a window of files at a time. Offsets, ordinals and lags are those of the whole list."""
         path = table(stats="some")
         monkeypatch.setattr(snapshot_windows, "WINDOW_FILES", window)
-        listed, found = offsets_and_rows(path, **limit)
+        listed, actual = offsets_and_rows(path, **limit)
         wanted, _ = offsets_and_rows(path, snapshotPlanning="driver", **limit)
-        assert found == embedded(path)
+        assert actual == embedded(path)
         ends = [(each["part"], each["ordinal"], each["phase"], each.get("backlog")) for each in listed]
         # A micro-batch ends at the end of a window.
         assert len(listed) > len(wanted) if window == 1 else len(listed) >= len(wanted)
@@ -291,30 +291,30 @@ class TestStreams:
         monkeypatch.setattr(snapshot_windows, "WINDOW_FILES", 2)
         with streaming(path, snapshotPlanning="driver", maxFilesPerTrigger=5) as made:
             start, end = made.initialOffset(), made.latestOffset()
-            found = read(made, made.partitions(start, end))
+            actual = read(made, made.partitions(start, end))
         with streaming(path) as made:
             last = end
             made.partitions(last, last)
             while last["phase"] == "snapshot":
                 at, last = last, made.latestOffset()
-                found += read(made, made.partitions(at, last))
-        assert found == embedded(path)
+                actual += read(made, made.partitions(at, last))
+        assert actual == embedded(path)
         with streaming(path) as made:
-            assert read(made, made.partitions(end, last)) == found[end["ordinal"] :]
+            assert read(made, made.partitions(end, last)) == actual[end["ordinal"] :]
 
 
 def offsets_and_rows(path: str, **options: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The ends of the micro-batches of a snapshot, and its rows."""
-    ends, found = list[dict[str, Any]](), list[dict[str, Any]]()
+    ends, rows_read = list[dict[str, Any]](), list[dict[str, Any]]()
     with streaming(path, **options) as made:
         at = made.initialOffset()
         while at["phase"] == "snapshot":
             end = made.latestOffset()
-            found += read(made, made.partitions(at, end))
+            rows_read += read(made, made.partitions(at, end))
             made.commit(end)
             ends.append(end)
             at = end
-    return ends, found
+    return ends, rows_read
 
 
 def starts(path: str) -> list[int]:
@@ -354,11 +354,11 @@ class TestRanges:
         assert bounds == sampled_bounds(live, storage, 100)
         assert 100 <= len(bounds) <= 200
         assert set(bounds.to_pylist()) <= set(names)
-        found = path_ranges.counted_ranges(live, bounds, storage, None)
-        assert found.files.sum() == len(names)
+        actual = path_ranges.counted_ranges(live, bounds, storage, None)
+        assert actual.files.sum() == len(names)
         # A tenth of the paths in one range would be ten times what 100 bounds leave.
-        assert found.files.max() < len(names) // 10
+        assert actual.files.max() < len(names) // 10
         whole = sorted(names)
-        assert [add.path for add in found.between(20, 40).files(storage)] == whole[
-            found.files[:20].sum() : found.files[:40].sum()
+        assert [add.path for add in actual.between(20, 40).files(storage)] == whole[
+            actual.files[:20].sum() : actual.files[:40].sum()
         ]

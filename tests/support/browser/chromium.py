@@ -86,15 +86,15 @@ class Tab:
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        found = await self.call(
+        reply = await self.call(
             "Runtime.evaluate",
             expression=expression,
             returnByValue=True,
             awaitPromise=True,
             allowUnsafeEvalBlockedByCSP=False,  # `eval` inside of it is under the page's policy
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     async def until(self, expression: str) -> None:
         """Wait until an expression in the page is true."""

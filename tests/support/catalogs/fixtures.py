@@ -13,8 +13,8 @@ from tests.support.catalogs.unity_server import UnityServer, unity_server
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[UnityServer]:
     """A stand-in server whose managed tables are in the test's folder."""
-    with unity_server(tmp_path) as found:
-        yield found
+    with unity_server(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -24,5 +24,5 @@ def java_kernel(server: UnityServer) -> Iterator[Kernel]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    with kernel(server.url) as found:
-        yield found
+    with kernel(server.url) as running:
+        yield running

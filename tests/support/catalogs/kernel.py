@@ -41,10 +41,10 @@ class Kernel:
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(map(str, words)) + "\n")
         self._process.stdin.flush()
-        found = self._process.stdout.readline().rstrip("\n").split("\t")
-        if found[0] != "ok":
-            raise KernelError("\t".join(found))
-        return found[1:]
+        fields = self._process.stdout.readline().rstrip("\n").split("\t")
+        if fields[0] != "ok":
+            raise KernelError("\t".join(fields))
+        return fields[1:]
 
 
 @contextmanager

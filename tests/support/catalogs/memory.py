@@ -110,7 +110,7 @@ class ManagedTable:
         """Its store, as a reader opens it."""
         return CatalogStorage(f"memory://{self.name}", self.name, Connection(self.catalog))
 
-    def opened(self) -> Table:
+    def open(self) -> Table:
         """The table, as a reader opens it."""
         storage = self.storage()
         return Table(DeltaLog(storage), TableFiles(storage, open_storage))

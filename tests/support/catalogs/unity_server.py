@@ -222,8 +222,8 @@ def unity_server(root: Path) -> Iterator[UnityServer]:
 
 
 def _check_token(server: UnityServer, request: web.Request) -> None:
-    given = request.headers.get("Authorization")
-    if server.token is not None and "oidc" not in request.path and given != f"Bearer {server.token}":
+    token = request.headers.get("Authorization")
+    if server.token is not None and "oidc" not in request.path and token != f"Bearer {server.token}":
         raise Refused(401, "NotAuthorizedException", "Invalid access token.")
 
 
@@ -280,10 +280,10 @@ def _add_routes(application: web.Application, server: UnityServer) -> None:
             with server.lock:
                 if path.startswith(delta) and not server.delta_api:
                     return web.Response(status=404, text="Status: 404\nDescription: Not Found\n")
-                found = answer(server, request.match_info, body, request.query)
-            if found is None:
+                reply = answer(server, request.match_info, body, request.query)
+            if reply is None:
                 return web.Response(status=204)
-            return found if isinstance(found, web.Response) else web.json_response(found)
+            return reply if isinstance(reply, web.Response) else web.json_response(reply)
 
         return handle
 
@@ -291,12 +291,12 @@ def _add_routes(application: web.Application, server: UnityServer) -> None:
         application.router.add_route(method, path, handler(answer, path))
 
     async def token(request: web.Request) -> web.StreamResponse:
-        given = await request.post()
+        form = await request.post()
         login = base64.b64decode(request.headers.get("Authorization", "").removeprefix("Basic ")).decode()
         if (
             server.oauth is None
             or login != ":".join(map(quote_plus, server.oauth))
-            or given["grant_type"] != "client_credentials"
+            or form["grant_type"] != "client_credentials"
         ):
             return web.json_response({"error": "invalid_client"}, status=401)
         server.token = f"oauth-{uuid.uuid4()}"
@@ -397,16 +397,16 @@ def _update(server: UnityServer, match: Mapping[str, str], body: Any, query: Map
     return table.answer()
 
 
-def _add_commit(server: UnityServer, table: Table, given: dict[str, Any]) -> None:
-    version = given["version"]
+def _add_commit(server: UnityServer, table: Table, committed: dict[str, Any]) -> None:
+    version = committed["version"]
     known = table.commits.get(version)
-    if known is not None and known["file-name"] == given["file-name"]:
+    if known is not None and known["file-name"] == committed["file-name"]:
         return
     if version != table.latest + 1:
         raise Refused(409, "CommitVersionConflictException", f"The newest version is {table.latest}, not {version - 1}")
     if len([v for v in table.commits if v > table.published]) >= 50:
         raise Refused(429, "ResourceExhaustedException", "Max number of unbackfilled commits reached")
-    table.commits[version] = {key: given[key] for key in commit(0, "")}
+    table.commits[version] = {key: committed[key] for key in commit(0, "")}
     table.latest = version
 
 
@@ -483,8 +483,8 @@ def _older_commits(server: UnityServer, match: Mapping[str, str], body: Any, que
     table = next((each for each in server.tables.values() if each.uuid == body["table_id"]), None)
     if table is None:
         return web.json_response({"error_code": "NOT_FOUND", "details": [], "message": "no such table"}, status=404)
-    found = [table.commits[version] for version in sorted(table.commits) if version >= body["start_version"]]
-    page = [{key.replace("-", "_"): value for key, value in each.items()} for each in found[: server.page]]
+    commits = [table.commits[version] for version in sorted(table.commits) if version >= body["start_version"]]
+    page = [{key.replace("-", "_"): value for key, value in each.items()} for each in commits[: server.page]]
     return {"commits": page, "latest_table_version": table.latest}
 
 

@@ -46,8 +46,8 @@ async def write(folder: Path, versions: int, random: Random) -> TableWriter:
 
 
 def change_rows(target: Path) -> list[dict[str, object]]:
-    found = DeltaTable(target).to_pyarrow_table()
-    ordered = found.sort_by([("_commit_version", "ascending"), ("_change_ordinal", "ascending")])
+    content = DeltaTable(target).to_pyarrow_table()
+    ordered = content.sort_by([("_commit_version", "ascending"), ("_change_ordinal", "ascending")])
     result: list[dict[str, object]] = ordered.to_pylist()
     return result
 
@@ -67,8 +67,8 @@ def wait_for_target(folder: Path) -> None:
 
 
 def expected(folder: Path) -> list[dict[str, object]]:
-    found: pa.Table = package.changes(folder / "lake" / "orders", 0).read_all()
-    result: list[dict[str, object]] = found.to_pylist()
+    content: pa.Table = package.changes(folder / "lake" / "orders", 0).read_all()
+    result: list[dict[str, object]] = content.to_pylist()
     return result
 
 
@@ -81,6 +81,6 @@ def configure_mirror(folder: Path, **sink: object) -> Path:
 
 
 def live_rows(table: Path, version: int | None = None) -> list[dict[str, object]]:
-    found = package.snapshot(table, version).read_all().select(["id", "v"]).sort_by("id")
-    result: list[dict[str, object]] = found.to_pylist()
+    content = package.snapshot(table, version).read_all().select(["id", "v"]).sort_by("id")
+    result: list[dict[str, object]] = content.to_pylist()
     return result

@@ -47,9 +47,9 @@ class Application:
             body: its text is sent. The first parameter is the session; it sees no other names.
             arguments: of the rest; values with a `repr` that Python reads.
         """
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        assignments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         self.define(body)
-        return self.tell(f"answer = {body.__name__}(spark, {given})")
+        return self.tell(f"answer = {body.__name__}(spark, {assignments})")
 
     def define(self, body: Callable[..., Any]) -> None:
         """Define a function in the driver, for scripts after this one."""
@@ -69,10 +69,10 @@ class Application:
         line = self._lines.readline()
         if not line:
             raise ApplicationError(f"the driver is gone:\n{self.log.read_text()[-4000:]}")
-        found = json.loads(line)
-        if "error" in found:
-            raise ApplicationError(found["error"])
-        return found["answer"]
+        reply = json.loads(line)
+        if "error" in reply:
+            raise ApplicationError(reply["error"])
+        return reply["answer"]
 
     def tell(self, source: str) -> Any:
         """Send a script and wait for its answer."""

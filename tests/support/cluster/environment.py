@@ -27,10 +27,10 @@ _LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|libarrow_flight|\.(p
 
 def archive() -> Path:
     """The archive; made where there is none for the distributions that are installed here. Several processes may ask at once."""
-    found = _distributions()
-    versions = "\n".join([sys.version, *sorted(f"{name}=={one.version}" for name, one in found.items())])
-    if OWN in found:  # it changes more often than its version
-        versions += str(found[OWN].read_text("RECORD"))
+    distributions = _distributions()
+    versions = "\n".join([sys.version, *sorted(f"{name}=={one.version}" for name, one in distributions.items())])
+    if OWN in distributions:  # it changes more often than its version
+        versions += str(distributions[OWN].read_text("RECORD"))
     key = hashlib.sha256((versions + Path(__file__).read_text()).encode()).hexdigest()[:16]
     with locked(CACHE / "spark-environment") as folder:
         place = folder / key
@@ -38,7 +38,7 @@ def archive() -> Path:
             for old in folder.iterdir():
                 if old.is_dir():
                     shutil.rmtree(old)
-            _build(place, found)
+            _build(place, distributions)
     return place / "environment.tar.gz"
 
 
@@ -84,16 +84,16 @@ def _files(one: importlib.metadata.Distribution) -> Iterator[tuple[Path, str]]:
 
 def _distributions() -> dict[str, importlib.metadata.Distribution]:
     """The direct and transitive dependencies of cdfd, by name."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+    distributions: dict[str, importlib.metadata.Distribution] = {}
     waiting = _needed(importlib.metadata.distribution("cdfd"))
     while waiting:
         name = waiting.pop()
-        if name not in found and not (name == OWN and not native.built):
-            found[name] = importlib.metadata.distribution(name)
-            waiting += _needed(found[name])
-    return found
+        if name not in distributions and not (name == OWN and not native.built):
+            distributions[name] = importlib.metadata.distribution(name)
+            waiting += _needed(distributions[name])
+    return distributions
 
 
 def _needed(one: importlib.metadata.Distribution) -> list[str]:
-    given = map(Requirement, one.requires or [])
-    return [each.name for each in given if each.marker is None or each.marker.evaluate({"extra": ""})]
+    requirements = map(Requirement, one.requires or [])
+    return [each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]

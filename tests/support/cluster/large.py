@@ -117,7 +117,7 @@ class DeltaTarget:
 
     def check(self) -> None:
         """Each change is there once, in its place."""
-        found = DeltaTable(self._folder).to_pyarrow_table().select(["_commit_version", "_change_ordinal", "id", "v"])
-        rows = cdfd.changes(self._uri, self._first).read_all().select(found.schema.names)
+        content = DeltaTable(self._folder).to_pyarrow_table().select(["_commit_version", "_change_ordinal", "id", "v"])
+        rows = cdfd.changes(self._uri, self._first).read_all().select(content.schema.names)
         order = [("_commit_version", "ascending"), ("_change_ordinal", "ascending")]
-        assert found.sort_by(order).to_pylist() == rows.sort_by(order).to_pylist()
+        assert content.sort_by(order).to_pylist() == rows.sort_by(order).to_pylist()

@@ -65,7 +65,7 @@ class Worker:
 
     def executors(self) -> list[int]:
         """The ids of its executors' processes."""
-        found = []
+        processes = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 command = (place / "cmdline").read_bytes().split(b"\0")
@@ -75,8 +75,8 @@ class Worker:
             if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command and here.startswith(
                 f"{self.folder}/"
             ):
-                found.append(int(place.name))
-        return found
+                processes.append(int(place.name))
+        return processes
 
     def kill(self) -> None:
         """End it and its executors as a crash of the machine does."""
@@ -159,14 +159,14 @@ class Standalone:
         """The master's state as its page reports it: workers and applications. Empty while the page does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                page: dict[str, Any] = json.load(answer)
+                return page
         except (urllib.error.URLError, ConnectionError):
             return {}
 
     def conf(self, folder: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The settings of an application whose driver keeps temporary files in `folder`."""
-        given = settings(str(folder)) | {
+        conf = settings(str(folder)) | {
             "spark.master": self.url,
             "spark.executor.memory": _EXECUTOR_MEMORY,
             "spark.executor.cores": "1",
@@ -176,8 +176,8 @@ class Standalone:
             "spark.dynamicAllocation.executorIdleTimeout": "5s",
         }
         # An executor has its own folder for these.
-        del given["spark.local.dir"]
-        return given | dict(more or {})
+        del conf["spark.local.dir"]
+        return conf | dict(more or {})
 
     def submit(
         self, folder: Path, *command: str, more: Mapping[str, str] | None = None, packed: bool = True

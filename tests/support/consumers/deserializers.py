@@ -53,7 +53,7 @@ def pairs(
         consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": topic, "enable.partition.eof": True})
         numbers = list(consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
-        found: list[tuple[tuple[int, int], Pair]] = []
+        records: list[tuple[tuple[int, int], Pair]] = []
         left = set(numbers)
         while left:
             message = consumer.poll(_SECONDS)
@@ -67,9 +67,9 @@ def pairs(
                 read(data, SerializationContext(topic, field))
                 for (field, read), data in zip(readers.items(), (message.key(), message.value()), strict=True)
             )
-            found.append(((message.partition(), message.offset()), (key, value)))
+            records.append(((message.partition(), message.offset()), (key, value)))
         consumer.close()
-    return [pair for _, pair in sorted(found, key=lambda each: each[0])]
+    return [pair for _, pair in sorted(records, key=lambda each: each[0])]
 
 
 def _reader(

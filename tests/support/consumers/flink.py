@@ -45,13 +45,13 @@ def rows(script: str) -> list[list[str | None]]:
             raise ConsumerError(f"Flink did not end within {_SECONDS} seconds") from None
         if done.returncode:
             raise ConsumerError(f"Flink ended with {done.returncode}:\n{_causes(done.stdout + done.stderr)}")
-        found: list[list[str | None]] = []
+        result: list[list[str | None]] = []
         for line in (place / "rows").read_text(encoding="utf-8").split("\n")[:-1]:
             count, _, row = line.partition("\t")
             if int(count) < 0:
                 raise ConsumerError(f"Flink took a row away that was not there: {row}")
-            found += [json.loads(row)] * int(count)
-        return found
+            result += [json.loads(row)] * int(count)
+        return result
 
 
 def install() -> None:

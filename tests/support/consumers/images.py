@@ -16,43 +16,43 @@ Images = dict[int, dict[str, Any]]
 
 def images(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Images:
     """Rows of a consumer, with values as text, or as its JSON has them. Further columns are left out; a missing one is null."""
-    found: Images = {}
+    by_id: Images = {}
     for row in rows:
         image = {field.name: value(row.get(field.name), field.type) for field in schema}
-        assert image["id"] not in found, f"two rows with the id {image['id']}"
-        found[image["id"]] = image
-    return found
+        assert image["id"] not in by_id, f"two rows with the id {image['id']}"
+        by_id[image["id"]] = image
+    return by_id
 
 
-def value(given: Any, kind: pa.DataType) -> Any:
+def value(raw: Any, kind: pa.DataType) -> Any:
     """One value. A NaN is the text, times are texts in UTC with microseconds, numbers and bytes are Python's.
 
     Times may be given as microseconds since 1970, dates as days, bytes in hex.
     """
-    if given is None:
+    if raw is None:
         return None
     if types.is_boolean(kind):
-        return given if isinstance(given, bool) else {"true": True, "false": False}[given]
+        return raw if isinstance(raw, bool) else {"true": True, "false": False}[raw]
     if types.is_integer(kind):
-        return int(given)
+        return int(raw)
     if types.is_floating(kind):
-        number = float(given)
+        number = float(raw)
         return number if number == number else "NaN"
     if types.is_decimal(kind):
-        return Decimal(given)
-    if types.is_binary(kind) and not isinstance(given, bytes):
-        return bytes.fromhex(given.removeprefix("\\x"))
+        return Decimal(raw)
+    if types.is_binary(kind) and not isinstance(raw, bytes):
+        return bytes.fromhex(raw.removeprefix("\\x"))
     if types.is_date(kind):
-        return str(dt.date(1970, 1, 1) + dt.timedelta(given) if isinstance(given, int) else given)
+        return str(dt.date(1970, 1, 1) + dt.timedelta(raw) if isinstance(raw, int) else raw)
     if types.is_timestamp(kind):
-        return _time(given)
+        return _time(raw)
     if types.is_struct(kind):
-        return {field.name: value(given.get(field.name), field.type) for field in kind}
+        return {field.name: value(raw.get(field.name), field.type) for field in kind}
     if types.is_map(kind):
-        return {value(key, kind.key_type): value(item, kind.item_type) for key, item in given.items()}
+        return {value(key, kind.key_type): value(item, kind.item_type) for key, item in raw.items()}
     if types.is_nested(kind):
-        return [value(item, kind.value_type) for item in given]
-    return given
+        return [value(item, kind.value_type) for item in raw]
+    return raw
 
 
 def as_numbers(rows: Images) -> Images:
@@ -69,27 +69,27 @@ def as_milliseconds(rows: Images) -> Images:
     }
 
 
-def _number(given: Any) -> Any:
-    is_none = given == "NaN" or (isinstance(given, float) and math.isinf(given))
-    return None if is_none else given
+def _number(raw: Any) -> Any:
+    is_none = raw == "NaN" or (isinstance(raw, float) and math.isinf(raw))
+    return None if is_none else raw
 
 
-def _time(given: Any) -> str:
-    if isinstance(given, int) or re.fullmatch(r"-?\d+", str(given)):
-        return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=int(given))).isoformat(timespec="microseconds")  # noqa: DTZ001
-    time = given if isinstance(given, dt.datetime) else dt.datetime.fromisoformat(given)
+def _time(raw: Any) -> str:
+    if isinstance(raw, int) or re.fullmatch(r"-?\d+", str(raw)):
+        return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=int(raw))).isoformat(timespec="microseconds")  # noqa: DTZ001
+    time = raw if isinstance(raw, dt.datetime) else dt.datetime.fromisoformat(raw)
     utc = time if time.tzinfo is None else time.astimezone(dt.UTC)
     return utc.replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
-def difference(found: Images, expected: Images) -> str:
+def difference(actual: Images, expected: Images) -> str:
     """The first differences, for people; empty if there are none."""
-    lines = [f"{number}: not in the table" for number in found.keys() - expected.keys()]
-    lines += [f"{number}: missing" for number in expected.keys() - found.keys()]
-    for number in sorted(found.keys() & expected.keys()):
+    lines = [f"{number}: not in the table" for number in actual.keys() - expected.keys()]
+    lines += [f"{number}: missing" for number in expected.keys() - actual.keys()]
+    for number in sorted(actual.keys() & expected.keys()):
         lines += [
-            f"{number}.{name}: {found[number][name]!r}, and {wanted!r} in the table"
+            f"{number}.{name}: {actual[number][name]!r}, and {wanted!r} in the table"
             for name, wanted in expected[number].items()
-            if found[number][name] != wanted
+            if actual[number][name] != wanted
         ]
     return "\n".join(lines[:20])

@@ -44,10 +44,10 @@ class Console:
         """
         self._send(f"_play({script!r}, {'single' if shows else 'exec'!r})")
         deadline = time.monotonic() + self.seconds
-        while (found := self._buffer.find(_END.encode())) < 0 or b"\n" not in self._buffer[found:]:
+        while (at := self._buffer.find(_END.encode())) < 0 or b"\n" not in self._buffer[at:]:
             self._read(deadline)
-        end = self._buffer.index(b"\n", found) + 1
-        output, last = bytes(self._buffer[:found]), self._buffer[found:end]
+        end = self._buffer.index(b"\n", at) + 1
+        output, last = bytes(self._buffer[:at]), self._buffer[at:end]
         del self._buffer[:end]
         return output, b"failed" not in last
 
@@ -62,9 +62,9 @@ class Console:
             waiting.register(self.process.stdout, selectors.EVENT_READ)
             ready = waiting.select(max(0.0, deadline - time.monotonic()))
         assert ready, f"no answer within {self.seconds:.0f} s: {self._buffer.decode()}"
-        found = os.read(self.process.stdout.fileno(), 1 << 16)
-        assert found, f"the console ended: {self._buffer.decode()}"
-        self._buffer += found
+        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        assert data, f"the console ended: {self._buffer.decode()}"
+        self._buffer += data
 
 
 @contextmanager

@@ -80,10 +80,10 @@ class Step:
 
 def steps(text: str) -> Iterator[Step]:
     """The steps of a page, in order."""
-    found = list(blocks(text.splitlines()))
-    for number, (first, language, block) in enumerate(found):
+    listed = list(blocks(text.splitlines()))
+    for number, (first, language, block) in enumerate(listed):
         if language == "python":
-            output = _output(text.splitlines(), found, number)
+            output = _output(text.splitlines(), listed, number)
             yield Step("\n".join(block), Kind.PYTHON, tuple(output[2]), output[0])
         elif language == "":
             prompts = [(at, prompt) for at, line in enumerate(block) for prompt in _PROMPTS if line.startswith(prompt)]
@@ -92,11 +92,13 @@ def steps(text: str) -> Iterator[Step]:
                 yield Step(block[at].removeprefix(prompt), _PROMPTS[prompt], tuple(block[at + 1 : end]), first + at + 1)
 
 
-def is_step(lines: Sequence[str], found: Sequence[Block], number: int) -> bool:
+def is_step(lines: Sequence[str], listed: Sequence[Block], number: int) -> bool:
     """Whether `steps` has a block: to run it, or as the output of the one before it."""
-    _, language, block = found[number]
+    _, language, block = listed[number]
     if language == "":
-        before = number > 0 and found[number - 1][1] == "python" and _output(lines, found, number - 1) == found[number]
+        before = (
+            number > 0 and listed[number - 1][1] == "python" and _output(lines, listed, number - 1) == listed[number]
+        )
         return before or any(line.startswith(tuple(_PROMPTS)) for line in block)
     return language == "python"
 
@@ -115,10 +117,10 @@ def blocks(lines: Sequence[str]) -> Iterator[Block]:
         at += 1
 
 
-def _output(lines: Sequence[str], found: Sequence[Block], number: int) -> Block:
+def _output(lines: Sequence[str], listed: Sequence[Block], number: int) -> Block:
     """The plain block right after a block, an empty one where there is none."""
-    end = found[number][0] + len(found[number][2]) + 1
-    following = found[number + 1] if number + 1 < len(found) else (0, "none", [])
+    end = listed[number][0] + len(listed[number][2]) + 1
+    following = listed[number + 1] if number + 1 < len(listed) else (0, "none", [])
     near = following[1] == "" and not any(line.strip() for line in lines[end : following[0] - 1])
     return following if near and not any(line.startswith(tuple(_PROMPTS)) for line in following[2]) else (end, "", [])
 
@@ -160,8 +162,8 @@ class Tour:
 
     def run(self, command: str) -> None:
         """Run a command that is on another page. A daemon runs until the end of the next page."""
-        found, _ = self._played(Step(command, Kind.COMMAND, (ELISION,), 0))
-        assert found, command
+        lines, _ = self._played(Step(command, Kind.COMMAND, (ELISION,), 0))
+        assert lines, command
 
     def play(self, page: Path) -> None:
         """Run everything that a page shows.
@@ -174,17 +176,17 @@ class Tour:
             played = [(step, *self._played(step)) for step in steps(text)]
         finally:
             self._stop()
-        wrong = [(step, found) for step, found, agrees in played if not agrees]
+        wrong = [(step, actual) for step, actual, agrees in played if not agrees]
         if self.update:
             lines = text.splitlines()
-            for step, found in reversed(wrong):
+            for step, actual in reversed(wrong):
                 if ELISION not in step.shown:
-                    lines[step.first : step.first + len(step.shown)] = found
+                    lines[step.first : step.first + len(step.shown)] = actual
             page.write_text("\n".join([*lines, ""]))
             return
         told = [
-            "\n".join([f"{page.name}:{step.first + 1}: {step.script}", *found, "-- but the page says:", *step.shown])
-            for step, found in wrong
+            "\n".join([f"{page.name}:{step.first + 1}: {step.script}", *actual, "-- but the page says:", *step.shown])
+            for step, actual in wrong
         ]
         assert not told, "\n\n".join(told)
 
@@ -220,13 +222,13 @@ class Tour:
         while True:
             output, done = self._once(step)
             # Spark's `show` ends with an empty line, which pages leave out.
-            found = self._lines(output if step.kind is Kind.COMMAND else output.rstrip())
+            actual = self._lines(output if step.kind is Kind.COMMAND else output.rstrip())
             failed = step.kind is Kind.PYTHON and not done
-            agrees = not failed and (_agree(step.shown, found) or (step.kind is Kind.PYTHON and not step.shown))
+            agrees = not failed and (_agree(step.shown, actual) or (step.kind is Kind.PYTHON and not step.shown))
             awaited = self._running or step.kind is Kind.TYPED  # the console may have a daemon of its own
             if agrees or not awaited or time.monotonic() > deadline:
-                assert not failed, "\n".join([step.script, *found])
-                return found, agrees
+                assert not failed, "\n".join([step.script, *actual])
+                return actual, agrees
             time.sleep(0.2)
 
     def _once(self, step: Step) -> tuple[bytes, bool]:
@@ -261,8 +263,8 @@ class Tour:
         shown = step.shown[:-1] if interrupted else step.shown
         while True:
             ended = process.poll() is not None
-            found = self._lines(output.read_bytes())
-            agrees = _agree((*shown, ELISION), found)
+            actual = self._lines(output.read_bytes())
+            agrees = _agree((*shown, ELISION), actual)
             if agrees or ended or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -273,8 +275,8 @@ class Tour:
         if interrupted:
             self._running.remove(process)
             process.send_signal(signal.SIGINT)
-            return [*found, INTERRUPT], process.wait(WITHIN) == 130 and agrees
-        return found, agrees
+            return [*actual, INTERRUPT], process.wait(WITHIN) == 130 and agrees
+        return actual, agrees
 
     def _command(self, step: Step) -> list[str]:
         assert step.kind is not Kind.TYPED, f"there is no console for {step.script}"
@@ -311,10 +313,10 @@ class Tour:
         self._running.clear()
 
 
-def _agree(shown: Sequence[str], found: Sequence[str]) -> bool:
+def _agree(shown: Sequence[str], actual: Sequence[str]) -> bool:
     """Whether an output is what a page shows, but for what is masked and left out."""
     pattern = "".join("(?:.*\n)*?" if line == ELISION else re.escape(_masked(line)) + "\n" for line in shown)
-    return re.fullmatch(pattern, "".join(f"{_masked(line)}\n" for line in found)) is not None
+    return re.fullmatch(pattern, "".join(f"{_masked(line)}\n" for line in actual)) is not None
 
 
 def _masked(line: str) -> str:

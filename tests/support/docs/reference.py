@@ -137,7 +137,7 @@ def _with_parts(page: Path, parts: Mapping[str, Iterable[str]]) -> str:
     for name, lines in parts.items():
         table = "\n".join(lines)
         pattern = rf"(?s)(<!-- generated: {name} -->\n).*?(<!-- end -->)"
-        text, count = re.subn(pattern, lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)
+        text, count = re.subn(pattern, lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text)
         assert count == 1, f"{page.name} has {count} parts {name}"
     return text
 
@@ -207,14 +207,14 @@ def _errors() -> Iterator[str]:
 
 def error_classes() -> list[type[CdfdError]]:
     """`CdfdError` and all classes below it, in the order of modules and lines, those of `cdfd.errors` first."""
-    found: dict[str, type[CdfdError]] = {"CdfdError": CdfdError}
+    classes: dict[str, type[CdfdError]] = {"CdfdError": CdfdError}
     root = ROOT / "cdfd" / "errors.py"
     for file in sorted((ROOT / "cdfd").rglob("*.py"), key=lambda file: (file != root, file)):
         for name, base in re.findall(r"(?m)^class (\w+)\((\w+)\):", file.read_text(encoding="utf-8")):
-            if base in found:  # no other module is imported: some need PySpark
+            if base in classes:  # no other module is imported: some need PySpark
                 module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-                found[name] = getattr(importlib.import_module(module), name)
-    return list(found.values())
+                classes[name] = getattr(importlib.import_module(module), name)
+    return list(classes.values())
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str, show
     """
     yield heading
     fields = {name: field for name, field in section.model_fields.items() if prefix != "sink." or name != "kind"}
-    within = {name: found for name, field in fields.items() if (found := _sections_in(field.annotation))}
+    within = {name: sections for name, field in fields.items() if (sections := _sections_in(field.annotation))}
     within.pop("sinks", None)  # each of them has the keys of `sink`
     keys = [
         key(section, name, prefix)
@@ -182,10 +182,10 @@ def key(section: type[Section], name: str, prefix: str) -> Key:
     described = descriptions(section)
     assert name in described, f"{section.__name__}.{name} has no docstring"
     description, said = described[name]
-    found, allowed = _type(field.annotation, field.metadata)
-    default = said or ("required" if field.is_required() else _default(field.default, found))
+    type_name, allowed = _type(field.annotation, field.metadata)
+    default = said or ("required" if field.is_required() else _default(field.default, type_name))
     mounted = ", *file*" if name in file_settings() else ""
-    return Key(f"{prefix}{name}", f"{found}{mounted}", default, allowed, description)
+    return Key(f"{prefix}{name}", f"{type_name}{mounted}", default, allowed, description)
 
 
 def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
@@ -206,8 +206,8 @@ def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
         if isinstance(function, partial):
             return "text", _choices(function.args[0].names())
     if functions:
-        found, allowed = _PARSED[functions[0]]
-        return found, allowed or _bounds(metadata, found)
+        type_name, allowed = _PARSED[functions[0]]
+        return type_name, allowed or _bounds(metadata, type_name)
     if get_origin(annotation) is tuple:
         inner, allowed = _type(arguments[0])
         return f"list of {_plural(inner)}", allowed

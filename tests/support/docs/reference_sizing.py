@@ -28,8 +28,14 @@ def _sizes() -> Iterator[str]:
         each = rows * 60 / count
         versions = [VersionWork(60_000 * minute, each, round(each * ROW_BYTES), 1) for minute in range(60 * HOURS)]
         table = TableWork("t", False, HOURS, versions, 0, 0, 0)
-        found = needs([table] * count, measured, Setup(sink, partitions=4, replicas=1, keep_hours=HOURS))
-        cells = (f"{count:,}", f"{rows:,}", f"{found.total.mean.cores:.2f}", amount(found.memory), amount(found.disk))
+        estimate = needs([table] * count, measured, Setup(sink, partitions=4, replicas=1, keep_hours=HOURS))
+        cells = (
+            f"{count:,}",
+            f"{rows:,}",
+            f"{estimate.total.mean.cores:.2f}",
+            amount(estimate.memory),
+            amount(estimate.disk),
+        )
         yield f"| {' | '.join(cells)} |"
     assert name == "kafka/json"
 
@@ -51,8 +57,8 @@ def _costs() -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
-    rest = f"{1000 * measured.table_cores:.2f} thousandths of a core"
-    each = f"Each further table takes {measured.table_mb:.1f} MB and, at rest, {rest}."
+    share = f"{1000 * measured.table_cores:.2f} thousandths of a core"
+    each = f"Each further table takes {measured.table_mb:.1f} MB and, at rest, {share}."
     yield f"A daemon with one table takes {measured.base_mb:.0f} MB. {each}"
 
 

@@ -34,6 +34,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _COMMENTED = ("", ".toml", ".yml", ".yaml", ".tpl", ".cfg")
 """Suffixes of files whose comments begin with `#`."""
 
+NAMES = re.compile(r"found|given|rest")
+"""Names of variables and functions that do not say what they hold."""
+
 Finding = tuple[Path, int, str]
 
 
@@ -41,15 +44,15 @@ def in_page(path: Path) -> Iterator[Finding]:
     """Findings in a page, without its code and its headings."""
     text = path.read_text(encoding="utf-8")
     for kind in (_FENCE, _CODE):
-        text = kind.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+        text = kind.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     for number, line in enumerate(text.splitlines(), 1):
         for cell in line.split("|"):
-            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(_MARKER.sub("", cell.strip())))
+            yield from ((path, number, match[0].strip()) for match in BANNED.finditer(_MARKER.sub("", cell.strip())))
 
 
 def long_sentences(path: Path) -> Iterator[Finding]:
     """Sentences of a page that have more than `MOST_WORDS` words, without those of tables."""
-    text = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text(encoding="utf-8"))
+    text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"))
     start, lines = 0, list[str]()
     for number, line in enumerate([*text.splitlines(), ""], 1):
         if _ITEM.match(line) or not line.strip() or line.lstrip().startswith(("|", "#", "<!--")):
@@ -71,7 +74,17 @@ def in_module(path: Path, *, strings: bool = True) -> Iterator[Finding]:
     texts += [(token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
     for start, text in texts:
         for number, line in enumerate(_CODE.sub("", text).splitlines(), start):
-            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(line.strip()))
+            yield from ((path, number, match[0].strip()) for match in BANNED.finditer(line.strip()))
+
+
+def in_names(path: Path) -> Iterator[Finding]:
+    """Variables, parameters and functions of a module whose names are in `NAMES`."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)) if NAMES.search(source) else ():
+        stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        name = node.id if stored else getattr(node, "arg", None) or getattr(node, "name", None)
+        if isinstance(name, str) and NAMES.fullmatch(name) and not isinstance(node, ast.alias | ast.keyword):
+            yield path, node.lineno, name
 
 
 def _strings(parent: ast.AST, strings: bool) -> Iterator[tuple[int, str]]:
@@ -87,7 +100,7 @@ def in_comments(path: Path, mark: str) -> Iterator[Finding]:
         _, begins, comment = line.partition(mark)
         if begins:
             text = _CODE.sub("", comment.lstrip(f"{mark}! -"))
-            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(text.strip()))
+            yield from ((path, number, match[0].strip()) for match in BANNED.finditer(text.strip()))
 
 
 def _below(*folders: str, pattern: str = "*") -> list[Path]:
@@ -116,15 +129,16 @@ def findings() -> list[Finding]:
         *(each for page in pages() if page.parent.name != "bench" for each in long_sentences(page)),
         *(each for module in _below("cdfd", pattern="*.py") for each in in_module(module)),
         *(each for test in tests for each in in_module(test, strings=False)),  # their other strings are data
+        *(each for module in [*_below("cdfd", pattern="*.py"), *tests] for each in in_names(module)),
         *(each for path in rust for each in in_comments(path, "//")),
         *(each for path in others for each in in_comments(path, "#")),
     ]
 
 
 if __name__ == "__main__":
-    found = findings()
-    for path, line, text in found:
+    problems = findings()
+    for path, line, text in problems:
         print(f"{path.relative_to(ROOT)}:{line}: {text!r}")
     # The checks that .proselintrc.json turns off take headings, tables, names and links for mistakes.
     prose = subprocess.run([Path(sys.executable).with_name("proselint"), "check", *pages()], check=False)
-    sys.exit(bool(found) or prose.returncode)
+    sys.exit(bool(problems) or prose.returncode)

@@ -39,8 +39,10 @@ class Case:
         return {"target": self.target, "args": self.args, "files": {p: _text(data) for p, data in self.files.items()}}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Case:
-        return cls(found["target"], {path: _bytes(data) for path, data in found["files"].items()}, found["args"])
+    def from_json(cls, document: dict[str, Any]) -> Case:
+        return cls(
+            document["target"], {path: _bytes(data) for path, data in document["files"].items()}, document["args"]
+        )
 
 
 def _text(data: bytes) -> str | dict[str, str]:
@@ -50,8 +52,8 @@ def _text(data: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _bytes(found: str | dict[str, str]) -> bytes:
-    return found.encode() if isinstance(found, str) else base64.b64decode(found["base64"])
+def _bytes(content: str | dict[str, str]) -> bytes:
+    return content.encode() if isinstance(content, str) else base64.b64decode(content["base64"])
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,11 @@ def check_local(case: Case) -> str:
     """Nothing outside is read, nothing is written; where there are only files, it is as in memory."""
     with stores.on_disk(case) as root:
         try:
-            found: list[bytes] = []
+            rows: list[bytes] = []
 
             def read() -> str:
-                found[:] = lines_of(cdfd.changes(root, "earliest"))
-                found.extend(lines_of(cdfd.snapshot(root)))
+                rows[:] = lines_of(cdfd.changes(root, "earliest"))
+                rows.extend(lines_of(cdfd.snapshot(root)))
                 return "rows"
 
             try:
@@ -94,13 +94,13 @@ def check_local(case: Case) -> str:
                 raise
         except Enough:
             return "enough"
-        if any(stores.CANARY.encode() in line for line in found):
-            raise Violation("read outside the table", repr(found)[:500])
+        if any(stores.CANARY.encode() in line for line in rows):
+            raise Violation("read outside the table", repr(rows)[:500])
     if not case.args:
         with stores.in_memory(case) as uri:
             other = guarded(
                 lambda: (
-                    (lines_of(cdfd.changes(uri, "earliest")) + lines_of(cdfd.snapshot(uri)) == found and "rows")
+                    (lines_of(cdfd.changes(uri, "earliest")) + lines_of(cdfd.snapshot(uri)) == rows and "rows")
                     or "other rows"
                 ),
                 uri,

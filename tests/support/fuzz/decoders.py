@@ -43,7 +43,7 @@ def entries() -> list[bytes]:
 def fields(*names: str) -> list[bytes]:
     """The values at this path of an action, in all log entries."""
 
-    def found(path: str, files: Files) -> list[bytes]:
+    def values_of(path: str, files: Files) -> list[bytes]:
         values = []
         for line in files[path].splitlines() if is_json(path) else ():
             each = json.loads(line)
@@ -53,7 +53,7 @@ def fields(*names: str) -> list[bytes]:
                 values.append(each.encode() if isinstance(each, str) else mutate.dumps(each))
         return values
 
-    return pool("/".join(names), found)
+    return pool("/".join(names), values_of)
 
 
 def check_commit(case: Case) -> str:
@@ -106,16 +106,16 @@ def _make_hint(random: Random) -> Case:
 def check_vector(case: Case) -> str:
     """A deletion vector in the log or in a file, as its descriptor says."""
     args, blob = case.args, case.files["vector"]
-    found = DeletionVectorDescriptor(args["type"], args["text"], args["offset"], args["size"], args["count"])
+    descriptor = DeletionVectorDescriptor(args["type"], args["text"], args["offset"], args["size"], args["count"])
 
     def decode() -> str:
-        path, wanted = deletion_vector.path_of(found), deletion_vector.range_of(found)
+        path, wanted = deletion_vector.path_of(descriptor), deletion_vector.range_of(descriptor)
         if path is None or wanted is None:
-            rows = deletion_vector.decode_inline(found)
+            rows = deletion_vector.decode_inline(descriptor)
         else:
-            rows = deletion_vector.decode_stored(found, blob[wanted[0] : sum(wanted)])
+            rows = deletion_vector.decode_stored(descriptor, blob[wanted[0] : sum(wanted)])
         again = roaring.decode(roaring.encode(rows), len(rows))
-        if again != rows or len(rows) != found.cardinality:
+        if again != rows or len(rows) != descriptor.cardinality:
             raise Violation("written otherwise", f"{len(rows)} rows")
         rows.mask(0, 100)
         rows.positions(max((rows.max() or 0) - 50, 0), 100)
@@ -225,9 +225,9 @@ def _make_footer(random: Random) -> Case:
     if random.random() < 0.6:
         data = thrift.footer(random, data)
     (length,) = struct.unpack_from("<I", data, len(data) - 8)
-    found = data[-8 - length : -8]
+    footer = data[-8 - length : -8]
     return Case(
-        "footer", {"footer": found if random.random() < 0.3 else mutate.repeated(random, found, mutate.content)}
+        "footer", {"footer": footer if random.random() < 0.3 else mutate.repeated(random, footer, mutate.content)}
     )
 
 

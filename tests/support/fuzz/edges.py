@@ -97,8 +97,8 @@ def _make_arguments(random: Random) -> Case:
     _, files = base(random, "written", "partitioned", "mapped-name", "single-True")
 
     def start() -> Any:
-        found = random.choice(STARTS)
-        return mutate.text(random, found) if isinstance(found, str) and random.random() < 0.3 else found
+        first = random.choice(STARTS)
+        return mutate.text(random, first) if isinstance(first, str) and random.random() < 0.3 else first
 
     places = (
         "",
@@ -144,8 +144,8 @@ def check_checkpoint(case: Case) -> str:
     async def read() -> str:
         log = DeltaLog(stores.Stored(case.files, case.args))
         async with asyncio.timeout(20):
-            found = await log.snapshot(None, with_stats=case.args["stats"], with_tombstones=True, with_counts=True)
-        return f"read {len([*found.live()]) > 0}"
+            state = await log.snapshot(None, with_stats=case.args["stats"], with_tombstones=True, with_counts=True)
+        return f"read {len([*state.live()]) > 0}"
 
     return guarded(lambda: asyncio.run(read()), stores.URI)
 

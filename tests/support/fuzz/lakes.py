@@ -31,9 +31,9 @@ MOST = 120_000
 CDF = {"delta.enableChangeDataFeed": "true"}
 
 
-def parquet(found: pa.Table, **options: Any) -> bytes:
+def parquet(table: pa.Table, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(found, buffer, **options)
+    pq.write_table(table, buffer, **options)
     return buffer.getvalue()
 
 
@@ -253,12 +253,12 @@ def checkpointed(make: Any, hint: bool, keep: int = 3) -> Files:
     """A log whose beginning is gone, with a checkpoint at version 4."""
     files, state = simple()
     made = make(4, state[:-1])
-    found = {f"{paths.LOG}/{name}": data for name, data in made.items()}
+    log_files = {f"{paths.LOG}/{name}": data for name, data in made.items()}
     log = {path: data for path, data in files.items() if path not in {commit(n) for n in range(keep)}}
     if hint:
         text = last_checkpoint.serialize(last_checkpoint.LastCheckpoint(4, len(state) - 1))
-        found[f"{paths.LOG}/_last_checkpoint"] = text
-    return log | found
+        log_files[f"{paths.LOG}/_last_checkpoint"] = text
+    return log | log_files
 
 
 def hinted() -> Files:
@@ -316,10 +316,10 @@ def ledger() -> Files:
 def golden() -> Iterable[tuple[str, Files]]:
     """Tables of real writers, where some are given, and small."""
     for log in sorted(Path(GOLDEN).glob("**/_delta_log")) if GOLDEN else ():
-        found = [path for path in log.parent.rglob("*") if path.is_file()]
-        if sum(path.stat().st_size for path in found) <= MOST and len(found) <= 40:
+        log_files = [path for path in log.parent.rglob("*") if path.is_file()]
+        if sum(path.stat().st_size for path in log_files) <= MOST and len(log_files) <= 40:
             name = "/".join(log.parent.relative_to(Path(GOLDEN or "")).parts)
-            yield name, {str(path.relative_to(log.parent)): path.read_bytes() for path in sorted(found)}
+            yield name, {str(path.relative_to(log.parent)): path.read_bytes() for path in sorted(log_files)}
 
 
 def tables() -> dict[str, Files]:

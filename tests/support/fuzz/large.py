@@ -24,13 +24,16 @@ def _column(name: str, kind: Any = "long") -> dict[str, Any]:
 
 
 def _nested(depth: int, kind: str) -> Any:
-    found: Any = "long"
+    field_type: Any = "long"
     for _ in range(depth):
         if kind == "array":
-            found = {"type": "array", "elementType": found, "containsNull": True}
+            field_type = {"type": "array", "elementType": field_type, "containsNull": True}
         else:
-            found = {"type": "struct", "fields": [_column("a", found), _column("b", found if depth < 12 else "long")]}
-    return found
+            field_type = {
+                "type": "struct",
+                "fields": [_column("a", field_type), _column("b", field_type if depth < 12 else "long")],
+            }
+    return field_type
 
 
 def tables(kind: str, count: int) -> Files:
@@ -93,11 +96,11 @@ def _of_log(kind: str, count: int, header: list[Any], add: dict[str, Any]) -> tu
         case "dots":
             return [{"add": {**add, "path": "./" * count + "a.parquet"}}], {}
         case "sidecars":
-            found = [
+            extra = [
                 {"sidecar": {"path": f"{n}.parquet", "sizeInBytes": 1, "modificationTime": 1}} for n in range(count)
             ]
             name = v2_name(1, "00000000-0000-0000-0000-000000000007", "json")
-            return [], {f"{paths.LOG}/{name}": entry(*header, {"checkpointMetadata": {"version": 1}}, *found)}
+            return [], {f"{paths.LOG}/{name}": entry(*header, {"checkpointMetadata": {"version": 1}}, *extra)}
     return [], {}
 
 

@@ -60,31 +60,31 @@ def shorter(data: bytes) -> Iterator[bytes]:
 
 def _document(line: bytes) -> Iterator[bytes]:
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError):
         return
-    for less in smaller(found):
+    for less in smaller(document):
         yield mutate.dumps(less)
 
 
-def smaller(found: Any) -> Iterator[Any]:
+def smaller(value: Any) -> Iterator[Any]:
     """A JSON value without one of its parts, or with a simpler one."""
-    if isinstance(found, dict):
-        for key in found:
-            yield {other: item for other, item in found.items() if other != key}
-        for key, item in found.items():
+    if isinstance(value, dict):
+        for key in value:
+            yield {other: item for other, item in value.items() if other != key}
+        for key, item in value.items():
             for less in smaller(item):
-                yield {**found, key: less}
-    elif isinstance(found, list):
-        for at in range(len(found)):
-            yield found[:at] + found[at + 1 :]
-        for at, item in enumerate(found):
+                yield {**value, key: less}
+    elif isinstance(value, list):
+        for at in range(len(value)):
+            yield value[:at] + value[at + 1 :]
+        for at, item in enumerate(value):
             for less in smaller(item):
-                yield [*found[:at], less, *found[at + 1 :]]
-    elif isinstance(found, str) and len(found) > 1:
+                yield [*value[:at], less, *value[at + 1 :]]
+    elif isinstance(value, str) and len(value) > 1:
         yield ""
-        yield found[: len(found) // 2]
-        yield found[len(found) // 2 :]
-    elif isinstance(found, int) and not isinstance(found, bool) and abs(found) > 1:
+        yield value[: len(value) // 2]
+        yield value[len(value) // 2 :]
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > 1:
         yield 0
-        yield found // 2
+        yield value // 2

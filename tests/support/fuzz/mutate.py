@@ -65,22 +65,22 @@ def nested(depth: int, in_lists: bool) -> Raw:
     return Raw("[" * depth + "]" * depth if in_lists else '{"a":' * depth + "1" + "}" * depth)
 
 
-def dumps(found: Any) -> bytes:
+def dumps(value: Any) -> bytes:
     """JSON, with raw texts as they are, and keys that are there twice where a key ends in a tab."""
-    if isinstance(found, Raw):
-        return found.encode()
-    if isinstance(found, dict):
-        pairs = (json.dumps(key.rstrip("\t")).encode() + b":" + dumps(item) for key, item in found.items())
+    if isinstance(value, Raw):
+        return value.encode()
+    if isinstance(value, dict):
+        pairs = (json.dumps(key.rstrip("\t")).encode() + b":" + dumps(item) for key, item in value.items())
         return b"{" + b",".join(pairs) + b"}"
-    if isinstance(found, list | tuple):
-        return b"[" + b",".join(map(dumps, found)) + b"]"
-    return json.dumps(found).encode()
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(dumps, value)) + b"]"
+    return json.dumps(value).encode()
 
 
-def places(found: Any) -> list[tuple[Any, Any]]:
+def places(document: Any) -> list[tuple[Any, Any]]:
     """(container, key) of everything in a JSON value."""
     result: list[tuple[Any, Any]] = []
-    todo = [found]
+    todo = [document]
     while todo:
         each = todo.pop()
         pairs = each.items() if isinstance(each, dict) else enumerate(each) if isinstance(each, list) else ()
@@ -90,9 +90,9 @@ def places(found: Any) -> list[tuple[Any, Any]]:
     return result
 
 
-def tree(random: Random, found: Any) -> Any:
+def tree(random: Random, document: Any) -> Any:
     """A JSON value, changed in place somewhere (the whole, where there is nothing in it)."""
-    everywhere = places(found)
+    everywhere = places(document)
     if not everywhere:
         return value(random)
     # Few keys decide much, and arrays of values are long: shallow places count twice.
@@ -117,12 +117,12 @@ def tree(random: Random, found: Any) -> Any:
             container[key] = None
     else:
         container[key] = [item] if random.random() < 0.5 else {"a": item}
-    return found
+    return document
 
 
-def depth(found: Any) -> int:
+def depth(document: Any) -> int:
     """How deep a value is, up to 60: what refers to itself is deeper."""
-    level, todo = 0, [found]
+    level, todo = 0, [document]
     while todo and level < 60:
         todo = [i for e in todo for i in (e.values() if isinstance(e, dict) else e if isinstance(e, list) else ())]
         level += 1
@@ -146,33 +146,35 @@ def near(random: Random, item: Any) -> Any:
 def document(random: Random, data: bytes) -> bytes:
     """A JSON text with a change in its values; one in its bytes where it is none."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return content(random, data)
-    return dumps(tree(random, found))
+    return dumps(tree(random, value))
 
 
-def text(random: Random, found: str) -> str:
+def text(random: Random, original: str) -> str:
     """A text, changed somewhere."""
-    at = random.randrange(len(found) + 1)
+    at = random.randrange(len(original) + 1)
     kind = random.randrange(6)
     if kind == 0:
         return random.choice(TEXTS)
     if kind == 1:
-        return found[:at] + random.choice(TEXTS) + found[at:]
+        return original[:at] + random.choice(TEXTS) + original[at:]
     if kind == 2:
-        return found[:at]
+        return original[:at]
     if kind == 3:
         return (
-            found[:at] + chr(random.choice((0, 1, 9, 10, 27, 34, 37, 92, 127, 133, 160, 0x202E, 0xD800))) + found[at:]
+            original[:at]
+            + chr(random.choice((0, 1, 9, 10, 27, 34, 37, 92, 127, 133, 160, 0x202E, 0xD800)))
+            + original[at:]
         )
     if kind == 4:
-        numbers = [*re.finditer(r"\d+", found)]
+        numbers = [*re.finditer(r"\d+", original)]
         if numbers:
             hit = random.choice(numbers)
             number = random.choice([*map(str, NUMBERS), "9" * 5000])
-            return found[: hit.start()] + number + found[hit.end() :]
-    return found[:at] + found[at + 1 :] if found else "x"
+            return original[: hit.start()] + number + original[hit.end() :]
+    return original[:at] + original[at + 1 :] if original else "x"
 
 
 def content(random: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
@@ -217,8 +219,8 @@ def times(random: Random) -> int:
     return random.choice((1, 1, 1, 2, 2, 3))
 
 
-def repeated(random: Random, found: Any, *mutators: Mutator) -> Any:
+def repeated(random: Random, value: Any, *mutators: Mutator) -> Any:
     """One to three of these mutations, one after the other."""
     for _ in range(times(random)):
-        found = random.choice(mutators)(random, found)
-    return found
+        value = random.choice(mutators)(random, value)
+    return value

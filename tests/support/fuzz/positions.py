@@ -70,20 +70,20 @@ def check_position(case: Case) -> str:
     record = SimpleNamespace(value=data, topic="t", partition=0, offset=5)
 
     def progress() -> str:
-        found = progress_records._parse(record, progress_records.progress_of)
-        job_of(found)
-        job = Job.stored(None if found is None else Backfill(found.position, found.backfill))
+        verdict = progress_records._parse(record, progress_records.progress_of)
+        job_of(verdict)
+        job = Job.stored(None if verdict is None else Backfill(verdict.position, verdict.backfill))
         str(job)
-        if found is not None:
-            again = progress_records.progress_of(progress_records.value_of(found))
-            if again != found:
-                raise Violation("written otherwise", f"{again} {found}"[:500])
+        if verdict is not None:
+            again = progress_records.progress_of(progress_records.value_of(verdict))
+            if again != verdict:
+                raise Violation("written otherwise", f"{again} {verdict}"[:500])
         return "value"
 
     def offset() -> str:
-        found = json.loads(data)
-        if isinstance(found, dict):
-            again = Offset.from_json(found)
+        verdict = json.loads(data)
+        if isinstance(verdict, dict):
+            again = Offset.from_json(verdict)
             if Offset.from_json(json.loads(json.dumps(again.to_json()))) != again:
                 raise Violation("written otherwise", repr(again)[:500])
         return "value"
@@ -94,11 +94,11 @@ def check_position(case: Case) -> str:
         Path(folder, "_position.json").write_bytes(data)
         for name in case.args["names"]:
             Path(folder, name).write_bytes(b"")
-        found = guarded(lambda: f"value {delivery_folder.read_position(folder)}"[:5])
+        verdict = guarded(lambda: f"value {delivery_folder.read_position(folder)}"[:5])
         Path(folder, "offsets").mkdir()
         Path(folder, "offsets", "7").write_bytes(b"v1\n{}\n" + data)
         snapshot_version(folder)
-    return outcome if found.startswith("refused") else found
+    return outcome if verdict.startswith("refused") else verdict
 
 
 def _make_position(random: Random) -> Case:

@@ -45,16 +45,16 @@ class Enough(Exception):
 def lines_of(reader: Any) -> list[bytes]:
     """Rows as JSON lines, without times; each batch is valid."""
     encoder = LineEncoder()
-    found: list[bytes] = []
+    lines: list[bytes] = []
     count = size = 0
     for batch in reader:
         batch.validate(full=True)
         count += batch.num_rows
         size += batch.nbytes
-        found += encoder(batch.drop_columns(["_commit_timestamp"])).to_pybytes().splitlines()
+        lines += encoder(batch.drop_columns(["_commit_timestamp"])).to_pybytes().splitlines()
         if count > ROWS or size > BYTES:
             raise Enough
-    return found
+    return lines
 
 
 def expected(name: str) -> tuple[list[bytes], list[bytes]]:
@@ -75,11 +75,11 @@ def versioned(lines: list[bytes]) -> list[tuple[int, bytes]]:
     return [(json.loads(line)["_commit_version"], line) for line in lines]
 
 
-def compare(kind: str, found: list[bytes], wanted: list[bytes]) -> None:
-    if found != wanted:
-        pairs = zip([*found, b"nothing"], [*wanted, b"nothing"], strict=False)
+def compare(kind: str, actual: list[bytes], wanted: list[bytes]) -> None:
+    if actual != wanted:
+        pairs = zip([*actual, b"nothing"], [*wanted, b"nothing"], strict=False)
         first = next(((a, b) for a, b in pairs if a != b), (b"", b""))
-        raise Violation(kind, f"{len(found)} rows, not {len(wanted)}: {first[0]!r:.300} instead of {first[1]!r:.300}")
+        raise Violation(kind, f"{len(actual)} rows, not {len(wanted)}: {first[0]!r:.300} instead of {first[1]!r:.300}")
 
 
 # --- changes and snapshots ---
@@ -161,15 +161,15 @@ def _make_hints(random: Random) -> Case:
 
 def _checksum(random: Random, entry: bytes) -> bytes:
     """A well-formed checksum file, with protocol and metadata of some table."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for line in entry.splitlines():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             action = json.loads(line)
-            found |= {"metadata": action["metaData"]} if "metaData" in action else {}
-            found |= {"protocol": action["protocol"]} if "protocol" in action else {}
+            document |= {"metadata": action["metaData"]} if "metaData" in action else {}
+            document |= {"protocol": action["protocol"]} if "protocol" in action else {}
     if random.random() < 0.5:
-        found = mutate.tree(random, found)
-    return mutate.dumps(found)
+        document = mutate.tree(random, document)
+    return mutate.dumps(document)
 
 
 def _neutral(random: Random, files: Files) -> None:

@@ -47,12 +47,12 @@ class Campaign:
         ]
         for name, counts in sorted(self.outcomes.items()):
             refused = sum(n for word, n in counts.items() if word.startswith(("refused", "exit 1", "exit 2")))
-            found = sum(n for word, n in counts.items() if word.startswith("!"))
+            findings = sum(n for word, n in counts.items() if word.startswith("!"))
             read = sum(n for word, n in counts.items() if word.startswith(("rows", "read", "value", "exit 0")))
-            rest = sum(counts.values()) - refused - found - read
+            others = sum(counts.values()) - refused - findings - read
             classes = sum(1 for target, _ in self.findings if target == name)
-            told = (f"{n:,}" for n in (sum(counts.values()), round(self.seconds[name]), read, refused, rest))
-            lines.append(f"| {name} | {' | '.join(told)} | {found:,} in {classes} classes |")
+            told = (f"{n:,}" for n in (sum(counts.values()), round(self.seconds[name]), read, refused, others))
+            lines.append(f"| {name} | {' | '.join(told)} | {findings:,} in {classes} classes |")
         return "\n".join(lines)
 
 
@@ -184,14 +184,14 @@ def keep(campaign: Campaign) -> None:
     for (name, signature), (number, _) in sorted(campaign.findings.items()):
         target = by_name(name)
         case = server.make(target, campaign.seed, number)
-        found = server.alone(target, case)
-        if found.finding is None:
+        result = server.alone(target, case)
+        if result.finding is None:
             print(f"not again: {name} {number}: {signature}")
             continue
-        small = minimised(target, case, found.finding)
-        slug = "".join(c if c.isalnum() else "-" for c in found.finding.lower()).strip("-")[:80]
+        small = minimised(target, case, result.finding)
+        slug = "".join(c if c.isalnum() else "-" for c in result.finding.lower()).strip("-")[:80]
         path = REGRESSIONS / f"{name}-{slug}.json"
-        path.write_text(to_json({"finding": found.finding, **small.to_json()}))
+        path.write_text(to_json({"finding": result.finding, **small.to_json()}))
         print(f"kept: {path.name}")
 
 

@@ -47,7 +47,7 @@ class Child:
     next: int
     since: float = field(default_factory=time.monotonic)
     cpu: float = 0.0
-    rest: bytes = b""
+    unread: bytes = b""
     used: float = 0.0
 
     def limits(self) -> str | None:
@@ -152,9 +152,9 @@ def outcomes(children: Iterable[Child], refill: Callable[[Child], Child | None])
                 why = child.limits()
                 ended = False
                 if child.pid in ready:
-                    found = os.read(child.pipe, 1 << 16)
-                    ended = not found
-                    yield from ((child, outcome) for outcome in _heard(child, found))
+                    data = os.read(child.pipe, 1 << 16)
+                    ended = not data
+                    yield from ((child, outcome) for outcome in _heard(child, data))
                 if not ended and why is None:
                     continue
                 selector.unregister(child.pipe)
@@ -167,7 +167,7 @@ def outcomes(children: Iterable[Child], refill: Callable[[Child], Child | None])
 
 
 def _heard(child: Child, data: bytes) -> Iterator[Outcome]:
-    *lines, child.rest = (child.rest + data).split(b"\n")
+    *lines, child.unread = (child.unread + data).split(b"\n")
     for line in lines:
         text = line.decode()
         if text.startswith("["):
@@ -199,8 +199,8 @@ def _end(child: Child, why: str | None) -> Outcome | None:
 
 def alone(target: Target, case: Case) -> Outcome:
     """Try one case in a child of its own."""
-    found = [outcome for _, outcome in outcomes([fork(target, lambda _: case, range(1), 0)], lambda _: None)]
-    return found[0] if found else Outcome(0, finding="exit without a word")
+    results = [outcome for _, outcome in outcomes([fork(target, lambda _: case, range(1), 0)], lambda _: None)]
+    return results[0] if results else Outcome(0, finding="exit without a word")
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:

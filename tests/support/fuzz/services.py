@@ -190,15 +190,15 @@ def check_request(case: Case) -> str:
 
 def _exchange(port: int, data: bytes, seconds: float) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-        found = b""
+        answer = b""
         connection.settimeout(seconds)
         try:
             connection.sendall(data)
             while some := connection.recv(65536):
-                found += some
+                answer += some
         except OSError:
             pass
-        return found
+        return answer
 
 
 _HEADERS = (

@@ -87,8 +87,8 @@ class Stored(MemoryStorage):
         return file.read(-1 if length is None else length)
 
     def _stat(self, path: str) -> Stat:
-        found = super()._stat(path)
-        return Stat(path, self._sparse.get(path, found.size), found.modified_ms)
+        file_stat = super()._stat(path)
+        return Stat(path, self._sparse.get(path, file_stat.size), file_stat.modified_ms)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         large = self._sparse.get(path)

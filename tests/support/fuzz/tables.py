@@ -47,8 +47,8 @@ def is_hint(path: str) -> bool:
 
 
 def pick(random: Random, files: Files, wanted: Callable[[str], bool]) -> str | None:
-    found = [path for path in sorted(files) if wanted(path)]
-    return random.choice(found) if found else None
+    paths = [path for path in sorted(files) if wanted(path)]
+    return random.choice(paths) if paths else None
 
 
 def line(random: Random, files: Files, wanted: Callable[[str], bool] = is_json) -> None:
@@ -200,33 +200,33 @@ def tail(random: Random, data: bytes) -> bytes:
 
 def rewritten(random: Random, data: bytes) -> bytes:
     """A Parquet file with other values, columns, types or pages."""
-    found = pq.read_table(io.BytesIO(data))
+    table = pq.read_table(io.BytesIO(data))
     kind = random.randrange(9)
-    at = random.randrange(found.num_columns) if found.num_columns else 0
-    name = found.column_names[at] if found.num_columns else ""
+    at = random.randrange(table.num_columns) if table.num_columns else 0
+    name = table.column_names[at] if table.num_columns else ""
     if kind == 0:
-        found = found.remove_column(at)
+        table = table.remove_column(at)
     elif kind == 1:
-        names = [*found.column_names]
+        names = [*table.column_names]
         names[at] = random.choice((name.upper(), "id", "_change_type", "", "a.b", *mutate.TEXTS[:20]))
-        found = found.rename_columns(names)
+        table = table.rename_columns(names)
     elif kind == 2:
-        found = found.set_column(at, name, pa.nulls(found.num_rows, found.column(at).type))
+        table = table.set_column(at, name, pa.nulls(table.num_rows, table.column(at).type))
     elif kind == 3:
-        column = found.column(at).combine_chunks()
-        made = odd(random, found.num_rows)
-        found = found.set_column(at, name, inside(random, column, made) if random.random() < 0.6 else made)
+        column = table.column(at).combine_chunks()
+        made = odd(random, table.num_rows)
+        table = table.set_column(at, name, inside(random, column, made) if random.random() < 0.6 else made)
     elif kind == 4:
-        found = found.slice(0, random.randrange(found.num_rows + 1))
+        table = table.slice(0, random.randrange(table.num_rows + 1))
     elif kind == 5:
-        found = pa.concat_tables([found] * random.choice((2, 5, 30)))
+        table = pa.concat_tables([table] * random.choice((2, 5, 30)))
     elif kind == 6:
-        found = found.append_column(random.choice((name, "new", "_change_type", "")), odd(random, found.num_rows))
+        table = table.append_column(random.choice((name, "new", "_change_type", "")), odd(random, table.num_rows))
     elif kind == 7:
-        rows = found.to_pylist()
+        rows = table.to_pylist()
         for _ in range(mutate.times(random)):
             rows = mutate.tree(random, rows)
-        found = pa.Table.from_pylist([row for row in rows if isinstance(row, dict)], found.schema)
+        table = pa.Table.from_pylist([row for row in rows if isinstance(row, dict)], table.schema)
     version: Any = random.choice(("1.0", "2.4", "2.6"))
     options = {"compression": random.choice(("none", "snappy", "zstd", "gzip", "brotli", "lz4")), "version": version}
     options |= {"use_dictionary": random.random() < 0.5, "data_page_version": random.choice(("1.0", "2.0"))}
@@ -242,10 +242,10 @@ def rewritten(random: Random, data: bytes) -> bytes:
     )
     if not options["use_dictionary"] and random.random() < 0.4:
         try:
-            return parquet(found, **options, column_encoding=random.choice(encodings))
+            return parquet(table, **options, column_encoding=random.choice(encodings))
         except (pa.ArrowException, OSError):
             pass  # no encoding of that type
-    return parquet(found, **options)
+    return parquet(table, **options)
 
 
 def inside(random: Random, column: pa.Array, made: pa.Array) -> pa.Array:

@@ -20,12 +20,12 @@ def check_schema(case: Case) -> str:
 
     def parse() -> str:
         metadata = Metadata("id", case.args["schema"], tuple(case.args["partitions"]), case.args["configuration"])
-        found = TableSchema.of(metadata)
-        for child in found.struct:
-            found.physical_name(child)
-        again = schema_string.parse(schema_string.serialize(found.struct))
-        if again != found.struct:
-            raise Violation("written otherwise", f"{again} {found.struct}"[:500])
+        schema = TableSchema.of(metadata)
+        for child in schema.struct:
+            schema.physical_name(child)
+        again = schema_string.parse(schema_string.serialize(schema.struct))
+        if again != schema.struct:
+            raise Violation("written otherwise", f"{again} {schema.struct}"[:500])
         retention.Retention.of(metadata)
         return "value"
 
@@ -82,12 +82,12 @@ SEEDS = (
 def check_value(case: Case) -> str:
     def parse() -> str:
         kind = KINDS[case.args["kind"]]
-        found = values.parse(case.args["text"], kind, "c")
-        found.validate(full=True)
-        text = values.serialize(found)
+        value = values.parse(case.args["text"], kind, "c")
+        value.validate(full=True)
+        text = values.serialize(value)
         again = values.parse(text, kind, "c")
-        if text is not None and not again.equals(found) and "nan" not in str(found).lower():
-            raise Violation("written otherwise", f"{text!r:.300} {again!r:.300} {found!r:.300}")
+        if text is not None and not again.equals(value) and "nan" not in str(value).lower():
+            raise Violation("written otherwise", f"{text!r:.300} {again!r:.300} {value!r:.300}")
         return "value"
 
     return guarded(parse)
@@ -130,10 +130,10 @@ def check_statistics(case: Case) -> str:
         raise Violation("together otherwise", f"{together}, not {single}")
     statistics.counts_only(pa.array(utf8, pa.large_string())).validate(full=True)
     for text in texts:
-        found = statistics.parse(text, _typed)
+        stats = statistics.parse(text, _typed)
         for name in (*_typed.names, "nope"):
-            found.null_count((name,))
-            low, high, bounds = found.min((name,)), found.max((name,)), found.bounds((name,))
+            stats.null_count((name,))
+            low, high, bounds = stats.min((name,)), stats.max((name,)), stats.bounds((name,))
             for written in (low, high):
                 if written is not None:
                     written.validate(full=True)
@@ -154,15 +154,15 @@ STATS = (
 
 
 def _make_statistics(random: Random) -> Case:
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for _ in range(random.randrange(1, 4)):
         text = random.choice(STATS)
         if random.random() < 0.6:
             text = mutate.repeated(random, text.encode(), mutate.document).decode(errors="replace")
         elif random.random() < 0.7:
             text = mutate.repeated(random, text, mutate.text)
-        found.append(None if random.random() < 0.1 else text)
-    return Case("statistics", {}, {"stats": found})
+        texts.append(None if random.random() < 0.1 else text)
+    return Case("statistics", {}, {"stats": texts})
 
 
 def check_path(case: Case) -> str:
@@ -177,15 +177,15 @@ def check_path(case: Case) -> str:
         )
         if column != [decoded, None, "a b", decoded] and _is_utf8(text):
             raise Violation("together otherwise", f"{column!r:.500}")
-        found = paths.resolve(root, decoded, case.args["roots"])
-        parts = found.path.split("/")
+        location = paths.resolve(root, decoded, case.args["roots"])
+        parts = location.path.split("/")
         if (
-            found.root not in (root, *case.args["roots"])
-            or found.path.startswith("/")
+            location.root not in (root, *case.args["roots"])
+            or location.path.startswith("/")
             or {"..", ".", ""} & {*parts}
-            or (not found.path.isprintable() and any(ord(c) < 32 for c in found.path))
+            or (not location.path.isprintable() and any(ord(c) < 32 for c in location.path))
         ):
-            raise Violation("leads elsewhere", repr(found)[:500])
+            raise Violation("leads elsewhere", repr(location)[:500])
         return "value"
 
     return guarded(resolve)

@@ -76,37 +76,37 @@ def _varint(number: int) -> bytes:
     return bytes((*made, number))
 
 
-def encode(kind: int, found: Any) -> bytes:
+def encode(kind: int, value: Any) -> bytes:
     """The bytes of a value."""
     if kind in (TRUE, FALSE):
         return b""
     if kind == BYTE:
-        return bytes([found % 256])
+        return bytes([value % 256])
     if kind in (I16, I32, I64):
-        return _varint((found << 1 ^ found >> 63) % 2**64)
+        return _varint((value << 1 ^ value >> 63) % 2**64)
     if kind == DOUBLE:
-        return struct.pack("<d", found)
+        return struct.pack("<d", value)
     if kind == BINARY:
-        return _varint(len(found)) + found
+        return _varint(len(value)) + value
     if kind in (LIST, SET):
-        inner, items = found
+        inner, items = value
         head = bytes([len(items) << 4 | inner]) if len(items) < 15 else bytes([240 | inner]) + _varint(len(items))
         flags = inner in (TRUE, FALSE)
         return head + b"".join((b"\x01" if i else b"\x02") if flags else encode(inner, i) for i in items)
-    return b"".join(_field(*field) for field in found) + b"\0"
+    return b"".join(_field(*field) for field in value) + b"\0"
 
 
-def _field(number: int, kind: int, found: Any) -> bytes:
-    kind = (TRUE if found else FALSE) if kind in (TRUE, FALSE) else kind
-    return bytes([kind]) + encode(I16, number) + encode(kind, found)
+def _field(number: int, kind: int, value: Any) -> bytes:
+    kind = (TRUE if value else FALSE) if kind in (TRUE, FALSE) else kind
+    return bytes([kind]) + encode(I16, number) + encode(kind, value)
 
 
-def structs(kind: int, found: Any) -> list[list[tuple[int, int, Any]]]:
+def structs(kind: int, value: Any) -> list[list[tuple[int, int, Any]]]:
     """All structs in a value, itself included."""
     if kind == STRUCT:
-        return [found, *(each for _, inner, item in found for each in structs(inner, item))]
+        return [value, *(each for _, inner, item in value for each in structs(inner, item))]
     if kind in (LIST, SET):
-        return [each for item in found[1] for each in structs(found[0], item)]
+        return [each for item in value[1] for each in structs(value[0], item)]
     return []
 
 
@@ -114,29 +114,29 @@ def tree(random: Random, fields: list[tuple[int, int, Any]]) -> None:
     """Change something in a struct or one below it, in place."""
     place = random.choice([each for each in structs(STRUCT, fields) if each])
     at = random.randrange(len(place))
-    number, kind, found = place[at]
+    number, kind, value = place[at]
     choice = random.randrange(12)
     if choice == 0:
         del place[at]
     elif choice == 1:
-        place[at] = (random.choice((1, 2, 3, 4, 5, 9, 30, 1000)), kind, found)
+        place[at] = (random.choice((1, 2, 3, 4, 5, 9, 30, 1000)), kind, value)
     elif choice == 2:
         place.insert(at, place[random.randrange(len(place))])
     elif kind in (BYTE, I16, I32, I64):
         whole = [n for n in NUMBERS if isinstance(n, int) and abs(n) < 2**63]
-        place[at] = (number, kind, random.choice((found + 1, found - 1, found * 2, -found, 0, random.choice(whole))))
+        place[at] = (number, kind, random.choice((value + 1, value - 1, value * 2, -value, 0, random.choice(whole))))
     elif kind == BINARY:
-        bad = (b"", b"\xff\xfe", b"a\0b", b"x" * 5000, b"id", b"_change_type", found[:-1], found + b"\xed\xa0\x80")
+        bad = (b"", b"\xff\xfe", b"a\0b", b"x" * 5000, b"id", b"_change_type", value[:-1], value + b"\xed\xa0\x80")
         place[at] = (number, kind, random.choice(bad))
     elif kind in (TRUE, FALSE):
-        place[at] = (number, kind, not found)
+        place[at] = (number, kind, not value)
     elif kind in (LIST, SET):
-        items = list(found[1])
+        items = list(value[1])
         if items and random.random() < 0.5:
             del items[random.randrange(len(items))]
         else:
             items = items * random.choice((2, 3, 40))
-        place[at] = (number, kind, (found[0], items))
+        place[at] = (number, kind, (value[0], items))
 
 
 def footer(random: Random, data: bytes) -> bytes:
@@ -160,9 +160,9 @@ def page(random: Random, data: bytes) -> bytes:
     made = encode(STRUCT, header)
     moved = len(made) - (reader.at - offset)
     for each in chunks:
-        for at, (number, kind, found) in enumerate(each):
-            if number in _COLUMN_OFFSETS and found > offset:
-                each[at] = (number, kind, found + moved)
+        for at, (number, kind, value) in enumerate(each):
+            if number in _COLUMN_OFFSETS and value > offset:
+                each[at] = (number, kind, value + moved)
     return _joined(body[:offset] + made + body[reader.at :], fields)
 
 

@@ -43,20 +43,20 @@ def check(case: Case) -> str:
     answers = []
     for built in {native.built, False}:
         before, native.built = native.built, built
-        found: list[bytes] = []
+        texts: list[bytes] = []
         try:
-            outcome = guarded(lambda found=found: read(data, found))
+            outcome = guarded(lambda texts=texts: read(data, texts))
         finally:
             native.built = before
-        answers.append((outcome, last_refusal[:] if outcome != "value" else found))
+        answers.append((outcome, last_refusal[:] if outcome != "value" else texts))
     if answers[0] != answers[-1]:
         raise Violation("cdfd_native and plain code differ", f"{answers[0]!r:.300} and {answers[-1]!r:.300}")
     return answers[0][0]
 
 
-def read(data: bytes, found: list[bytes]) -> str:
+def read(data: bytes, texts: list[bytes]) -> str:
     """Physical columns, which are put into `found`; and rows: all of them, in batches, and some of them."""
-    found.extend(physical_document(Reader(Source.of(data))))
+    texts.extend(physical_document(Reader(Source.of(data))))
     table = trevni.read_table(pa.BufferReader(data), use_threads=False)
     table.validate(full=True)
     with trevni.TrevniFile(pa.BufferReader(data), use_threads=False) as file:

@@ -44,10 +44,10 @@ class Tape:
 
 def _samples(scrape: str, instance: str) -> dict[str, str]:
     wanted = set(re.findall(r"\bcdfd_\w+", ALERTS.read_text()))
-    found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", scrape, re.MULTILINE)
+    samples = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", scrape, re.MULTILINE)
     return {
         f'{name}{{job="cdfd", instance="{instance}"{", " if labels else ""}{labels}}}': f"{float(value):.15g}"
-        for name, labels, value in found
+        for name, labels, value in samples
         if name in wanted
     }
 

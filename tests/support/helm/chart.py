@@ -31,9 +31,9 @@ class Chart:
 
     def run(self, *arguments: object, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
         """A command of Helm; `values` come by standard input."""
-        given = [] if values is None else ["--values", "-"]
+        values_from = [] if values is None else ["--values", "-"]
         return subprocess.run(
-            [str(self.helm), *map(str, arguments), *given],
+            [str(self.helm), *map(str, arguments), *values_from],
             input=None if values is None else json.dumps(values),
             env=environment(),
             capture_output=True,
@@ -54,8 +54,8 @@ class Chart:
 
     def render(self, *arguments: object, **values: Any) -> subprocess.CompletedProcess[str]:
         """The same, as Helm says it."""
-        given = {key: value for key, value in {"config": CONFIG, **values}.items() if value is not None}
-        return self.run("template", RELEASE, FOLDER, "--namespace", NAMESPACE, *arguments, values=given)
+        chosen = {key: value for key, value in {"config": CONFIG, **values}.items() if value is not None}
+        return self.run("template", RELEASE, FOLDER, "--namespace", NAMESPACE, *arguments, values=chosen)
 
     def refused(self, **values: Any) -> str:
         """Helm's error for values that it refuses."""
@@ -70,8 +70,8 @@ class Chart:
 
 def one(objects: list[Object], kind: str, name: str | None = None) -> Object:
     """The only object of a kind, or of a kind and name."""
-    (found,) = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
-    return found
+    (resource,) = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
+    return resource
 
 
 def pod(objects: list[Object]) -> Object:
@@ -82,16 +82,16 @@ def pod(objects: list[Object]) -> Object:
 
 def daemon(objects: list[Object]) -> Object:
     """The daemon's container."""
-    (found,) = [each for each in pod(objects)["spec"]["containers"] if each["name"] == "cdfd"]
-    return dict(found)
+    (container,) = [each for each in pod(objects)["spec"]["containers"] if each["name"] == "cdfd"]
+    return dict(container)
 
 
 def configuration(objects: list[Object]) -> str:
     """The rendered configuration file."""
-    (found,) = [
+    (rendered,) = [
         text
         for each in objects
         for text in [(each.get("data") or each.get("stringData") or {}).get("cdfd.yaml")]
         if text is not None
     ]
-    return str(found)
+    return str(rendered)

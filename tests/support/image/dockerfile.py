@@ -59,41 +59,41 @@ def instructions(text: str) -> Iterator[Instruction]:
     ignored: frozenset[str] = frozenset()
     for number, line in lines:
         if line.startswith("#"):
-            found = re.search(r"hadolint ignore=([\w,]+)", line)
-            ignored = frozenset(found[1].split(",")) if found else ignored
+            match = re.search(r"hadolint ignore=([\w,]+)", line)
+            ignored = frozenset(match[1].split(",")) if match else ignored
             continue
         if not line.strip():
             continue
         joined = line
         while joined.endswith("\\"):
             joined = joined[:-1] + next(lines)[1].strip()
-        name, _, rest = joined.partition(" ")
+        name, _, arguments = joined.partition(" ")
         if name not in KNOWN:
             raise ValueError(f"line {number}: unknown instruction {name}")
-        yield Instruction(number, name, rest.strip(), ignored)
+        yield Instruction(number, name, arguments.strip(), ignored)
         ignored = frozenset()
 
 
 def stages(text: str) -> tuple[dict[str, str], list[Stage]]:
     """Arguments before the first stage with their defaults, and the stages."""
     arguments: dict[str, str] = {}
-    found: list[tuple[str, str, list[Instruction]]] = []
+    collected: list[tuple[str, str, list[Instruction]]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
             base, _, name = instruction.text.partition(" AS ")
-            found.append((base, name, []))
-        elif found:
-            found[-1][2].append(instruction)
+            collected.append((base, name, []))
+        elif collected:
+            collected[-1][2].append(instruction)
         else:
             assert instruction.name == "ARG", instruction
             arguments |= assignments(instruction.text)
-    return arguments, [Stage(base, name, tuple(those)) for base, name, those in found]
+    return arguments, [Stage(base, name, tuple(those)) for base, name, those in collected]
 
 
 def assignments(text: str) -> dict[str, str]:
     """`NAME=value NAME="a value" NAME` as a mapping; a name alone has the empty text."""
-    found = re.findall(r'([\w.]+)(?:=(?:"([^"]*)"|(\S*)))?(?:\s+|$)', text)
-    return {name: quoted or plain for name, quoted, plain in found}
+    pairs = re.findall(r'([\w.]+)(?:=(?:"([^"]*)"|(\S*)))?(?:\s+|$)', text)
+    return {name: quoted or plain for name, quoted, plain in pairs}
 
 
 def substituted(text: str, variables: Mapping[str, str]) -> str:

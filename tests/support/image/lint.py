@@ -45,32 +45,32 @@ RULES: dict[str, tuple[str, Rule]] = {
 
 def problems(text: str) -> list[str]:
     """Line and rule of each violation."""
-    arguments, found = stages(text)
-    return [*_by_instruction(found), *_by_stage(arguments, found)]
+    arguments, all_stages = stages(text)
+    return [*_by_instruction(all_stages), *_by_stage(arguments, all_stages)]
 
 
-def _by_instruction(found: list[Stage]) -> Iterator[str]:
-    for stage in found:
+def _by_instruction(all_stages: list[Stage]) -> Iterator[str]:
+    for stage in all_stages:
         for one in stage.instructions:
             for rule, (names, violated) in RULES.items():
                 if one.name in names.split() and rule not in one.ignored and violated(one):
                     yield f"line {one.line}: {rule}"
 
 
-def _by_stage(arguments: dict[str, str], found: list[Stage]) -> Iterator[str]:
-    for number, stage in enumerate(found):
+def _by_stage(arguments: dict[str, str], all_stages: list[Stage]) -> Iterator[str]:
+    for number, stage in enumerate(all_stages):
         base = arguments.get(stage.base.strip("${}"), stage.base)
         if not re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base):
             yield f"stage {number}: base image without tag (DL3006) or digest"
         if ":latest@" in base:
             yield f"stage {number}: DL3007"
-    last = {one.name: one for one in found[-1].instructions}
+    last = {one.name: one for one in all_stages[-1].instructions}
     if "USER" not in last:
         yield "DL3002"
     if "HEALTHCHECK" not in last:
         yield "DL3057"
     for name in ("CMD", "ENTRYPOINT", "HEALTHCHECK"):
-        if [one.name for one in found[-1].instructions].count(name) > 1:
+        if [one.name for one in all_stages[-1].instructions].count(name) > 1:
             yield f"more than one {name} (DL3012, DL4003, DL4004)"
     labels = last["LABEL"].text if "LABEL" in last else ""
     for label in OFFICIAL_LABELS:

@@ -64,17 +64,17 @@ class Image:
         return self.folder / "upper"
 
 
-def built(dockerfile: Path, folder: Path, given: Mapping[str, str]) -> Image:
+def built(dockerfile: Path, folder: Path, build_arguments: Mapping[str, str]) -> Image:
     """Do what the Dockerfile says, with these build arguments, in an empty folder.
 
     Raises:
         AssertionError: a step failed; the message has its output.
     """
-    arguments, found = stages(dockerfile.read_text())
+    arguments, all_stages = stages(dockerfile.read_text())
     images: dict[str, Image] = {}
-    for number, stage in enumerate(found):
+    for number, stage in enumerate(all_stages):
         name = stage.name or str(number)
-        images[name] = _Builder(dockerfile.parent, folder / name, images).build(stage, {**arguments, **given})
+        images[name] = _Builder(dockerfile.parent, folder / name, images).build(stage, {**arguments, **build_arguments})
     return images[name]
 
 
@@ -93,11 +93,11 @@ class _Builder:
         base = Path(sys.base_prefix)
         self._run(" ".join(["chmod o+x", *(shlex.quote(str(parent)) for parent in base.parents)]))
 
-    def build(self, stage: Stage, given: Mapping[str, str]) -> Image:
+    def build(self, stage: Stage, build_arguments: Mapping[str, str]) -> Image:
         for instruction in stage.instructions:
             if instruction.name == "ARG":
                 declared = assignments(instruction.text)
-                self._arguments |= {name: given.get(name, default) for name, default in declared.items()}
+                self._arguments |= {name: build_arguments.get(name, default) for name, default in declared.items()}
                 continue
             self._perform(instruction, substituted(instruction.text, self._arguments | self._image.variables))
         return self._image
@@ -259,7 +259,7 @@ def _as_user(user: str) -> list[str]:
 def _first_child(pid: int) -> int:
     deadline = time.monotonic() + 30
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    while not (found := children.read_text().split()):
+    while not (ids := children.read_text().split()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return int(found[0])
+    return int(ids[0])

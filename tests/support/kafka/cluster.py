@@ -91,7 +91,7 @@ class Cluster:
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """The node that leads a partition, waited for."""
-        return self.nodes[self._wait(topic, partition, lambda found: found["leader_id"] > 0)["leader_id"] - 1]
+        return self.nodes[self._wait(topic, partition, lambda state: state["leader_id"] > 0)["leader_id"] - 1]
 
     def elect_preferred(self) -> None:
         """Each partition is led by the first of its replicas that is in sync."""
@@ -101,16 +101,18 @@ class Cluster:
     def place(self, topics: Collection[str], numbers: Sequence[int]) -> None:
         """Move all partitions of topics to these nodes, the first of which leads them."""
         with self.admin() as admin:
-            found = admin.describe_topics(list(topics))
+            descriptions = admin.describe_topics(list(topics))
             parts = [
-                TopicPartition(each["name"], part["partition_index"]) for each in found for part in each["partitions"]
+                TopicPartition(each["name"], part["partition_index"])
+                for each in descriptions
+                for part in each["partitions"]
             ]
             admin.alter_partition_reassignments({part: list(numbers) for part in parts})
         for part in parts:
             self._wait(
                 part.topic,
                 part.partition,
-                lambda found: sorted(found["replica_nodes"]) == sorted(numbers) == sorted(found["isr_nodes"]),
+                lambda state: sorted(state["replica_nodes"]) == sorted(numbers) == sorted(state["isr_nodes"]),
             )
         self.elect_preferred()
         for part in parts:
@@ -119,15 +121,15 @@ class Cluster:
     def await_leader(self, topic: str, node: Broker, partition: int = 0) -> None:
         """Return when a node leads a partition. The controller takes seconds to notice that the one before died."""
         number = self.nodes.index(node) + 1
-        self._wait(topic, partition, lambda found: found["leader_id"] == number)
+        self._wait(topic, partition, lambda state: state["leader_id"] == number)
 
     def await_in_sync(self, topic: str, numbers: Sequence[int]) -> None:
         """Return when just these nodes have all of partition 0."""
-        self._wait(topic, 0, lambda found: sorted(found["isr_nodes"]) == sorted(numbers))
+        self._wait(topic, 0, lambda state: sorted(state["isr_nodes"]) == sorted(numbers))
 
     def _wait(self, topic: str, partition: int, fits: Any) -> Mapping[str, Any]:
         deadline = time.monotonic() + _WITHIN
-        found: Mapping[str, Any] = {}
+        state: Mapping[str, Any] = {}
         while time.monotonic() < deadline:
             try:
                 with self.admin() as admin:
@@ -135,11 +137,11 @@ class Cluster:
             except KafkaError:
                 time.sleep(0.2)
                 continue
-            found = next((each for each in described["partitions"] if each["partition_index"] == partition), {})
-            if found and fits(found):
-                return found
+            state = next((each for each in described["partitions"] if each["partition_index"] == partition), {})
+            if state and fits(state):
+                return state
             time.sleep(0.1)
-        raise BrokerError(f"partition {partition} of {topic} is not as expected within {_WITHIN:g} seconds: {found}")
+        raise BrokerError(f"partition {partition} of {topic} is not as expected within {_WITHIN:g} seconds: {state}")
 
     def __enter__(self) -> Self:
         try:

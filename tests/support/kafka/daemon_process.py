@@ -80,12 +80,12 @@ class Daemon:
         def fits(line: Line) -> bool:
             return wanted in line["message"] if isinstance(wanted, str) else wanted(line)
 
-        def found() -> Line | None:
+        def first_fitting() -> Line | None:
             return next((line for line in self.lines[after:] if fits(line)), None)
 
         with self._news:
-            self._news.wait_for(lambda: self._ended or found() is not None, timeout)
-            line = found()
+            self._news.wait_for(lambda: self._ended or first_fitting() is not None, timeout)
+            line = first_fitting()
         if line is None:
             raise TimeoutError(f"no line {wanted!r}. The log:\n{self.log()}")
         return line

@@ -116,8 +116,8 @@ async def run_loop(
     stop = asyncio.Event()
     noted = Noted(stop, newest)
     async with assembly.shared(config, SystemClock()) as shared:
-        given = shared if engine is None else replace(shared, engine=engine)
-        async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
+        own = shared if engine is None else replace(shared, engine=engine)
+        async with assembly.feed(own, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
             running = asyncio.create_task(feed.run())
             while stop_when is not None and not running.done() and not stop.is_set():
                 if await asyncio.to_thread(stop_when):

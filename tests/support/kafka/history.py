@@ -131,8 +131,8 @@ def _among(ids: Sequence[int]) -> pc.Expression:
 
 
 def _held(table: pa.Table, ids: Sequence[int]) -> list[int]:
-    found: list[int] = pc.filter(table["id"], pc.is_in(table["id"], pa.array(ids, pa.int64()))).to_pylist()
-    return sorted(found)
+    numbers: list[int] = pc.filter(table["id"], pc.is_in(table["id"], pa.array(ids, pa.int64()))).to_pylist()
+    return sorted(numbers)
 
 
 class Place(NamedTuple):
@@ -156,7 +156,7 @@ History = Mapping[Place, Change]
 
 def history(place: Location, start: int = 0, *, snapshot: bool = False) -> History:
     """All changes of a table since a version; or its live rows at that version, and all changes after it."""
-    found: dict[Place, Change] = {}
+    changes: dict[Place, Change] = {}
     uri, options = place.uri, place.options
     readers = [cdfd.snapshot(uri, start, storage_options=options)] if snapshot else []
     if start + snapshot <= place.delta().version():
@@ -164,8 +164,8 @@ def history(place: Location, start: int = 0, *, snapshot: bool = False) -> Histo
     for reader in readers:
         for batch in reader:
             for row in batch.to_pylist():
-                found[Place(row["_commit_version"], row["_change_ordinal"])] = _change(row)
-    return found
+                changes[Place(row["_commit_version"], row["_change_ordinal"])] = _change(row)
+    return changes
 
 
 def _change(row: Mapping[str, Any]) -> Change:
@@ -185,7 +185,7 @@ def await_records(bootstrap_servers: str, topic: str, count: int, **options: Any
 
 def check(table: Location, records: Iterable[Record], expected: History) -> None:
     """Every change is there exactly once, per key in order, and folded they are the table."""
-    found: dict[Place, Change] = {}
+    changes: dict[Place, Change] = {}
     newest: dict[bytes | None, tuple[int, Place]] = {}
     twice: Counter[Place] = Counter()
     astray: list[tuple[bytes | None, Place, int]] = []
@@ -194,19 +194,19 @@ def check(table: Location, records: Iterable[Record], expected: History) -> None
             continue
         row = json.loads(record.value)
         place = Place(row["_commit_version"], row["_change_ordinal"])
-        if place in found:
+        if place in changes:
             twice[place] += 1
-        found[place] = _change(row)
+        changes[place] = _change(row)
         partition, before = newest.get(record.key, (record.partition, Place(-1, -1)))
         if record.partition != partition or place <= before:
             astray.append((record.key, place, record.partition))
         newest[record.key] = (record.partition, place)
-    _none("lost", expected.keys() - found.keys())
+    _none("lost", expected.keys() - changes.keys())
     _none("delivered twice", twice)
-    _none("from nowhere", found.keys() - expected.keys())
-    _none("not as they were", {place for place, change in found.items() if change != expected[place]})
+    _none("from nowhere", changes.keys() - expected.keys())
+    _none("not as they were", {place for place, change in changes.items() if change != expected[place]})
     _none("out of order", astray)
-    _check_fold(table, found.values())
+    _check_fold(table, changes.values())
 
 
 def _none(what: str, places: Iterable[Any]) -> None:

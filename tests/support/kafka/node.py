@@ -38,7 +38,7 @@ _PORTS = range(20_000, 32_000)
 
 def free_ports(count: int) -> list[int]:
     """Different ports of 127.0.0.1 without a listener at this moment."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,9 +46,9 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise BrokerError("there are no free ports")
 
 

@@ -54,13 +54,13 @@ def read_topic(
         partitions = _partitions(consumer, topic, deadline)
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        found: list[Record] = []
-        while len(found) < at_least or not _at_end(consumer, partitions):
+        taken: list[Record] = []
+        while len(taken) < at_least or not _at_end(consumer, partitions):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(found)} records of {topic} within {timeout:g} seconds, and not at its end")
+                raise TimeoutError(f"{len(taken)} records of {topic} within {timeout:g} seconds, and not at its end")
             for records in consumer.poll(timeout_ms=100).values():
-                found += [Record(r.partition, r.offset, r.key, r.value, tuple(r.headers)) for r in records]
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+                taken += [Record(r.partition, r.offset, r.key, r.value, tuple(r.headers)) for r in records]
+        return sorted(taken, key=lambda record: (record.partition, record.offset))
     finally:
         consumer.close()
 

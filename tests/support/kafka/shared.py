@@ -32,25 +32,25 @@ def shared_broker(place: Path) -> Iterator[SharedBroker]:
     with ExitStack() as stack:
         with (place / "kafka.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            found = _joined(place / "kafka.json", stack)
-            if found is None:
+            shared = _joined(place / "kafka.json", stack)
+            if shared is None:
                 broker = Broker()
                 stack.callback(broker.leave)
                 broker.start()
-                found = SharedBroker(broker.bootstrap_servers, broker.folder, place)
-                written = {"bootstrap_servers": found.bootstrap_servers, "folder": str(found.folder)}
+                shared = SharedBroker(broker.bootstrap_servers, broker.folder, place)
+                written = {"bootstrap_servers": shared.bootstrap_servers, "folder": str(shared.folder)}
                 (place / "kafka.json").write_text(json.dumps(written))
-        yield found
+        yield shared
 
 
 def _joined(note: Path, stack: ExitStack) -> SharedBroker | None:
     """The one that is there, and from now on kept for us; None where there is none any more."""
     try:
         written = json.loads(note.read_text())
-        found = SharedBroker(written["bootstrap_servers"], Path(written["folder"]), note.parent)
-        users = stack.enter_context((found.folder / "users").open())
+        shared = SharedBroker(written["bootstrap_servers"], Path(written["folder"]), note.parent)
+        users = stack.enter_context((shared.folder / "users").open())
         fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return found if _same(users, found.folder / "users") and _lives(found) else None
+        return shared if _same(users, shared.folder / "users") and _lives(shared) else None
     except (FileNotFoundError, BlockingIOError):
         return None
 

@@ -116,11 +116,11 @@ class TokenServer:
         self.wait()
         if self.answer is not None:
             return self.answer(self)
-        given = (form.get("client_id", [""])[0], form.get("client_secret", [""])[0])
+        credentials = (form.get("client_id", [""])[0], form.get("client_secret", [""])[0])
         if authorization is not None and authorization.startswith("Basic "):
             name, _, secret = b64decode(authorization[6:]).decode().partition(":")
-            given = (unquote_plus(name), unquote_plus(secret))
-        if given != (CLIENT, self.secret):
+            credentials = (unquote_plus(name), unquote_plus(secret))
+        if credentials != (CLIENT, self.secret):
             return 401, b'{"error": "invalid_client", "error_description": "no such client"}'
         if form.get("grant_type") != ["client_credentials"]:
             return 400, b'{"error": "unsupported_grant_type"}'

@@ -91,8 +91,8 @@ class Run:
         outcome = "untested"
         for second, tests in self._tests.items():
             with second_implementations(second):
-                found = self._outcome_of(mutant, tests, second)
-            outcome = outcome if found == "untested" else found
+                result = self._outcome_of(mutant, tests, second)
+            outcome = outcome if result == "untested" else result
             if outcome not in ("untested", "survived"):
                 break
         return outcome

@@ -56,12 +56,12 @@ def bucket(moto_server: Server) -> str:
 @pytest.fixture
 def proxy(moto_server: Server) -> Iterator[Proxy]:
     """A network in front of moto that can be made to fail."""
-    with proxied(moto_server.url) as found:
-        yield found
+    with proxied(moto_server.url) as running:
+        yield running
 
 
 @pytest.fixture(params=under_test("s3", ["moto_server", "versitygw_server"]))
 def server(request: pytest.FixtureRequest) -> Server:
     """Each server in turn."""
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    chosen: Server = request.getfixturevalue(request.param)
+    return chosen

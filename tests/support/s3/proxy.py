@@ -177,8 +177,8 @@ async def _chunks(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    found: socket.socket = writer.get_extra_info("socket")
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 

@@ -47,8 +47,8 @@ class Server:
     def environment(self) -> dict[str, str]:
         """The same as variables, for a process; nothing of the user's own configuration."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-        given = {key.upper(): str(value) for key, value in self.options().items()}
-        return inherited | given | {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+        variables = {key.upper(): str(value) for key, value in self.options().items()}
+        return inherited | variables | {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def free_port() -> int:

@@ -89,9 +89,9 @@ class Auditor:
         """Check the ledger after everything has stopped."""
         if self._settled.ledger != "table":
             return
-        found = TableLedger(FailingStorage(ledger, Process(0)), VirtualClock())
+        progress = TableLedger(FailingStorage(ledger, Process(0)), VirtualClock())
         for name, topic in self._topics.items():
-            entry = await found.position(app_id(PIPELINE, name))
+            entry = await progress.position(app_id(PIPELINE, name))
             version = -1 if entry is None else entry.version
             if version > topic.whole() and not topic.resets and not topic.world.disturbed:
                 self._weather.violate(f"{name}: the ledger ends with version {version}, the topic with {topic.whole()}")

@@ -163,13 +163,13 @@ class Topic:
         ):
             self._violate(f"versions {list(by_version)} between {begun} and {following}")
         for version in range(begun.version, max(following.version, begun.version + 1)):
-            found = by_version.get(version, [])
+            of_version = by_version.get(version, [])
             last = self._ordinal - 1 if version == begun.version else -1
-            if [row[2] for row in found] != list(range(last + 1, last + 1 + len(found))):
-                self._violate(f"version {version} has the ordinals {[row[2] for row in found]} after {last}")
-            if len({row[1] for row in found}) > 1:
+            if [row[2] for row in of_version] != list(range(last + 1, last + 1 + len(of_version))):
+                self._violate(f"version {version} has the ordinals {[row[2] for row in of_version]} after {last}")
+            if len({row[1] for row in of_version}) > 1:
                 self._violate(f"version {version} has several timestamps")
-            seen = Counter(row[3] for row in found)
+            seen = Counter(row[3] for row in of_version)
             if version == begun.version:
                 seen += self._part
             self._check_version(begun, version, seen, whole=version < following.version)

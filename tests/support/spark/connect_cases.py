@@ -53,13 +53,13 @@ def table(tmp_path: Path) -> str:
 
 
 def expected(table: str) -> Counter[Change]:
-    found = cdfd.changes(table).read_all().to_pylist()
-    return Counter((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found)
+    rows = cdfd.changes(table).read_all().to_pylist()
+    return Counter((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in rows)
 
 
 def changes(frame: DataFrame) -> Counter[Change]:
-    found = frame.select("_commit_version", "_change_ordinal", "_change_type", "id").collect()
-    return Counter((row[0], row[1], row[2], row[3]) for row in found)
+    rows = frame.select("_commit_version", "_change_ordinal", "_change_type", "id").collect()
+    return Counter((row[0], row[1], row[2], row[3]) for row in rows)
 
 
 def ids(spark: SparkSession, copy: str) -> list[int]:
@@ -68,11 +68,11 @@ def ids(spark: SparkSession, copy: str) -> list[int]:
 
 def test_batches(spark: SparkSession, table: str) -> None:
     """Of two sessions of the server, each registers for itself, as often as it likes."""
-    found = spark.read.format("cdfd").option("startingVersion", 0).load(table)
-    assert changes(found) == expected(table)
-    assert changes(found.where("_commit_version = 3")) == Counter({(3, 0, "delete", 7): 1})
+    frame = spark.read.format("cdfd").option("startingVersion", 0).load(table)
+    assert changes(frame) == expected(table)
+    assert changes(frame.where("_commit_version = 3")) == Counter({(3, 0, "delete", 7): 1})
     cdfd.spark.register(spark)
-    assert changes(found) == expected(table)
+    assert changes(frame) == expected(table)
     other = SparkSession.builder.remote(URL).create()
     try:
         with pytest.raises(PySparkException, match="DATA_SOURCE_NOT_FOUND"):
@@ -86,10 +86,10 @@ def test_batches(spark: SparkSession, table: str) -> None:
 @pytest.mark.parametrize("reader", ["spark", "cdfd"])
 def test_changes_by_either_reader(spark: SparkSession, table: str, reader: Reader) -> None:
     """The table has change data files and a deletion vector, which the client reads for Spark's own reader."""
-    found = cdfd.spark.changes(spark, table, 0, reader=reader).select("_commit_version", "_change_type", "id")
+    frame = cdfd.spark.changes(spark, table, 0, reader=reader).select("_commit_version", "_change_type", "id")
     wanted = Counter((version, kind, number) for version, _, kind, number in expected(table))
-    assert Counter(map(tuple, found.collect())) == wanted
-    assert found.where("_commit_version = 3").collect() == [(3, "delete", 7)]
+    assert Counter(map(tuple, frame.collect())) == wanted
+    assert frame.where("_commit_version = 3").collect() == [(3, "delete", 7)]
     live = cdfd.spark.snapshot(spark, table, reader=reader)
     assert sorted(row.id for row in live.select("id").collect()) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
@@ -143,17 +143,17 @@ def test_lag(spark: SparkSession, table: str, tmp_path: Path) -> None:
     query = written.start()
     try:
         query.processAllAvailable()
-        found = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
+        lags = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
         last = query.lastProgress
-        until(lambda: len(heard.lags) == len(found), WITHIN)
+        until(lambda: len(heard.lags) == len(lags), WITHIN)
     finally:
         query.stop()
         assert heard.terminated.wait(WITHIN)
         spark.streams.removeListener(heard)
-    assert [each.versions for each in found] == [2, 1, 0]
-    assert [each.bytes or 0 for each in found] == sorted((each.bytes or 0 for each in found), reverse=True)
-    assert found[0].bytes
-    assert heard.lags == found
+    assert [each.versions for each in lags] == [2, 1, 0]
+    assert [each.bytes or 0 for each in lags] == sorted((each.bytes or 0 for each in lags), reverse=True)
+    assert lags[0].bytes
+    assert heard.lags == lags
     assert last is not None
     assert lag_now(last, table) == Lag(0, 0, 0.0)
 

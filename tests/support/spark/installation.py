@@ -48,10 +48,10 @@ def pyspark_version() -> str:
 
 
 def _pom() -> Path:
-    found = POMS.get(pyspark_version())
-    if found is None:
+    pom = POMS.get(pyspark_version())
+    if pom is None:
         raise JarsError(f"there is no list of jars for PySpark {pyspark_version()}, only for {', '.join(POMS)}")
-    return found
+    return pom
 
 
 def _place(pom: Path) -> Path:

@@ -91,8 +91,8 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
 
 def quick(folder: str) -> dict[str, str]:
     """Of these, the ones with which a JVM starts sooner, and nothing else is different."""
-    given = settings(folder)
-    return {name: given[name] for name in ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")}
+    conf = settings(folder)
+    return {name: conf[name] for name in ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")}
 
 
 class Borrowed:

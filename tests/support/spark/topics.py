@@ -66,8 +66,8 @@ _EMPTY = f"SELECT 3, {', '.join(f'CAST(null AS {kind})' for kind in list(COLUMNS
 def write_rich(spark: SparkSession, uri: str) -> None:
     """A table with values of every type but variant at their limits, that changes in every way, in five versions."""
     columns = [f"CAST(`{name}` AS {kind}) AS `{name}`" for name, kind in COLUMNS.items()]
-    given = f"{_EXTREME} UNION ALL {_PLAIN} UNION ALL {_EMPTY}"
-    rows = spark.sql(given).toDF(*COLUMNS).selectExpr(*columns).toArrow()
+    query = f"{_EXTREME} UNION ALL {_PLAIN} UNION ALL {_EMPTY}"
+    rows = spark.sql(query).toDF(*COLUMNS).selectExpr(*columns).toArrow()
     asyncio.run(_written(uri, rows))
 
 
@@ -109,5 +109,5 @@ def deliver(
 
 def expected(uri: str, **options: Any) -> list[Mapping[str, Any]]:
     """The rows of `cdfd.changes`, as `cdfd.spark.topics` is to give them."""
-    found: list[Mapping[str, Any]] = cdfd.changes(uri, **options).read_all().to_pylist()
-    return found
+    rows: list[Mapping[str, Any]] = cdfd.changes(uri, **options).read_all().to_pylist()
+    return rows

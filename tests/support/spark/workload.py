@@ -214,7 +214,7 @@ class Workload:
 
     def written(self) -> list[t.StructField]:
         """The columns that a writer gives values for."""
-        return [found for found in self.schema() if found.name not in self.computed]
+        return [field for field in self.schema() if field.name not in self.computed]
 
     def fresh(self, most: int) -> list[int]:
         """Ids that no row has had."""
@@ -277,9 +277,9 @@ class Workload:
     def properties(self) -> dict[str, str]:
         """The properties with which the table is created."""
         r = self.random
-        found: dict[str, str] = {FEED: "true"} if self.profile.feed else {}
+        properties: dict[str, str] = {FEED: "true"} if self.profile.feed else {}
         if r.random() < 0.4:
-            found["delta.checkpointInterval"] = str(r.randint(1, 4))
+            properties["delta.checkpointInterval"] = str(r.randint(1, 4))
         for chance, more in (
             (0.35, DELETION_VECTORS),
             (0.1, mapping("name")),
@@ -291,8 +291,8 @@ class Workload:
             (0.1, {"delta.randomizeFilePrefixes": "true"}),
         ):
             if r.random() < chance:
-                found |= more
-        return found | self.profile.properties
+                properties |= more
+        return properties | self.profile.properties
 
     def _chosen(self, weights: dict[str, int], count: int) -> Iterator[str]:
         """Profile's operations in their order, random ones between them; the first is one that brings rows."""

@@ -78,22 +78,22 @@ class Comparison:
         self._same(f"snapshot {last}", newest, lambda: self.rows(last))
         self._snapshot(random.randint(0, last))
         for start, end in stretches(self.work.path):
-            for first, final, found in self._answered(start, end):
-                self._same(f"changes {first} to {final}", found, lambda s=first, e=final: self.ours(s, e))
-                if found:
+            for first, final, feed in self._answered(start, end):
+                self._same(f"changes {first} to {final}", feed, lambda s=first, e=final: self.ours(s, e))
+                if feed:
                     low, high = sorted((random.randint(first, final), random.randint(first, final)))
                     self._same(
-                        f"changes {low} to {high}", within(found, low, high), lambda s=low, e=high: self.ours(s, e)
+                        f"changes {low} to {high}", within(feed, low, high), lambda s=low, e=high: self.ours(s, e)
                     )
-                    self._by_time(found, random)
+                    self._by_time(feed, random)
                     self._same(
                         f"format(cdfd) {low} to {high}",
-                        within(found, low, high),
+                        within(feed, low, high),
                         lambda s=low, e=high: self.on_spark(s, e),
                     )
                     self._same(
                         f"cdfd.spark.changes {low} to {high}",
-                        within(found, low, high),
+                        within(feed, low, high),
                         lambda s=low, e=high: self.by_spark(s, e, refine="off"),
                     )
         self._same("cdfd.spark.snapshot", newest, lambda: self.by_spark("snapshot", last, META))
@@ -122,8 +122,8 @@ class Comparison:
     def ours(self, start: object, end: object, source: str = "auto", refine: str = "off") -> Bag:
         """Our changes of a range. Without derived updates: a RESTORE has no change data files, and delta-spark gives deletes and inserts."""
         roots = self.work.allowed_roots
-        found = cdfd.changes(self.work.path, start, end, changes=source, refine=refine, allowed_roots=roots)
-        return bag(found, ["_change_ordinal"])
+        batches = cdfd.changes(self.work.path, start, end, changes=source, refine=refine, allowed_roots=roots)
+        return bag(batches, ["_change_ordinal"])
 
     def _narrowed(self, last: int, source: str) -> bool:
         """Whether RESTORE makes a widened column narrow again: what that version deletes fits no type of its own, and both refuse it."""
@@ -210,12 +210,12 @@ class Comparison:
     def _same(self, what: str, theirs: Bag, ours: Callable[[], Bag]) -> None:
         self.compared += 1
         try:
-            found = ours()
+            actual = ours()
         except (CdfdError, *REFUSALS) as error:
             self.differences.append(f"{what}: {error!r} {error}")
             return
-        if found != theirs:
-            self.differences.append(f"{what}:{_brief('delta-spark', theirs - found)}{_brief('cdfd', found - theirs)}")
+        if actual != theirs:
+            self.differences.append(f"{what}:{_brief('delta-spark', theirs - actual)}{_brief('cdfd', actual - theirs)}")
 
 
 def within(rows: Bag, low: int, high: int) -> Bag:
@@ -230,7 +230,7 @@ def stretches(path: str) -> list[tuple[int, int]]:
     that were never deleted: these versions are left out. So is a version in which mapped columns go: what an overwrite of the schema deletes
     is nulls to delta-spark.
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     on = vectors = False
     mapped: set[str] = set()
     for version, entry in enumerate(
@@ -244,14 +244,14 @@ def stretches(path: str) -> list[tuple[int, int]]:
                 gone = bool(had_columns - mapped)
             if (protocol := action.get("protocol")) is not None:
                 had, vectors = vectors, "deletionVectors" in protocol.get("readerFeatures", ())
-                found = [] if had and not vectors else found
+                ranges = [] if had and not vectors else ranges
         if gone:
             continue
-        if on and found and found[-1][1] == version - 1:
-            found[-1] = (found[-1][0], version)
+        if on and ranges and ranges[-1][1] == version - 1:
+            ranges[-1] = (ranges[-1][0], version)
         elif on:
-            found.append((version, version))
-    return found
+            ranges.append((version, version))
+    return ranges
 
 
 def returned(path: str) -> set[str]:
@@ -279,10 +279,10 @@ def returned(path: str) -> set[str]:
 
 def without(rows: Bag, names: set[str]) -> Bag:
     """The rows without some of their columns."""
-    found: Bag = Counter()
+    narrowed: Bag = Counter()
     for row, count in rows.items():
-        found[frozenset(item for item in row if item[0] not in names)] += count
-    return found
+        narrowed[frozenset(item for item in row if item[0] not in names)] += count
+    return narrowed
 
 
 def columns(schema: str) -> dict[str, str]:

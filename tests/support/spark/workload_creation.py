@@ -67,14 +67,14 @@ def _by_builder(work: Workload, columns: list[tuple[str, str]], properties: dict
 
 
 def _array(work: Workload, names: list[str]) -> object:
-    found = work.spark._sc._gateway.new_array(work.spark._jvm.java.lang.String, len(names))
+    array = work.spark._sc._gateway.new_array(work.spark._jvm.java.lang.String, len(names))
     for at, name in enumerate(names):
-        found[at] = name
-    return found
+        array[at] = name
+    return array
 
 
 def _append(work: Workload, path: str) -> None:
-    fields = [found for found in work.spark.read.format("delta").load(path).schema if found.name not in work.computed]
+    fields = [field for field in work.spark.read.format("delta").load(path).schema if field.name not in work.computed]
     work.rows(work.fresh(40), fields).write.format("delta").mode("append").save(path)
 
 
@@ -93,7 +93,7 @@ def _by_select(work: Workload, columns: list[tuple[str, str]], properties: dict[
 
 def _by_conversion(work: Workload, columns: list[tuple[str, str]], properties: dict[str, str]) -> None:
     """Version 0 is the conversion; the properties come with the next."""
-    inner = [found for found in _fields(work, columns) if found.name not in work.partitions]
+    inner = [field for field in _fields(work, columns) if field.name not in work.partitions]
     folders = {name: kind for name, kind in work.partitions.items() if kind in ("STRING", "INT", "DATE")} or {
         "p0": "STRING"
     }

@@ -38,10 +38,10 @@ def answers(version: str, commands: Sequence[Sequence[object]], options: Sequenc
     # The oldest version loads Snappy's native library in a way that Java no longer allows by itself.
     command = [java(), "--add-opens", "java.base/java.lang=ALL-UNNAMED", *options, "-cp", classpath, "Reference"]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=_RUN_SECONDS, encoding="utf-8")
-    found = done.stdout.splitlines()
-    if done.returncode or len(found) != len(commands):
+    replies = done.stdout.splitlines()
+    if done.returncode or len(replies) != len(commands):
         raise ReferenceError(f"Java ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return found
+    return replies
 
 
 def installed() -> None:

@@ -120,8 +120,8 @@ def _of_found_tables() -> Iterator[tuple[str, str]]:
     for template in ({}, {"name": "{parent}.{table}", "topic": "all.{path}"}):
         config = configured(tables=[{"discover": "/lake/*/*", **template}])
         (discovery,) = config.discoveries
-        found = discovery.table_at(("sales", "orders")).with_key({})
-        yield f"discovery {template or 'without templates'}", f"{found.name} -> {found.topic}"
+        settings = discovery.table_at(("sales", "orders")).with_key({})
+        yield f"discovery {template or 'without templates'}", f"{settings.name} -> {settings.topic}"
 
 
 def _hashes() -> Iterator[tuple[str, str]]:

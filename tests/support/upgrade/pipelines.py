@@ -101,17 +101,17 @@ _JOB = {"id": "0" * 32, "bytes": 300_000, "since": 0}
 
 def kafka_pipelines() -> bytes:
     """Topics of positions: in the middle of a version, and in the middle of jobs, of which every other part is delivered."""
-    found = {"files of a version": [_record(TABLE, Progress(Position("T", 18, 1, "stream", 1)))]}
+    stored = {"files of a version": [_record(TABLE, Progress(Position("T", 18, 1, "stream", 1)))]}
     for name, number, phase, version in (("job", 1, "stream", 18), ("job of a snapshot", 6, "snapshot", 20)):
         golden = orjson.loads(lines("jobs.jsonl")[number])
         job = _JOB | {"version": version, "phase": phase, "parts": golden["parts"], "digest": golden["digest"]}
         position = Position("T", version, phase=phase)  # type: ignore[arg-type] # one of both
-        found[name] = [_record(TABLE, Progress(position, announced=True, job=job))]
+        stored[name] = [_record(TABLE, Progress(position, announced=True, job=job))]
         for place, (part, ordinals) in enumerate(golden["deliveries"].items()):
             if place % 2 == 0:
                 of_part = Progress(position.after_version(), {"insert": ordinals[2]}, job={"id": "0" * 32})
-                found[name].append(_record(f"{TABLE}.part.{part}", of_part))
-    return b"".join(orjson.dumps({"name": name, "records": records}) + b"\n" for name, records in found.items())
+                stored[name].append(_record(f"{TABLE}.part.{part}", of_part))
+    return b"".join(orjson.dumps({"name": name, "records": records}) + b"\n" for name, records in stored.items())
 
 
 def _record(name: str, progress: Progress) -> list[str]:

@@ -64,9 +64,9 @@ def small_buckets() -> Iterator[None]:
 def rows(mode: str, lake: Path) -> bytes:
     """The change rows of a table, in order."""
     with small_buckets():
-        found = cdfd.changes(_table(mode, lake), 0, **MODES[mode]).read_all().to_pylist()
+        listed = cdfd.changes(_table(mode, lake), 0, **MODES[mode]).read_all().to_pylist()
     return _lines(
-        [row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]] for row in found
+        [row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]] for row in listed
     )
 
 
@@ -85,9 +85,9 @@ async def _plans(table: Table, options: Mapping[str, Any]) -> list[Any]:
     with table.tailer() as tailer:
         rows = RowOptions(**{**options, "key": tuple(options.get("key", ()))})
         stream = table.stream(rows)
-        found = [version async for version in versions(tailer, stream, 0, await table.log.latest_version())]
-        found.append(await table.stream(rows).snapshot())
-    return [_plan(each.plan, execution) for each in found]
+        planned = [version async for version in versions(tailer, stream, 0, await table.log.latest_version())]
+        planned.append(await table.stream(rows).snapshot())
+    return [_plan(each.plan, execution) for each in planned]
 
 
 def _plan(plan: ChangePlan, execution: Execution) -> Any:
@@ -243,8 +243,8 @@ def _partitions(lake: Path, name: str, start: Any, end: Any, options: Mapping[st
 
 
 def _ordinals(reader: Any, partition: Any) -> list[list[int]]:
-    found = (row for batch in reader.read(partition) for row in batch.to_pylist())
-    return [[row["_commit_version"], row["_change_ordinal"]] for row in found]
+    rows = (row for batch in reader.read(partition) for row in batch.to_pylist())
+    return [[row["_commit_version"], row["_change_ordinal"]] for row in rows]
 
 
 def _offset(table: str, at: tuple[int, Any, int]) -> dict[str, Any]:
@@ -263,10 +263,10 @@ def bounds(lake: Path) -> bytes:
 
 def buckets(lake: Path) -> bytes:
     """The bucket of each key, by type: rows of a key must be where a daemon that died has put them."""
-    found = {}
+    by_name = {}
     for name in KEYS.schema.names[:-4]:
-        found[name] = (hashes([KEYS.column(name)], KEYS.num_rows) % np.uint64(4096)).tolist()
-    return json.dumps(found, indent=1).encode() + b"\n"
+        by_name[name] = (hashes([KEYS.column(name)], KEYS.num_rows) % np.uint64(4096)).tolist()
+    return json.dumps(by_name, indent=1).encode() + b"\n"
 
 
 def _lines(documents: Any) -> bytes:

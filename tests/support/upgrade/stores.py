@@ -154,23 +154,23 @@ def write_folder(name: str, path: Path) -> None:
 
 def normal_form(folder: Path) -> dict[str, Any]:
     """The files of a folder, by name. Log entries and Parquet files as their content, without random ids and the release's number."""
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = _plain(path.relative_to(folder).as_posix())
         if path.is_dir():
             continue
         if "_delta_log" not in name:
-            found[name] = path.read_bytes()
+            content[name] = path.read_bytes()
         elif path.suffix == ".parquet":
-            found[name] = _plain(repr(pq.ParquetFile(path).read().to_pylist()))
+            content[name] = _plain(repr(pq.ParquetFile(path).read().to_pylist()))
         elif path.name == "_last_checkpoint":
             document = json.loads(path.read_bytes())
-            found[name] = {key: value for key, value in document.items() if key not in ("checksum", "sizeInBytes")}
+            content[name] = {key: value for key, value in document.items() if key not in ("checksum", "sizeInBytes")}
         else:
             entries = [json.loads(_plain(line)) for line in path.read_text().splitlines()]
             # A data file's size is that of its Parquet writer.
-            found[name] = [entry for entry in entries if "add" not in entry]
-    return found
+            content[name] = [entry for entry in entries if "add" not in entry]
+    return content
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -179,4 +179,4 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def _plain(text: str) -> str:
     text = re.sub(r"\.cdfd-[0-9a-f]{16}\.tmp", ".cdfd-0.tmp", text)
     text = re.sub(r"cdfd/\d+\.\d+\.\d+[0-9a-z.+]*", "cdfd/0.0.0", text)
-    return _UUID.sub(lambda found: found[0] if found[0] == TABLE_ID else "0", text)
+    return _UUID.sub(lambda match: match[0] if match[0] == TABLE_ID else "0", text)
