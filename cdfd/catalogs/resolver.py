@@ -47,12 +47,12 @@ class TableResolver:
 
     Attributes:
         catalog: the catalog.
-        opened: the table; None before the first answer.
+        table: the table; None before the first answer.
     """
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
         self.catalog = connection.catalog
-        self.opened: ResolvedTable | None = None
+        self.table: ResolvedTable | None = None
         self._uri = uri
         self._name = name
         self._vendor = connection.vendor
@@ -61,11 +61,11 @@ class TableResolver:
 
     async def resolve(self) -> ResolvedTable:
         """The table, whose name was looked up at any time."""
-        return self.opened or await self.look_up(math.inf)
+        return self.table or await self.look_up(math.inf)
 
     def resolve_now(self) -> ResolvedTable:
         """The same in a thread without an event loop, such as one of an executor, which reads no log."""
-        return self.opened or blocking(self._load(-math.inf))
+        return self.table or blocking(self._load(-math.inf))
 
     async def look_up(self, age: float) -> ResolvedTable:
         """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
@@ -76,18 +76,18 @@ class TableResolver:
         called = time.monotonic()
         async with self._lock:
             # While it waited, another caller may have asked.
-            if self.opened is not None and (self._sent_at >= called or self._loaded_at >= since):
-                return self.opened
+            if self.table is not None and (self._sent_at >= called or self._loaded_at >= since):
+                return self.table
             sent = time.monotonic()
             try:
-                self.opened = await self._ask()
+                self.table = await self._ask()
             except CdfdError as error:
                 raise error.within(table=self._uri) from None
             self._sent_at, self._loaded_at = sent, time.monotonic()
-            return self.opened
+            return self.table
 
     async def _ask(self) -> ResolvedTable:
-        before = self.opened
+        before = self.table
         if before is None and self.catalog.vends:
             self._vendor.request_early(self._name)
         try:

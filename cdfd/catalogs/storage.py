@@ -62,14 +62,12 @@ class CatalogStorage:
     @property
     def ratified(self) -> bool:
         """Whether the catalog decides which commits exist, as far as known; see `NamedTable`."""
-        return self._resolver.opened is not None and self._resolver.opened.log is not None
+        return self._resolver.table is not None and self._resolver.table.log is not None
 
     @property
     def remote(self) -> bool:
         """Whether requests take long. Those to a catalog do."""
-        return (
-            self._resolver.opened is None or self._resolver.opened.log is not None or self._resolver.opened.store.remote
-        )
+        return self._resolver.table is None or self._resolver.table.log is not None or self._resolver.table.store.remote
 
     def open_root(self, root: str) -> Storage:
         """The store of another root; see `NamedTable`."""
@@ -121,13 +119,13 @@ class CatalogStorage:
         try:
             table = await self._resolver.look_up(SHARED_SECONDS if prefix == LOG else RECHECK_SECONDS)
         except StorageError as error:
-            opened = self._resolver.opened
-            latest = None if opened is None or opened.log is None else opened.log.latest
+            resolved = self._resolver.table
+            latest = None if resolved is None or resolved.log is None else resolved.log.latest
             # While the catalog is down, its last answer has the versions that were ratified before.
             # A listing that begins before the newest known version asks for known ones. Others ask which one is the newest.
-            if not error.retriable or opened is None or latest is None or not "" < start_after < _path(latest):
+            if not error.retriable or resolved is None or latest is None or not "" < start_after < _path(latest):
                 raise
-            table = opened
+            table = resolved
         listing = table.store.list(prefix, start_after)
         if table.log is not None and prefix == LOG:
             listing = self._ratified_names(table.log, listing, start_after)
@@ -157,7 +155,7 @@ class CatalogStorage:
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Announce an object; see the port."""
         check_path(path)
-        table, version = self._resolver.opened, _version_of(path)
+        table, version = self._resolver.table, _version_of(path)
         if table is None:
             return
         if version is None or table.log is None:
@@ -292,7 +290,7 @@ class CatalogStorage:
 
     def _own_stat(self, path: str, stat: Stat) -> Stat:
         """The stat of an entry under its published name. All copies of a ratified commit are the same write of it."""
-        version, table = _version_of(path), self._resolver.opened
+        version, table = _version_of(path), self._resolver.table
         if version is None or table is None or table.log is None:
             return stat
         identity = f"{table.log.table_id}-{version}"

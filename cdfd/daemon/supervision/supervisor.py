@@ -70,7 +70,7 @@ class _Supervised:
         stop: set to stop this loop alone.
         task: keeps the loop running; None before the supervisor runs.
         failed: the error of a loop that waits for an operator; None for a loop that runs, or that a retry may help.
-        opened: whether the last attempt opened the loop.
+        was_open: whether the last attempt opened the loop.
         logged: places in the code whose tracebacks are logged.
         wake: set by requests, which end the wait for a retry.
     """
@@ -80,7 +80,7 @@ class _Supervised:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     failed: CdfdError | None = None
-    opened: bool = False
+    was_open: bool = False
     logged: set[_Site] = field(default_factory=set)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -221,10 +221,10 @@ class Supervisor:
         Raises:
             FencedError: another process delivers this table, and that ends the process.
         """
-        table.opened = False
+        table.was_open = False
         try:
             async with table.open(table.stop) as feed:
-                table.failed, table.opened = None, True
+                table.failed, table.was_open = None, True
                 await feed.run()
                 table.monitor.stopped()
         except FencedError as error:
@@ -272,7 +272,7 @@ class Supervisor:
         """Wait before the next attempt of a table that failed. Raises if every other table has failed too."""
         if isinstance(error, FencedError):
             # A sink that cannot be opened yet is the other process's: that one is about to stop, or two of them start at once.
-            delay = FENCED_RETRY_SECONDS if table.opened else delay
+            delay = FENCED_RETRY_SECONDS if table.was_open else delay
         elif not error.retriable:
             table.failed = error
             if not self._policy.awaits_tables and all(each.failed is not None for each in self._tables.values()):

@@ -197,8 +197,8 @@ def _check(node: Any, depth: int) -> None:
         case {"type": str(), "logicalType": "decimal", "precision": int(precision), "scale": int(scale)}:
             if not 0 <= scale <= precision <= MAX_PRECISION:
                 raise DataError(f"the registry has a schema with a decimal that is none: {node!r:.200}")
-        case {"type": str(kind), **rest} if (
-            kind not in ("record", "array", "map") and rest.get("logicalType") != "decimal"
+        case {"type": str(kind), **others} if (
+            kind not in ("record", "array", "map") and others.get("logicalType") != "decimal"
         ):
             pass
         case _:
