@@ -181,14 +181,14 @@ async def feed(
         if event == "committed" and until is not None and about.version > until:
             stop.set()
 
-    opened = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
-    execution = Execution(opened.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
+    table = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
+    execution = Execution(table.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
     sink = await place.open()
     try:
-        with opened.tailer(clock) as tailer:
+        with table.tailer(clock) as tailer:
             policies = Policies(rows=rows, **options)
             await Feed(
-                opened,
+                table,
                 Hooked(sink, watched),
                 execution,
                 tailer,

@@ -84,7 +84,11 @@ def test_comments_of_other_languages(text: str, mark: str, lines: list[int], tmp
 
 
 @pytest.mark.parametrize(
-    "code", ["found = 1", "def rest() -> None: ...", "lambda given: 0", "for _, rest in (): ...", "[0 for found in ()]"]
+    "code",
+    [
+        *("found = 1", "def rest() -> None: ...", "lambda given: 0", "for _, rest in (): ...", "[0 for found in ()]"),
+        *("with open('x') as opened: ...", "match {}:\n    case {**rest}: ..."),
+    ],
 )
 def test_a_module_with_a_name_that_says_nothing(code: str, tmp_path: Path) -> None:
     module = tmp_path / "module.py"

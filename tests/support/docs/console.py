@@ -84,12 +84,12 @@ def console(
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
         )
-    opened = Console(process, seconds)
+    running = Console(process, seconds)
     with process:
         try:
-            opened._send(f"exec({_PLAY!r})")
-            opened.run("")
-            yield opened
+            running._send(f"exec({_PLAY!r})")
+            running.run("")
+            yield running
             assert process.stdin is not None
             process.stdin.close()
             code = process.wait(seconds)

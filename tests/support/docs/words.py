@@ -34,8 +34,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _COMMENTED = ("", ".toml", ".yml", ".yaml", ".tpl", ".cfg")
 """Suffixes of files whose comments begin with `#`."""
 
-NAMES = re.compile(r"found|given|rest")
+NAMES = re.compile(r"found|given|opened|rest")
 """Names of variables and functions that do not say what they hold."""
+_BINDING = ("arg", "name", "rest")
+"""Fields of nodes that bind a name: parameters, functions, patterns."""
 
 Finding = tuple[Path, int, str]
 
@@ -82,7 +84,7 @@ def in_names(path: Path) -> Iterator[Finding]:
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)) if NAMES.search(source) else ():
         stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        name = node.id if stored else getattr(node, "arg", None) or getattr(node, "name", None)
+        name = node.id if stored else next((getattr(node, each) for each in _BINDING if hasattr(node, each)), None)
         if isinstance(name, str) and NAMES.fullmatch(name) and not isinstance(node, ast.alias | ast.keyword):
             yield path, node.lineno, name
 

@@ -55,7 +55,7 @@ def check(case: Case) -> str:
 
 
 def read(data: bytes, texts: list[bytes]) -> str:
-    """Physical columns, which are put into `found`; and rows: all of them, in batches, and some of them."""
+    """Physical columns, which are put into `texts`; and rows: all of them, in batches, and some of them."""
     texts.extend(physical_document(Reader(Source.of(data))))
     table = trevni.read_table(pa.BufferReader(data), use_threads=False)
     table.validate(full=True)

@@ -268,7 +268,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection as a network does that has forgotten it, not as a program does that is done with it."""
     if writer.is_closing():
         return
-    opened: socket.socket = writer.get_extra_info("socket")
+    connection: socket.socket = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

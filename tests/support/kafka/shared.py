@@ -55,9 +55,9 @@ def _joined(note: Path, stack: ExitStack) -> SharedBroker | None:
         return None
 
 
-def _same(opened: TextIO, path: Path) -> bool:
+def _same(file: TextIO, path: Path) -> bool:
     """Whether the guard has not come in between opening and locking."""
-    return os.path.samestat(os.fstat(opened.fileno()), path.stat())
+    return os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _lives(broker: SharedBroker) -> bool:

@@ -31,8 +31,8 @@ def needs_spark() -> None:
 @pytest.fixture(scope="session")
 def spark(needs_spark: None) -> Iterator[SparkSession]:
     """A session with delta-spark and the Kafka connector, in which no source or sink of cdfd is registered."""
-    with session(options=SMALL_QUERIES) as opened:
-        yield opened
+    with session(options=SMALL_QUERIES) as spark_session:
+        yield spark_session
 
 
 @pytest.fixture(scope="session")

@@ -194,7 +194,7 @@ async def _run_job(wanted: tuple[str, int, Any, Any, Mapping[str, Any]], lake: P
     path = str(lake / name)
     sink = {"kind": "kafka", "bootstrap_servers": "nowhere:9092"}
     config = Settings.model_validate({"pipeline": "golden", "tables": [{"uri": path, **options}], "sink": sink})
-    configured, opened = config.listed[0], Table.open(path)
+    configured, source = config.listed[0], Table.open(path)
     large = LargeVersions(
         path,
         store,  # type: ignore[arg-type] # as much of one as a job needs
@@ -205,10 +205,10 @@ async def _run_job(wanted: tuple[str, int, Any, Any, Mapping[str, Any]], lake: P
         asyncio.Event(),
         planning,
     )
-    with opened.tailer() as tailer:
-        header = await opened.log.header()
+    with source.tailer() as tailer:
+        header = await source.log.header()
         position = Position(header.metadata.id, at, phase=phase)
-        stream = opened.stream(configured.rows)
+        stream = source.stream(configured.rows)
         if phase == "snapshot":
             version = await large.snapshot(stream, position, tailer)
         else:
