@@ -243,14 +243,14 @@ fn index(row: i64) -> Result<usize, Stop> {
 /// The hash of Kafka's default partitioner.
 fn murmur2(key: &[u8]) -> u32 {
     const FACTOR: u32 = 0x5BD1_E995;
-    let (words, rest) = key.as_chunks::<4>();
+    let (words, tail) = key.as_chunks::<4>();
     let mut hash = 0x9747_B28C ^ key.len() as u32;
     for word in words {
         let word = u32::from_le_bytes(*word).wrapping_mul(FACTOR);
         hash = hash.wrapping_mul(FACTOR) ^ (word ^ word >> 24).wrapping_mul(FACTOR);
     }
-    if !rest.is_empty() {
-        let last = rest
+    if !tail.is_empty() {
+        let last = tail
             .iter()
             .rev()
             .fold(0, |last, &byte| last << 8 | u32::from(byte));

@@ -48,11 +48,11 @@ impl Calendar {
     #[inline]
     pub fn put_timestamp(&mut self, room: &mut Room, time: i64, zone: bool) -> Result<(), Stop> {
         let date = self.text(time.div_euclid(DAY))?;
-        let rest = time.rem_euclid(DAY) as u64;
-        let seconds = rest / 1_000_000;
+        let of_day = time.rem_euclid(DAY) as u64;
+        let seconds = of_day / 1_000_000;
         let [h0, h1, m0, m1, s0, s1, ..] =
             eight(seconds / 3600 * 1_000_000 + seconds / 60 % 60 * 10_000 + seconds % 60 * 100);
-        let [_, _, micros @ ..] = eight(rest % 1_000_000);
+        let [_, _, micros @ ..] = eight(of_day % 1_000_000);
         room.put_short(|out: &mut [u8; 27]| {
             out[..10].copy_from_slice(date);
             out[10..20].copy_from_slice(&[b'T', h0, h1, b':', m0, m1, b':', s0, s1, b'.']);
