@@ -39,7 +39,8 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
             if waiting is not None and _are_pair(waiting.rows, batch.rows):
                 last = waiting.rows.num_rows - 1
                 if last:
-                    yield replace(waiting, rows=waiting.rows.slice(0, last), following=waiting.following - 1)
+                    following = waiting.rows.column(CHANGE_ORDINAL)[last - 1].as_py() + 1
+                    yield replace(waiting, rows=waiting.rows.slice(0, last), following=following)
                 images = pa.concat_batches([waiting.rows.slice(last), batch.rows.slice(0, 1)])
                 yield replace(batch, rows=images, following=waiting.following + 1)
                 waiting, batch = None, replace(batch, rows=batch.rows.slice(1))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdfd.errors import DataError
@@ -26,6 +26,7 @@ def numbered(kinds: list[str], gaps: set[int]) -> pa.RecordBatch:
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=20), st.sets(st.integers(0, 20)), st.lists(st.integers(1, 20))
 )
+@example(["insert", "update_preimage", "update_postimage"], {1}, [2])
 def test_pairs_stay_together_and_rows_stay_the_same(kinds: list[str], gaps: set[int], cuts: list[int]) -> None:
     rows = numbered(kinds, gaps)
     actual = list(whole_pairs(cut_rows(rows, cuts)))
