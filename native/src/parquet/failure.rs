@@ -1,10 +1,10 @@
 //! Why a file cannot be read, and what each reason becomes in Python.
 
-use std::fmt;
+use std::{fmt, io};
 
 use parquet::errors::ParquetError;
 use pyo3::create_exception;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -90,6 +90,16 @@ impl From<arrow_schema::ArrowError> for Failure {
             }
             other => Self::Damaged(other.to_string()),
         }
+    }
+}
+
+/// With the system's number, which PyO3 leaves out: it says whether reading may succeed later.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Source(PyOSError::new_err((
+            error.raw_os_error(),
+            error.to_string(),
+        )))
     }
 }
 

@@ -84,7 +84,7 @@ impl ParquetFile {
     #[new]
     fn new(py: Python<'_>, source: Bound<'_, PyAny>, size: u64) -> PyResult<Self> {
         let source = if let Ok(name) = source.extract::<&str>() {
-            let file = Mutex::new(File::open(name)?);
+            let file = Mutex::new(File::open(name).map_err(Failure::from)?);
             Source::Local { file, size }
         } else if let Ok(bytes) = source::bytes_of(&source) {
             Source::Memory(bytes)

@@ -76,9 +76,8 @@ impl Source {
             Self::Local { file, .. } => {
                 let mut bytes = Vec::with_capacity(most);
                 let mut file = lock(file);
-                file.seek(SeekFrom::Start(at))
-                    .and_then(|_| (&*file).take(most as u64).read_to_end(&mut bytes))
-                    .map_err(|error| Failure::Source(error.into()))?;
+                file.seek(SeekFrom::Start(at))?;
+                (&*file).take(most as u64).read_to_end(&mut bytes)?;
                 Bytes::from(bytes)
             }
             Self::Object { object, .. } => Python::attach(|py| {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import random
@@ -297,6 +298,16 @@ def test_local_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
         os.truncate(path, 100_000)
         with pytest.raises(ValueError, match="the file ends at byte 100000, and not at"):
             list(file.batches(["id"], rows=1_000))
+
+
+def test_errors_of_the_system_keep_their_number(tmp_path: Path) -> None:
+    """It says whether another attempt may succeed."""
+    from cdfd_native import parquet
+
+    for name, number in (("gone", errno.ENOENT), ("", errno.EISDIR)):
+        with pytest.raises(OSError, match="os error") as caught:
+            parquet.ParquetFile(str(tmp_path / name), 100)
+        assert caught.value.errno == number
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
