@@ -55,6 +55,11 @@ class After(Generic[B]):
 _thread = threading.local()
 
 
+def runs_beside_others() -> bool:
+    """Whether this is a task that other tasks can run beside: the only task of all runs in the calling thread."""
+    return getattr(_thread, "is_worker", False)
+
+
 YIELD_SECONDS = 0.1
 """Processor time after which a thread is one of a large version."""
 YIELD_NICE = 5
@@ -145,6 +150,7 @@ class _OrderedPool(Generic[B]):
         _OrderedPool.open.discard(self)
 
     def _work(self) -> None:
+        _thread.is_worker = True
         while (queued := self._jobs.get()) is not None:
             queued.run()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.trevni.files.opening import in_threads, source_of
 from cdfd.trevni.rows import run_all
 from cdfd.trevni.table_reader import TableReader
@@ -85,7 +86,8 @@ class TrevniDataFile:
         names = set(self.schema_arrow.names)
         shape = self._reader.select([name for name in columns if name in names or name.partition(".")[0] in names])
         numbers = range(self.metadata.num_row_groups) if groups is None else groups
-        with in_threads() if use_threads else nullcontext(run_all) as run:
+        # Files side by side take a fifth less time than columns side by side, and each file has threads of its own.
+        with in_threads() if use_threads and not runs_beside_others() else nullcontext(run_all) as run:
             for start, end in _spans(numbers):
                 last = min(end * GROUP_ROWS, self.metadata.num_rows)
                 for batch in self._reader.batches(shape, start * GROUP_ROWS, last, rows=rows, run=run):
