@@ -34,7 +34,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _COMMENTED = ("", ".toml", ".yml", ".yaml", ".tpl", ".cfg")
 """Suffixes of files whose comments begin with `#`."""
 
-NAMES = re.compile(r"found|given|opened|rest")
+NAMES = re.compile(r"\b(?:found|given|opened|rest)\b")
 """Names of variables and functions that do not say what they hold."""
 _BINDING = ("arg", "name", "rest")
 """Fields of nodes that bind a name: parameters, functions, patterns."""
