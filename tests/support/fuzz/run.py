@@ -24,6 +24,8 @@ SETTINGS = {
     "MALLOC_ARENA_MAX": "2",
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "2",
+    # A module that a case imports first must not count as a file that the case wrote.
+    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 
