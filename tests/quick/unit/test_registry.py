@@ -169,7 +169,18 @@ def test_redirects_are_not_followed(server: Registry, client: SchemaRegistry) ->
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "<html>", "[]", "{}", '{"id": "7"}', '{"id": -1}', '{"id": 4294967296}', '{"id": true}', "[" * 100_000],
+    [
+        "",
+        "<html>",
+        "[]",
+        "{}",
+        '{"id": "7"}',
+        '{"id": -1}',
+        '{"id": 4294967296}',
+        '{"id": true}',
+        '{"error_code": {}}',
+        "[" * 100_000,
+    ],
 )
 def test_answers_that_are_no_id(server: Registry, client: SchemaRegistry, answer: str) -> None:
     server.answer = lambda *_: (200, answer)  # type: ignore[method-assign]  # a server that answers nonsense

@@ -18,7 +18,7 @@ from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MAX_ANSWER: Final = 1 << 20
-_UNKNOWN: Final = frozenset({40401, 40402, 40403})
+_UNKNOWN: Final = (40401, 40402, 40403)
 """Error codes of subjects, versions and schemas that the registry does not have. A server that is no registry has none."""
 _OF_KAFKA, _OF_REGISTRY = "sink.security.oauth", "sink.schema_registry.oauth"
 _MAX_ID: Final = 2**31 - 1
