@@ -80,30 +80,30 @@ class TableMetrics:
         aborted: counts aborted transactions.
     """
 
-    def __init__(self, families: _Families, table: tuple[str, ...]) -> None:
+    def __init__(self, metrics: Metrics, table: tuple[str, ...]) -> None:
         self._table = table
-        self._families = families
+        self._metrics = metrics
         # Created at 0: Prometheus would see no increase in a counter that first appears at 1.
-        self._rows = {kind: families.rows.labels(*table, kind) for kind in CHANGE_TYPES}
-        self._errors = {family: families.errors.labels(*table, family) for family in families.error_families}
-        self._transient = families.transient.labels(*table)
-        self._stages = {stage: families.stages.labels(*table, stage) for stage in STAGES}
-        self._commits = families.commits.labels(*table)
-        self._bytes_read = families.bytes_read.labels(*table)
-        self._delivery = families.delivery.labels(*table)
-        self._committed = families.transactions.labels(*table, "committed")
-        self.aborted = families.transactions.labels(*table, "aborted")
+        self._rows = {kind: metrics.rows.labels(*table, kind) for kind in CHANGE_TYPES}
+        self._errors = {family: metrics.errors.labels(*table, family) for family in metrics.error_families}
+        self._transient = metrics.transient.labels(*table)
+        self._stages = {stage: metrics.stages.labels(*table, stage) for stage in STAGES}
+        self._commits = metrics.commits.labels(*table)
+        self._bytes_read = metrics.bytes_read.labels(*table)
+        self._delivery = metrics.delivery.labels(*table)
+        self._committed = metrics.transactions.labels(*table, "committed")
+        self.aborted = metrics.transactions.labels(*table, "aborted")
 
     def stage(self, name: str, seconds: float) -> None:
         """The duration of a stage for one delivery or one batch."""
-        stage = self._stages.get(name) or self._families.stages.labels(*self._table, OTHER)
+        stage = self._stages.get(name) or self._metrics.stages.labels(*self._table, OTHER)
         stage.observe(seconds)
 
     def committed(self, rows: Mapping[str, int], commits: int, bytes_read: int) -> None:
         """A committed transaction: its rows by change type, the versions it completes, and the bytes of files read for it."""
         self._committed.inc()
         for kind, count in rows.items():
-            (self._rows.get(kind) or self._families.rows.labels(*self._table, OTHER)).inc(count)
+            (self._rows.get(kind) or self._metrics.rows.labels(*self._table, OTHER)).inc(count)
         self._commits.inc(commits)
         self._bytes_read.inc(bytes_read)
 
@@ -116,7 +116,7 @@ class TableMetrics:
         if not counts:
             self._transient.inc()
             return
-        (self._errors.get(error.family) or self._families.errors.labels(*self._table, OTHER)).inc()
+        (self._errors.get(error.family) or self._metrics.errors.labels(*self._table, OTHER)).inc()
 
 
 class Metrics:
@@ -131,46 +131,15 @@ class Metrics:
     def __init__(self, version: str, *, native: bool, sinks: bool = False) -> None:
         self._registry = CollectorRegistry()
         self._labels = ("table", "sink") if sinks else ("table",)
-        self._families = _Families(self._registry, self._labels)
-        help_text = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
-        build = Gauge("cdfd_build_info", help_text, ["version", "native"], registry=self._registry)
-        build.labels(version, str(native).lower()).set(1)
-        ProcessCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
 
-    def table(self, *names: str) -> TableMetrics:
-        """The counters of one table, by its name and with `sinks` that of the sink. Call it once for each loop."""
-        return TableMetrics(self._families, names)
-
-    def remove(self, *names: str) -> None:
-        """Forget the counters of a table that this process does not deliver any more."""
-        self._families.remove(names)
-
-    def render(
-        self, readings: Sequence[Reading], further: Sequence[Metric] = (), *, openmetrics: bool = False
-    ) -> bytes:
-        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Safe in any thread; takes about a millisecond for each table.
-
-        Args:
-            readings: the current status of every table.
-            further: metrics of the daemon as a whole.
-            openmetrics: in the format of OpenMetrics instead, `OPENMETRICS_TYPE`, which has exemplars.
-        """
-        render: Callable[[Collector], bytes] = (
-            openmetrics_exposition.generate_latest if openmetrics else generate_latest
-        )
-        return render(_Scrape(self._registry, self._labels, readings, further))
-
-
-class _Families:
-    """The counters and histograms of all tables."""
-
-    def __init__(self, registry: CollectorRegistry, of_table: tuple[str, ...]) -> None:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(name, help_text, (*of_table, *labels), registry=registry)
+            return Counter(name, help_text, (*self._labels, *labels), registry=self._registry)
 
         # Once: a class of errors that comes or goes later must not leave a series behind.
-        self.error_families = _error_families()
+        kinds = [CdfdError]
+        for kind in kinds:
+            kinds += kind.__subclasses__()  # the loop goes on with these
+        self.error_families = sorted({kind.family for kind in kinds})
         self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
         self.commits = counter(
             "cdfd_commits", "Completely delivered versions, including those without rows; a snapshot is none."
@@ -192,16 +161,25 @@ class _Families:
         self.delivery = Histogram(
             "cdfd_commit_to_delivery_seconds",
             "Time from a version's commit timestamp to its delivery, including backlog; without snapshots and versions without rows.",
-            of_table,
-            registry=registry,
+            self._labels,
+            registry=self._registry,
             buckets=DELIVERY_SECONDS,
         )
         # Without buckets, which would be half of all series.
-        stage = (*of_table, "stage")
-        self.stages = Summary("cdfd_stage_seconds", "Time in the stages of deliveries.", stage, registry=registry)
+        stage = (*self._labels, "stage")
+        self.stages = Summary("cdfd_stage_seconds", "Time in the stages of deliveries.", stage, registry=self._registry)
+        help_text = "Always 1; labels have the version, and whether cdfd-native is used: true or false."
+        build = Gauge("cdfd_build_info", help_text, ["version", "native"], registry=self._registry)
+        build.labels(version, str(native).lower()).set(1)
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
 
-    def remove(self, table: tuple[str, ...]) -> None:
-        """Remove the series of a table."""
+    def table(self, *names: str) -> TableMetrics:
+        """The counters of one table, by its name and with `sinks` that of the sink. Call it once for each loop."""
+        return TableMetrics(self, names)
+
+    def remove(self, *names: str) -> None:
+        """Forget the counters of a table that this process does not deliver any more."""
         families = (
             (self.rows, CHANGE_TYPES),
             (self.errors, self.error_families),
@@ -211,9 +189,24 @@ class _Families:
         for family, values in families:
             for value in (*values, OTHER):
                 with suppress(KeyError):  # OTHER only exists if it was needed
-                    family.remove(*table, value)
+                    family.remove(*names, value)
         for single in (self.commits, self.bytes_read, self.transient, self.delivery):
-            single.remove(*table)
+            single.remove(*names)
+
+    def render(
+        self, readings: Sequence[Reading], further: Sequence[Metric] = (), *, openmetrics: bool = False
+    ) -> bytes:
+        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Safe in any thread; takes about a millisecond for each table.
+
+        Args:
+            readings: the current status of every table.
+            further: metrics of the daemon as a whole.
+            openmetrics: in the format of OpenMetrics instead, `OPENMETRICS_TYPE`, which has exemplars.
+        """
+        render: Callable[[Collector], bytes] = (
+            openmetrics_exposition.generate_latest if openmetrics else generate_latest
+        )
+        return render(_Scrape(self._registry, self._labels, readings, further))
 
 
 @dataclass(eq=False)
@@ -255,17 +248,14 @@ class _Scrape(Collector):
                 left.add_metric((*reading.labels, each.kind), each.seconds)
                 whole.add_metric((*reading.labels, each.kind), each.retention)
         yield from (left, whole)
-        yield self._states()
-        yield from self.further
-
-    def _states(self) -> Metric:
         states = GaugeMetricFamily(
             "cdfd_table_state", "1 for the current state of the table.", labels=(*self.labels, "state")
         )
         for reading in self.readings:
             for state in STATES:
                 states.add_metric((*reading.labels, state), float(reading.state == state))
-        return states
+        yield states
+        yield from self.further
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
@@ -302,20 +292,3 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
         attrgetter("lost_position"),
     ),
 )
-
-
-def leader_metric(pipeline: str, *, leads: bool) -> Metric:
-    """Whether this process delivers the pipeline."""
-    text = "1 if this process delivers the pipeline, 0 if it stands by."
-    gauge = GaugeMetricFamily("cdfd_leader", text, labels=("pipeline",))
-    gauge.add_metric((pipeline,), float(leads))
-    return gauge
-
-
-def _error_families() -> list[str]:
-    def families(kind: type[CdfdError]) -> Iterator[str]:
-        yield kind.family
-        for narrower in kind.__subclasses__():
-            yield from families(narrower)
-
-    return sorted(set(families(CdfdError)))

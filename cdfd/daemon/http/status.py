@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -13,10 +13,11 @@ from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.election.election import Election
-from cdfd.daemon.http.metrics import Metrics, leader_metric
-from cdfd.daemon.http.searches import Searches, documents_of, families_of
+from cdfd.daemon.http.metrics import Metrics
+from cdfd.daemon.http.searches import Searches, documents_of
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.shard import Shard
+from cdfd.escaping import shorten
 from cdfd.log.pace import PollBudget
 from cdfd.runtime import native
 from cdfd.runtime.clock import Clock, SystemClock
@@ -128,18 +129,12 @@ class Status:
     def metrics(self, *, openmetrics: bool = False) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""
         readings = [table.reading() for table in self.tables()]
-        leader = leader_metric(self.pipeline, leads=self.role != "standby")
-        families = (
-            leader,
-            *families_of(self._searches),
-            self.searches.reload_family(),
-            *poll_families(self.poll_budget),
+        leads, reloaded = self.role != "standby", self.searches.reload_error is None
+        # Now, because the searches belong to the loop's thread.
+        families = list(
+            daemon_families(self.pipeline, self._searches, self.poll_budget, leads=leads, reloaded=reloaded)
         )
         return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
-
-    def health(self) -> Mapping[str, Any]:
-        """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""
-        return {"healthy": True}
 
     def not_ready(self) -> Mapping[str, str]:
         """The tables that are not ready, and the patterns without a search, and why. A standby is ready if it would take over."""
@@ -196,19 +191,63 @@ class Status:
             "polling": self.poll_budget.document(self._clock.monotonic()),
             "tables": {table.name: table.document() for table in self.tables()},
             **documents_of(self._searches),
-            **self.searches.reload_document(),
+            "reload": {
+                "last": None if self.searches.reloaded_ms is None else iso(self.searches.reloaded_ms),
+                "error": None if self.searches.reload_error is None else shorten(self.searches.reload_error),
+                "needs_restart": list(self.searches.unapplied),
+            },
             "configuration": self._config.public(),
         }
 
 
-def poll_families(budget: PollBudget) -> Sequence[Metric]:
-    """The metrics of polling at this moment."""
-    requests = CounterMetricFamily(
-        "cdfd_poll_requests", "Requests for polling tables in stores.", value=budget.requests
+def daemon_families(
+    pipeline: str, by_sink: Mapping[str, Searches], budget: PollBudget, *, leads: bool = True, reloaded: bool = True
+) -> Iterator[Metric]:
+    """The metrics of the daemon as a whole, at this moment.
+
+    Args:
+        pipeline: its name.
+        by_sink: the searches of each sink; the label `sink` is there if there are several, and the name is empty if there is one.
+        budget: of tables in stores without events.
+        leads: whether this process delivers the pipeline.
+        reloaded: whether the daemon uses the tables of the newest configuration file.
+    """
+    leader = GaugeMetricFamily(
+        "cdfd_leader", "1 if this process delivers the pipeline, 0 if it stands by.", labels=("pipeline",)
     )
-    most = GaugeMetricFamily(
+    leader.add_metric((pipeline,), float(leads))
+    yield leader
+    of_sink = () if "" in by_sink else ("sink",)
+    labels = ("discover", *of_sink)
+    tables = GaugeMetricFamily("cdfd_discovery_tables", "Tables that the last search found.", labels=labels)
+    vanished = GaugeMetricFamily(
+        "cdfd_discovery_vanished_tables", "Tables that have vanished since the start.", labels=labels
+    )
+    searched = GaugeMetricFamily(
+        "cdfd_discovery_last_search_timestamp_seconds", "Unix time of the last complete search.", labels=labels
+    )
+    errors = CounterMetricFamily("cdfd_discovery_errors", "Failed searches for tables.", labels=labels)
+    refused = GaugeMetricFamily(
+        "cdfd_refused_tables", "Tables that were found and cannot be delivered.", labels=of_sink
+    )
+    for sink, searches in by_sink.items():
+        here = (sink,) if of_sink else ()
+        refused.add_metric(here, len(searches.refused))
+        for pattern, search in searches.by_pattern.items():
+            tables.add_metric((pattern, *here), search.tables)
+            vanished.add_metric((pattern, *here), len(search.vanished))
+            errors.add_metric((pattern, *here), search.errors)
+            if search.searched_ms is not None:
+                searched.add_metric((pattern, *here), search.searched_ms / 1000)
+    yield from (tables, vanished, searched, errors, refused)
+    yield GaugeMetricFamily(
+        "cdfd_config_last_reload_successful",
+        "1 if the daemon uses the tables of the newest configuration file.",
+        value=float(reloaded),
+    )
+    yield CounterMetricFamily("cdfd_poll_requests", "Requests for polling tables in stores.", value=budget.requests)
+    yield GaugeMetricFamily(
         "cdfd_poll_max_requests_per_hour",
         "Requests for polling tables in stores, at most in any hour.",
         value=budget.max_requests_per_hour,
     )
-    return requests, most

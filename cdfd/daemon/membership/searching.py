@@ -136,26 +136,25 @@ class Searching:
                     folders = await search.search(self.members.config, _age(discovery))
                 except CdfdError as error:
                     counts = outage.fail(error, self.clock.monotonic())
-                    status.failed(str(error), counts=counts)
+                    status.errors, status.error = status.errors + counts, str(error)
                     level = logging.ERROR if counts else logging.WARNING
                     logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
                     continue
                 outage.work()
                 tables = frozenset(folders.tables)
-                self._report(discovery, status, before or frozenset(), tables)
+                uri = discovery.pattern.uri
+                vanished = [uri(steps) for steps in sorted((before or frozenset()) - tables)]
+                for gone in vanished:
+                    logger.warning(
+                        "the table %s has vanished; it is not delivered any more", gone, extra={"table": gone}
+                    )
+                status.vanished = status.vanished.union(vanished) - {uri(steps) for steps in tables}
                 status.note_tables(self.clock.now_ms(), len(tables))
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
                 await asyncio.shield(self.members.note_folders({discovery: folders}))
         finally:
             watch.close()
-
-    def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
-        for steps in sorted(before - now):
-            uri = discovery.pattern.uri(steps)
-            logger.warning("the table %s has vanished; it is not delivered any more", uri, extra={"table": uri})
-        uris = {discovery.pattern.uri(steps) for steps in before - now}
-        status.vanished = (status.vanished | uris) - {discovery.pattern.uri(steps) for steps in now}
 
 
 def _age(discovery: Discovery) -> float:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cdfd.daemon.http.metrics import Metrics, Reading, leader_metric
-from cdfd.daemon.http.searches import Search, Searches, families_of
+from cdfd.daemon.http.metrics import Metrics, Reading
+from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.http.status import daemon_families
 from cdfd.deliver.headroom import Headroom
+from cdfd.log.pace import PollBudget
 from tests.support.helm.chart import EXAMPLES, FOLDER, Chart, one
 from tests.support.helm.tools import ROOT
 
@@ -29,8 +31,8 @@ def scraped() -> str:
     metrics.table("t").aborted.inc()
     searches = Searches({"s3://lake/*": Search(searched_ms=1)})
     readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]
-    further = (leader_metric("shop", leads=True), *families_of({"": searches}), searches.reload_family())
-    return metrics.render(readings, further).decode()
+    further = daemon_families("shop", {"": searches}, PollBudget(720, 60))
+    return metrics.render(readings, list(further)).decode()
 
 
 def exported() -> set[str]:

@@ -17,9 +17,9 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.cli import app
-from cdfd.daemon.http.metrics import Metrics, Reading, leader_metric
-from cdfd.daemon.http.searches import Search, Searches, families_of
-from cdfd.daemon.http.status import poll_families
+from cdfd.daemon.http.metrics import Metrics, Reading
+from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.http.status import daemon_families
 from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from cdfd.log.pace import PollBudget
@@ -150,12 +150,7 @@ def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
     metrics.table("orders")
     reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
     searches = Searches({"shop/*": Search(searched_ms=0)})
-    further = (
-        leader_metric("shop", leads=True),
-        *families_of({"": searches}),
-        searches.reload_family(),
-        *poll_families(PollBudget(720, 60)),
-    )
+    further = list(daemon_families("shop", {"": searches}, PollBudget(720, 60)))
     families = [
         family
         for family in text_string_to_metric_families(metrics.render([reading], further).decode())
