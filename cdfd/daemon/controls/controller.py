@@ -53,11 +53,6 @@ class Controller:
         while mailbox is not None and mailbox.first is not None:
             mailbox.refuse(Refused("unknown", "the table is no longer in the configuration"))
 
-    def clear(self) -> None:
-        """Take no more requests for any table: another process delivers them now."""
-        for name in list(self.tables):
-            self.remove(name)
-
     def recent(self) -> list[dict[str, Any]]:
         """The newest notifications, the oldest first, as JSON values."""
         return list(self._recent)
@@ -74,7 +69,6 @@ class Controller:
             if (request.id, request.table) in self._ids:
                 raise Refused("duplicate", f"a request with the id {request.id} was already received")
             if request.action == "log-level":
-                self._remember(request)
                 logs.set_level(request.level)
                 done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
                 done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
@@ -89,7 +83,9 @@ class Controller:
                     listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
                     raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
                 done = mailbox.put(request)
-                self._remember(request)
+            self._ids[request.id, request.table] = None
+            if len(self._ids) > _MOST_IDS:
+                self._ids.popitem(last=False)
         except Refused as error:
             return self.refuse(error, request.id, request.action, request.table)
         done.add_done_callback(self._note_answer)
@@ -120,11 +116,6 @@ class Controller:
         logger.log(level, "%s", notification.message, extra=extra | dict(notification.details or {}))
         for listener in self.listeners:
             listener(document)
-
-    def _remember(self, request: Request) -> None:
-        self._ids[request.id, request.table] = None
-        if len(self._ids) > _MOST_IDS:
-            self._ids.popitem(last=False)
 
     def _note_answer(self, done: asyncio.Future[Notification]) -> None:
         if not done.cancelled():

@@ -11,7 +11,7 @@ from base64 import b64decode
 from hashlib import sha256
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from cdfd.config.sections import Http
 from cdfd.config.values import Secret
@@ -44,8 +44,11 @@ class Access:
 
     def refusal(self, request: web.Request) -> web.HTTPException | None:
         """The answer for a client that may not read; None for one that may."""
-        if self._certificates and not _has_certificate(request):
-            return web.HTTPForbidden(text="403: the daemon wants a client certificate of `http.tls.client_ca`\n")
+        if self._certificates:
+            # The TLS handshake has verified a certificate that is there: it refuses others.
+            connection = request.get_extra_info("ssl_object")
+            if not isinstance(connection, ssl.SSLObject) or connection.getpeercert() is None:
+                return web.HTTPForbidden(text="403: the daemon wants a client certificate of `http.tls.client_ca`\n")
         wanted = self._authentication
         if wanted is None or (wanted.token is not None and bearer(request, wanted.token)):
             return None
@@ -60,17 +63,12 @@ class Access:
                 refusal.headers.add("WWW-Authenticate", _CHALLENGES[kind])
         return refusal
 
-
-def require(access: Access) -> Middleware:
-    """Refuses clients that may not read, except for probes."""
-
     @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in access.open and (refusal := access.refusal(request)) is not None:
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a client that may not read, except for probes."""
+        if request.path not in self.open and (refusal := self.refusal(request)) is not None:
             raise refusal
         return await handler(request)
-
-    return check
 
 
 def bearer(request: web.Request, token: Secret) -> bool:
@@ -106,9 +104,3 @@ def _same(credential: str, wanted: Secret) -> bool:
     # Digests have one length, so that the time does not depend on the length of the secret. "surrogateescape": headers may have any bytes.
     digests = (sha256(text.encode("utf-8", "surrogateescape")).digest() for text in (credential, wanted.reveal()))
     return hmac.compare_digest(*digests)
-
-
-def _has_certificate(request: web.Request) -> bool:
-    """Whether the client has shown a certificate. The TLS handshake has verified it: it refuses others."""
-    connection = request.get_extra_info("ssl_object")
-    return isinstance(connection, ssl.SSLObject) and connection.getpeercert() is not None

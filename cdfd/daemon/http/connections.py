@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from cdfd.errors import ConfigError, ListenError
 
@@ -52,19 +52,14 @@ class AllowedHosts:
         labels = name.split(".")
         return any(f"*.{'.'.join(labels[start:])}" in self._names for start in range(1, len(labels)))
 
-
-def require_allowed_host(names: AllowedHosts) -> Middleware:
-    """Refuses requests with another `Host` header: 421. The server itself refuses HTTP/1.1 requests without one."""
-
     @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if any(host not in names for host in request.headers.getall("Host", [])):
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request with another `Host` header: 421. The server itself refuses HTTP/1.1 requests without one."""
+        if any(host not in self for host in request.headers.getall("Host", [])):
             raise web.HTTPMisdirectedRequest(
                 text="421: the daemon does not answer to this host name; see `http.hosts`\n"
             )
         return await handler(request)
-
-    return check
 
 
 @contextmanager

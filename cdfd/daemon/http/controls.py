@@ -61,15 +61,11 @@ class ControlRoutes:
         """The routes. No other method than `POST` has an effect."""
         return [
             web.post("/tables/{table}/snapshot/stop", partial(self._respond, action="stop-snapshot")),
-            web.post("/tables/{table}/{action}", self._of_table),
+            web.post("/tables/{table}/{action}", self._respond),
             web.post("/log-level", partial(self._respond, action="log-level")),
         ]
 
-    async def _of_table(self, request: web.Request) -> web.StreamResponse:
-        action = request.match_info["action"]
-        return await self._respond(request, action if action in ("pause", "resume", "snapshot", "move") else "?")
-
-    async def _respond(self, request: web.Request, action: str) -> web.Response:
+    async def _respond(self, request: web.Request, action: str | None = None) -> web.Response:
         try:
             if not self._trusted:
                 if self.token is None:
@@ -77,8 +73,10 @@ class ControlRoutes:
                 if not bearer(request, self.token):
                     what = "the token is missing or wrong: send `Authorization: Bearer <controls.token>`"
                     raise Refused("unauthorised", what)
-            if action == "?":
-                raise web.HTTPNotFound
+            if action is None:
+                action = request.match_info["action"]
+                if action not in ("pause", "resume", "snapshot", "move"):
+                    raise web.HTTPNotFound
             notification = await self._carry_out(request, action)
         except Refused as error:
             now = self._clock.monotonic()

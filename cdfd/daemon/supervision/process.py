@@ -165,7 +165,8 @@ class _Process:
             await self.deliver(over, warm)
         finally:
             self.status.stand_by()
-            self.controller.clear()
+            for name in tuple(self.controller.tables):
+                self.controller.remove(name)
             # The objects of the delivery are garbage now, and the collector has left cycles of them alone.
             gc.unfreeze()
 

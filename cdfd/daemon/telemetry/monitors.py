@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partialmethod
 from typing import Any
 
 from cdfd.config.settings import Settings
@@ -26,18 +27,14 @@ class Monitors(Monitor):
         """See `Monitor`."""
         return next((urgency for each in self._monitors if (urgency := each.urgency()) is not None), None)
 
-
-def _pass_on(event: str) -> Callable[..., None]:
-    def pass_on(self: Monitors, *values: Any, **named: Any) -> None:
+    def _pass_on(self, event: str, /, *values: Any, **named: Any) -> None:
         for each in self._monitors:
             getattr(each, event)(*values, **named)
-
-    return pass_on
 
 
 for _event in vars(Monitor).keys() - vars(Monitors).keys():
     if not _event.startswith("_"):
-        setattr(Monitors, _event, _pass_on(_event))
+        setattr(Monitors, _event, partialmethod(Monitors._pass_on, _event))
 
 
 @asynccontextmanager

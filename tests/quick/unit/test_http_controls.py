@@ -300,7 +300,8 @@ class TestSocket:
 
 async def test_standby_names_the_process_to_ask() -> None:
     async with serving() as client:
-        client.controller.clear()
+        for name in tuple(client.controller.tables):
+            client.controller.remove(name)
         status, answer = await client.post("/tables/orders/pause")
         assert status == 404
         assert "with standby, ask the process that leads" in json.dumps(answer)
