@@ -18,8 +18,7 @@ from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.sources import Sources
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Engine
-from cdfd.deliver.configured import execution as execution
-from cdfd.deliver.configured import open_table as open_table
+from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.deliverer import PART_BYTES, ROWS, Limits
 from cdfd.deliver.feed import Feed
 from cdfd.deliver.mailbox import Mailbox
@@ -89,12 +88,6 @@ class Shared:
     rates: tuple[RateLimit, ...] = ()
     poll_budget: PollBudget = field(kw_only=True)
     paces: dict[str, Pace] = field(default_factory=dict)
-
-    def pace(self, table: str) -> Pace:
-        """How often a table is polled."""
-        if table not in self.paces:
-            self.paces[table] = Pace(self.poll_budget, self.config.poll.interval)
-        return self.paces[table]
 
 
 @asynccontextmanager
@@ -187,7 +180,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             shared.file_events,
             shared.notifications,
             head_start=HEAD_START_SECONDS,
-            pace=shared.pace(table.name),
+            pace=shared.paces.setdefault(table.name, Pace(shared.poll_budget, poll.interval)),
             tip=source.tip,
         )
         with tailing as tailer:

@@ -2,18 +2,13 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from cdfd import __version__
-from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.tasks import background
-from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Announce
 
 logger = logging.getLogger("cdfd.daemon")
@@ -23,7 +18,7 @@ def heartbeat(status: Status, table: TableMonitor, now_ms: int) -> tuple[bytes, 
     """The record about a table: its name, and the state as JSON."""
     reading = table.reading()
     document = {
-        "pipeline": status.pipeline,
+        "pipeline": status.config.pipeline,
         "table": table.table.name,
         "topic": table.table.topic,
         "ts_ms": now_ms,
@@ -74,17 +69,3 @@ class Heartbeats:
         while True:
             await self.beat()
             await self.clock.sleep(seconds)
-
-
-@asynccontextmanager
-async def beating(config: Settings, status: Status, clock: Clock) -> AsyncIterator[None]:
-    """Write the configured heartbeats until the block ends."""
-    interval = config.heartbeat.interval
-    if interval is None:
-        yield
-        return
-    async with (
-        connector(config).announcing(config.own_topics.heartbeats) as announce,
-        background("heartbeats", Heartbeats(status, announce, clock).run(interval)),
-    ):
-        yield

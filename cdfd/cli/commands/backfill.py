@@ -22,7 +22,7 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import EmbeddedEngine, require_spark, spark_engine
-from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
+from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping, run_until
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.deliver.configured import execution, open_table
@@ -83,7 +83,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
 async def _run(config: Settings, sinks: Connector, table: settings.Table, request: Request) -> tuple[str, int]:
     stopping = Stopping(terminated=INTERRUPTED)
     backfill = Backfill(config, sinks, table, request, stopping.event)
-    await stopping.run(backfill.run())
+    await run_until(stopping.event, backfill.run())
     return f"{table.name}: {backfill.summary()}\n", 0 if backfill.ended else INTERRUPTED
 
 

@@ -17,6 +17,7 @@ from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.preflight import preflight
+from cdfd.deliver.configured import open_table
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, Within
 from cdfd.escaping import as_json as json_of
@@ -153,7 +154,7 @@ async def _check_table(
         report = await dry_run(config, table, sink, ledger)
         if report.error is not None:
             raise report.error
-        state = await assembly.open_table(config, table).log.snapshot()
+        state = await open_table(config, table).log.snapshot()
         with Within(table.uri):
             files = len(state.live())
             columns = change_schema(table.rows.shape.published(table.rows.shape.select(state.header.schema)).arrow)

@@ -11,6 +11,7 @@ from functools import partial
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
+from cdfd.deliver.configured import open_table
 from cdfd.deliver.resuming import Policies, check_fit, explain_gap, read_ledger, resume_position
 from cdfd.errors import CdfdError, NotATableError
 from cdfd.log.start import start_position
@@ -59,7 +60,7 @@ async def dry_run(config: Settings, table: settings.Table, sink: Connector, ledg
 
 
 async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
-    source = assembly.open_table(config, table)
+    source = open_table(config, table)
     policies = assembly.policies(config, table)
     report.position = await sink.position(table)
     if config.progress.ledger.kind != "none":

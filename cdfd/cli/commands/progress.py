@@ -13,6 +13,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.membership.discovery import discover_tables
+from cdfd.deliver.configured import open_table
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
@@ -110,7 +111,7 @@ def _document(name: str, report: DryRun) -> dict[str, Any]:
 
 
 async def _set(config: Settings, table: settings.Table, version: int, sink: Connector) -> str:
-    source = assembly.open_table(config, table)
+    source = open_table(config, table)
     header = await source.log.header()
     if not 0 <= version <= header.version:
         raise ConfigError(

@@ -4,18 +4,13 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdfd.config.settings import Settings
-from cdfd.daemon.controls.controller import Controller
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.tasks import background
-from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Announce
 
 logger = logging.getLogger("cdfd.controls")
@@ -69,19 +64,3 @@ class Publisher:
             for record in records:
                 if self._waiting and self._waiting[0] is record:
                     self._waiting.popleft()
-
-
-@asynccontextmanager
-async def publishing(config: Settings, controller: Controller, clock: Clock) -> AsyncIterator[None]:
-    """Write the notifications of a controller to the configured topic until the block ends."""
-    if not config.controls.notifications:
-        yield
-        return
-    async with connector(config).announcing(config.own_topics.notifications, compacted=False) as announce:
-        publisher = Publisher(announce, clock)
-        controller.listeners.append(publisher.add)
-        async with background("notifications", publisher.run()):
-            try:
-                yield
-            finally:
-                controller.listeners.remove(publisher.add)

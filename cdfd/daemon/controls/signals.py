@@ -9,8 +9,7 @@ taken in a second, and no record ends the daemon. Records are taken at least onc
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from cdfd.deliver.requests import Refused, Request, document_of, parse_id, parse
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
 from cdfd.runtime.clock import Clock
-from cdfd.runtime.tasks import background
 from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Signal, Signals
 
@@ -165,22 +163,11 @@ class SignalReader:
         await asyncio.gather(*map(self.controller.submit, ours))
 
 
-@asynccontextmanager
-async def reading_signals(
-    config: Settings, controller: Controller, clock: Clock, shard: Shard | None
-) -> AsyncIterator[None]:
-    """Take the configured signals until the block ends. A shard ignores signals for tables of others.
+async def read_signals(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:
+    """Take the configured signals forever. A shard ignores signals for tables of others.
 
     A topic that cannot be read is tried again; deliveries do not wait for it.
     """
-    if not config.controls.signals:
-        yield
-        return
-    async with background("signals", _read_forever(config, controller, clock, shard)):
-        yield
-
-
-async def _read_forever(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:
     reader = SignalReader(
         controller, config.controls.signals, clock, shares_tables=shard is not None, address=config.address
     )

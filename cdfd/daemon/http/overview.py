@@ -164,7 +164,7 @@ def overview(status: Status, history: History, *, controls: bool = False) -> dic
     tables = status.tables()
     return {
         "cdfd": __version__,
-        "pipeline": one_line(status.pipeline),
+        "pipeline": one_line(status.config.pipeline),
         "role": status.role,
         "leader": None if status.leader is None else one_line(status.leader),
         "controls": controls,

@@ -35,6 +35,7 @@ class Status:
         standby: whether it takes part in an election. Then it has no tables before it leads.
 
     Attributes:
+        config: the current settings.
         election: of the pipeline; None if this process delivers without one.
         notifications: returns the newest notifications.
         searches: the searches for tables, and the configuration file.
@@ -51,7 +52,7 @@ class Status:
         whole: Status | None = None,
         standby: bool = False,
     ) -> None:
-        self._config = config
+        self.config = config
         self._sinks: dict[str, Status] = {}
         self._shard = shard
         self._clock = clock or SystemClock()
@@ -63,6 +64,7 @@ class Status:
         several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
         own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
         self._metrics: Metrics = own
+        self._of_sink = (config.sink_name,) if config.sink_name else ()
         self._tables = {
             table.name: self._monitor(table, starts_at_work=at_work)
             for table in (() if several or standby else config.listed)
@@ -90,11 +92,8 @@ class Status:
             status.remove(table)
 
     def _monitor(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
-        metrics = self._metrics.table(*self._names(table.name))
-        return TableMonitor(table, metrics, self._clock, self._config.sink_name, starts_at_work=starts_at_work)
-
-    def _names(self, table: str) -> tuple[str, ...]:
-        return (table, self._config.sink_name) if self._config.sink_name else (table,)
+        metrics = self._metrics.table(table.name, *self._of_sink)
+        return TableMonitor(table, metrics, self._clock, self.config.sink_name, starts_at_work=starts_at_work)
 
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
@@ -111,11 +110,7 @@ class Status:
     def remove(self, name: str) -> None:
         """Forget a table that the daemon does not deliver any more, with its metrics."""
         del self._tables[name]
-        self._metrics.remove(*self._names(name))
-
-    def configure(self, config: Settings) -> None:
-        """The daemon has other settings now."""
-        self._config = config
+        self._metrics.remove(name, *self._of_sink)
 
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
@@ -132,7 +127,7 @@ class Status:
         leads, reloaded = self.role != "standby", self.searches.reload_error is None
         # Now, because the searches belong to the loop's thread.
         families = list(
-            daemon_families(self.pipeline, self._searches, self.poll_budget, leads=leads, reloaded=reloaded)
+            daemon_families(self.config.pipeline, self._searches, self.poll_budget, leads=leads, reloaded=reloaded)
         )
         return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
 
@@ -166,11 +161,6 @@ class Status:
             self.remove(name)
         self.searches = Searches()
 
-    @property
-    def pipeline(self) -> str:
-        """The name of the pipeline."""
-        return self._config.pipeline
-
     def uptime(self) -> float:
         """Seconds since the start."""
         return self._clock.monotonic() - self._started
@@ -179,7 +169,7 @@ class Status:
         """`/status`, as JSON values."""
         return {
             "cdfd": __version__,
-            "pipeline": self._config.pipeline,
+            "pipeline": self.config.pipeline,
             "started": iso(self._started_ms),
             "uptime_seconds": round(self.uptime(), 3),
             "healthy": True,
@@ -196,7 +186,7 @@ class Status:
                 "error": None if self.searches.reload_error is None else shorten(self.searches.reload_error),
                 "needs_restart": list(self.searches.unapplied),
             },
-            "configuration": self._config.public(),
+            "configuration": self.config.public(),
         }
 
 

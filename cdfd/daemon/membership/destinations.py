@@ -9,27 +9,9 @@ from dataclasses import dataclass, field
 
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.searching import Searching
 from cdfd.errors import CdfdError
 from cdfd.runtime.tasks import first_done
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A sink that is open.
-
-    Attributes:
-        members: its tables.
-        searching: its searches for tables.
-    """
-
-    members: Members
-    searching: Searching
-
-
-OpenDestination = Callable[[Settings, Status], AbstractAsyncContextManager[Destination]]
-"""Opens a sink with all of its tables, and closes it at the end of the block."""
 
 
 @dataclass(eq=False)
@@ -39,13 +21,13 @@ class Destinations:
     Attributes:
         config: the settings.
         status: of the daemon.
-        open_sink: opens one of the sinks.
+        open_sink: opens one of the sinks with all of its tables, and closes it at the end of the block. Yields its searches for tables.
     """
 
     config: Settings
     status: Status
-    open_sink: OpenDestination
-    _open: dict[str, Destination] = field(default_factory=dict, init=False)
+    open_sink: Callable[[Settings, Status], AbstractAsyncContextManager[Searching]]
+    _open: dict[str, Searching] = field(default_factory=dict, init=False)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -92,7 +74,7 @@ class Destinations:
             for name in new
             if name in self._open and (not name or old.sinks[name] == config.sinks[name])
         }
-        folders = {name: await each.searching.search(new[name].discoveries) for name, each in stay.items()}
+        folders = {name: await each.search(new[name].discoveries) for name, each in stay.items()}
         changes = {}
         for name in [name for name in self._open if name not in stay]:
             changes[name] = "removed"
@@ -103,10 +85,10 @@ class Destinations:
             await asyncio.gather(task, return_exceptions=True)
             self.status.remove_sink(name)
         self.config = old.with_tables_of(config)
-        self.status.configure(self.config)
+        self.status.config = self.config
         for name, each in stay.items():
             changes[name] = str(await each.members.configure(new[name], folders[name]))
-            each.searching.refresh()
+            each.refresh()
         failure: CdfdError | None = None
         for name in new:
             if name not in stay:
@@ -131,10 +113,10 @@ class Destinations:
         self._changed.set()
 
     async def _keep_open(self, name: str, config: Settings, opening: asyncio.Future[None]) -> None:
-        async with self.open_sink(config, self.status.of_sink(config)) as destination:
-            self._open[name] = destination
+        async with self.open_sink(config, self.status.of_sink(config)) as searching:
+            self._open[name] = searching
             opening.set_result(None)
             try:
-                await destination.searching.run()
+                await searching.run()
             finally:
                 del self._open[name]

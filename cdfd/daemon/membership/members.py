@@ -16,7 +16,7 @@ from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.membership.discovery import Folders, Tables, merge_tables, with_key
+from cdfd.daemon.membership.discovery import Folders, merge_tables, with_key
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.deliver.monitor import Monitor
@@ -103,11 +103,6 @@ class Members:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _turns: Turns = field(default_factory=Turns, init=False)
 
-    @property
-    def discoveries(self) -> Sequence[Discovery]:
-        """The patterns to search for."""
-        return self.config.discoveries
-
     async def start(self) -> Changes:
         """Add the tables that the configuration lists."""
         async with self._lock:
@@ -135,7 +130,7 @@ class Members:
             self._folders = {
                 discovery: tables for discovery, tables in folders_of.items() if tables is not None
             } | dict(folders)
-            self.status.configure(self.config)
+            self.status.config = self.config
             return await self._apply()
 
     async def close(self) -> None:
@@ -147,7 +142,15 @@ class Members:
         searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
         running = {entry.table.uri for entry in self._running.values()}
         tables = await asyncio.to_thread(merge_tables, self.config, searched, running)
-        self._report(tables)
+        # What is not delivered is logged once, for as long as it lasts.
+        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
+        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
+        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
+            for line in lines:
+                if line not in self._reported:
+                    logger.log(level, "%s", line)
+        self._reported = frozenset((*refused, *unread, *same))
+        self.status.searches.refused = (*refused, *unread)
         wanted = tables.of_shard(self.shard).entries
         leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
@@ -199,17 +202,6 @@ class Members:
                             gc.collect()
                             gc.freeze()
             yield loop
-
-    def _report(self, tables: Tables) -> None:
-        """Log what is not delivered, and why: each line once, for as long as it lasts."""
-        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
-        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
-        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
-            for line in lines:
-                if line not in self._reported:
-                    logger.log(level, "%s", line)
-        self._reported = frozenset((*refused, *unread, *same))
-        self.status.searches.refused = (*refused, *unread)
 
 
 def _show(names: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class Searching:
         try:
             while True:
                 self._changed.clear()
-                await self._follow(self.members.discoveries)
+                await self._follow(self.members.config.discoveries)
                 changed = asyncio.create_task(self._changed.wait())
                 try:
                     await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,7 +64,7 @@ class Searching:
 
     async def _start(self) -> None:
         """Search for the tables of all patterns, then add them together: so the order of the file decides between two of one name."""
-        discoveries = self.members.discoveries
+        discoveries = self.members.config.discoveries
         self._note(discoveries)
 
         async def search_one(discovery: Discovery) -> dict[Discovery, Folders]:

@@ -192,7 +192,7 @@ def needs(tables: Sequence[TableWork], costs: Costs, setup: Setup) -> Needs:
     resting = costs.table_cores * len(tables)
     total = TableNeeds(
         "total",
-        _sum(table.mean for table in each),
+        Rate(*(sum(getattr(table.mean, name) for table in each) for name in Rate.__dataclass_fields__)),
         _peak(together, setup.costs, resting),
         sum(table.load_seconds for table in each),
         sum(table.gets for table in each) + setup.notified * QUEUE_REQUESTS_AN_HOUR,
@@ -234,7 +234,13 @@ def _table_needs(table: TableWork, by_hour: Hours, costs: Costs, setup: Setup) -
     count, rows, size = (sum(column) for column in zip(_NOTHING, *by_hour.values(), strict=True))
     files, hours = sum(version.files for version in table.versions), table.hours
     cores = setup.costs.seconds(count, rows, size) / (hours * HOUR_SECONDS) + costs.table_cores
-    gets, lists = _requests(count / hours, (files + size / RANGE_BYTES) / hours, setup) if table.remote else (0.0, 0.0)
+    gets = lists = 0.0
+    if table.remote:
+        # After a commit, polls are `interval` apart, and then twice as far each time.
+        backing_off = log2(max(setup.max_interval / setup.interval, 1.0)) * count / hours
+        polls = min(HOUR_SECONDS / setup.max_interval + backing_off, HOUR_SECONDS / setup.interval)
+        gets = polls + CHECKS_AN_HOUR + (2 * count + files + size / RANGE_BYTES) / hours
+        lists = LISTS_AN_HOUR
     refined = max((version.refined for version in table.versions), default=0) * costs.expansion
     return TableNeeds(
         table.name,
@@ -265,16 +271,3 @@ def _peak(hours: Hours, costs: SinkCosts, resting: float) -> Rate:
         for versions, rows, size in hours.values()
     ]
     return max(rates, key=lambda rate: rate.cores, default=Rate(0, 0, 0, resting))
-
-
-def _sum(rates: Iterable[Rate]) -> Rate:
-    each = list(rates)
-    return Rate(*(sum(getattr(rate, name) for rate in each) for name in Rate.__dataclass_fields__))
-
-
-def _requests(versions: float, reads: float, setup: Setup) -> tuple[float, float]:
-    """Requests an hour for a table: GETs and LISTs. After a commit, polls are `interval` apart, and then twice as far each time."""
-    polls = HOUR_SECONDS / setup.max_interval
-    backing_off = log2(max(setup.max_interval / setup.interval, 1.0)) * versions
-    busiest = HOUR_SECONDS / setup.interval
-    return min(polls + backing_off, busiest) + CHECKS_AN_HOUR + 2 * versions + reads, LISTS_AN_HOUR

@@ -11,9 +11,9 @@ from importlib.resources import files
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly
 from cdfd.daemon.sizing.estimate import Costs
 from cdfd.daemon.sizing.workload import HOUR_MS, RowCounts, TableWork, VersionWork, scanned_rows, version_work
+from cdfd.deliver.configured import open_table
 from cdfd.errors import CdfdError, Within
 from cdfd.log.bounds import After
 from cdfd.log.start import start_version
@@ -54,7 +54,7 @@ async def read_work(config: Settings, days: float, clock: Clock) -> tuple[list[T
 
 
 async def _table_work(config: Settings, table: settings.Table, days: float, clock: Clock) -> TableWork:
-    source = assembly.open_table(config, table)
+    source = open_table(config, table)
     now_ms = clock.now_ms()
     since_ms = now_ms - round(days * DAY_MS)
     with Within(source.uri):

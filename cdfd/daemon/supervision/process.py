@@ -25,16 +25,16 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.publishing import publishing
-from cdfd.daemon.controls.signals import reading_signals
+from cdfd.daemon.controls.publishing import Publisher
+from cdfd.daemon.controls.signals import read_signals
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.engines import OpenLoop, engine_of
-from cdfd.daemon.heartbeats import beating
+from cdfd.daemon.heartbeats import Heartbeats
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import Summary
-from cdfd.daemon.membership.destinations import Destination, Destinations
+from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.membership.discovery import SharedSearches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, file_content
@@ -225,11 +225,19 @@ class _Process:
         connectors: dict[str, Connector],
         config: Settings,
         status: Status,
-    ) -> AsyncIterator[Destination]:
+    ) -> AsyncIterator[Searching]:
         clock, controller, shard = self.clock, self.controller, self.shard
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(publishing(config, controller, clock))
-            await stack.enter_async_context(beating(config, status, clock))
+            if config.controls.notifications:
+                announcing = connector(config).announcing(config.own_topics.notifications, compacted=False)
+                publisher = Publisher(await stack.enter_async_context(announcing), clock)
+                await stack.enter_async_context(background("notifications", publisher.run()))
+                controller.listeners.append(publisher.add)
+                stack.callback(controller.listeners.remove, publisher.add)
+            if config.heartbeat.interval is not None:
+                announcing = connector(config).announcing(config.own_topics.heartbeats)
+                heartbeats = Heartbeats(status, await stack.enter_async_context(announcing), clock)
+                await stack.enter_async_context(background("heartbeats", heartbeats.run(config.heartbeat.interval)))
             open_loop: OpenLoop
             if (of_engine := engine_of(config).loops(self.path, clock)) is not None:
                 open_loop = await stack.enter_async_context(of_engine)
@@ -253,8 +261,10 @@ class _Process:
             members = Members(config, supervisor, status, open_loop, mailboxes, shard, monitor_of)
             await members.start()
             # Once the tables are known: signals may have come while the daemon was down.
-            await stack.enter_async_context(reading_signals(config, controller, clock, shard))
-            yield Destination(members, Searching(members, status.searches, clock, file_events, searches))
+            if config.controls.signals:
+                signals = read_signals(config, controller, clock, shard)
+                await stack.enter_async_context(background("signals", signals))
+            yield Searching(members, status.searches, clock, file_events, searches)
 
 
 T = TypeVar("T")

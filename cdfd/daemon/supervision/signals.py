@@ -36,10 +36,6 @@ class Stopping:
         loop.add_signal_handler(signal.SIGTERM, self._stop, terminated)
         loop.add_signal_handler(signal.SIGINT, self._stop, INTERRUPTED)
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, which ends once `event` is set; see `run_until`."""
-        await run_until(self.event, work)
-
     def _stop(self, exit_code: int) -> None:
         self.exit_code = exit_code
         self.event.set()

@@ -122,22 +122,19 @@ class LineageMonitor(Monitor):
             self._emit("START")
         message = shorten(error.what)
         facet = _facet("ErrorMessageRunFacet", "1-0-1", message=message, programmingLanguage="python")
-        self._end("FAIL", errorMessage=facet)
+        self.end("FAIL", errorMessage=facet)
 
     def stopped(self) -> None:
         """The run ends on request."""
-        self._end("COMPLETE")
+        self.end("COMPLETE")
 
     def tick(self) -> None:
         """Time for a regular event."""
         if self._run is not None:
             self._emit("RUNNING")
 
-    def end(self) -> None:
-        """The process ends before the loop did."""
-        self._end("ABORT")
-
-    def _end(self, event: EventType, **facets: Any) -> None:
+    def end(self, event: EventType, **facets: Any) -> None:
+        """The run ends with an event, if there is one."""
         if self._run is not None:
             self._emit(event, **facets)
         self._run = None
@@ -284,7 +281,7 @@ async def lineage(
             yield monitor
         finally:
             for each in monitors.values():
-                each.end()
+                each.end("ABORT")  # the process ends before the loop did
             deadline = clock.monotonic() + CLOSING_SECONDS
             while sender.waiting and clock.monotonic() < deadline:
                 await clock.sleep(0.02)

@@ -14,7 +14,7 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.membership.destinations import Destination, Destinations
+from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.membership.discovery import Folders, SharedSearches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, changed_settings
@@ -50,9 +50,9 @@ class Daemon:
         searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
 
         @asynccontextmanager
-        async def open_destination(_: Settings, __: Status) -> AsyncIterator[Destination]:
+        async def open_destination(_: Settings, __: Status) -> AsyncIterator[Searching]:
             await self.members.start()
-            yield Destination(self.members, searching)
+            yield searching
 
         self.destinations = Destinations(config, self.status, open_destination)
         self.reloading = Reloading(self.path, self.destinations, self.status.searches, clock, events, asyncio.Event())
@@ -190,7 +190,7 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
             path.write_text(json.dumps({"pipeline": "shop", "tables": [{"uri": uri}], "sinks": several}))
 
         @asynccontextmanager
-        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Destination]:
+        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Searching]:
             if config.sink_name in broken:
                 raise StorageError("no such server")
             members = Members(config, Supervisor(asyncio.Event(), clock), status, Daemon.open)  # type: ignore[arg-type]  # never runs
@@ -198,7 +198,7 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
             searching = Searching(members, status.searches, clock, FileEvents(), SharedSearches(clock))
             open_sinks[config.sink_name] = names(status)
             try:
-                yield Destination(members, searching)
+                yield searching
             finally:
                 del open_sinks[config.sink_name]
 

@@ -15,7 +15,7 @@ async def main():
     stop = stopping.Stopping()
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
     print("ready", flush=True)
-    await stop.run(stop.event.wait())
+    await stopping.run_until(stop.event, stop.event.wait())
     print("stopped", flush=True)
     return stop.exit_code
 
