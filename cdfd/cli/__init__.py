@@ -28,7 +28,7 @@ from cdfd.cli.parameters import (
 )
 from cdfd.cli.progress import progress
 from cdfd.cli.trevni import trevni
-from cdfd.errors import CdfdError, LogError
+from cdfd.errors import CdfdError, NotATableError
 
 
 class _Commands(Group):
@@ -305,10 +305,12 @@ def main() -> None:
     try:
         app(prog_name="cdfd")
     except CdfdError as error:
-        if isinstance(error, LogError):
-            from cdfd.cli.commands import inspect as inspection
+        if isinstance(error, NotATableError) and error.table:
+            from cdfd.storage.location import describe_non_table
 
-            inspection.add_location_hint(error)
+            # Often the path of a local folder lacks its last part.
+            if (what := describe_non_table(error.table)) is not None:
+                error.hint = what[0].upper() + what[1:]
         if GlobalOptions.debug:
             _print_traceback(type(error), error, None)
         else:

@@ -128,30 +128,24 @@ CATALOG_OPTIONS = Annotated[
 _SECRETS = ("token", "client_secret", "secret_access_key", "session_token")
 
 
-def catalog_options(texts: list[str] | None) -> dict[str, object] | None:
-    """The options of a catalog; None if there are none. Other users of a machine see a command line, so secrets are refused there."""
+def parse_pairs(option: str, texts: list[str] | None, expected: str) -> dict[str, str]:
+    """The values of a repeatable option `NAME=VALUE`, by name."""
     pairs = [text.partition("=") for text in texts or ()]
-    for name, _, value in pairs:
-        if not (name and value):
-            raise typer.BadParameter(
-                "expected NAME=VALUE, such as endpoint=https://catalog.example", param_hint="--catalog-option"
-            )
+    if not all(name and value for name, _, value in pairs):
+        raise typer.BadParameter(f"expected {expected}", param_hint=option)
+    return {name: value for name, _, value in pairs}
+
+
+def catalog_options(texts: list[str] | None) -> dict[str, str] | None:
+    """The options of a catalog; None if there are none. Other users of a machine see a command line, so secrets are refused there."""
+    option = "--catalog-option"
+    options = parse_pairs(option, texts, "NAME=VALUE, such as endpoint=https://catalog.example")
+    for name in options:
         if name.lower().rpartition(".")[2] in _SECRETS:
             raise typer.BadParameter(
-                f"{name} is a secret: give {name}_file, or the variable UC_TOKEN", param_hint="--catalog-option"
+                f"{name} is a secret: give {name}_file, or the variable UC_TOKEN", param_hint=option
             )
-    return {name: value for name, _, value in pairs} or None
-
-
-def prefixes(options: list[str] | None) -> dict[str, str]:
-    """The places of paths, by prefix."""
-    pairs = [text.partition("=") for text in options or ()]
-    for prefix, _, place in pairs:
-        if not (prefix and place):
-            raise typer.BadParameter(
-                "expected PREFIX=URI, such as dbfs:/mnt/lake=s3://lake", param_hint="--path-prefix"
-            )
-    return {prefix: place for prefix, _, place in pairs}
+    return options or None
 
 
 def _size(text: str) -> int:

@@ -16,7 +16,7 @@ from cdfd.cli.parameters import (
     catalog_options,
     choose_allocator,
     column_names,
-    prefixes,
+    parse_pairs,
     write,
 )
 from cdfd.errors import ConfigError
@@ -149,7 +149,7 @@ def _access(
     """The arguments of `Table.open` besides the table."""
     return {
         "allowed_roots": tuple(roots or ()),
-        "path_prefixes": prefixes(path_prefixes),
+        "path_prefixes": parse_pairs("--path-prefix", path_prefixes, "PREFIX=URI, such as dbfs:/mnt/lake=s3://lake"),
         "max_log_line": max_log_line,
         "storage_options": catalog_options(options),
     }

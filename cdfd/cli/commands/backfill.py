@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from cdfd.cli.commands.backfill_job import Job, Request
-from cdfd.cli.commands.progress import table_named, with_table
+from cdfd.cli.commands.progress import table_of
 from cdfd.config import settings
-from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import EmbeddedEngine, require_spark, spark_engine
@@ -57,8 +56,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
             table is not complete.
         CdfdError: the backfill failed. Running the command again resumes it.
     """
-    config = with_table(load(path).of_sink(request.sink), request.table)
-    table = table_named(config, request.table)
+    config, table = table_of(path, request.table, request.sink)
     sinks = connector(config)
     if not sinks.takes_backfills:
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
@@ -195,7 +193,7 @@ class Backfill:
         ended = job.ended(progress.position)
         if ended and request.id is None:
             return None
-        if not job.matches(request):
+        if (job.start, job.until, job.snapshot) != (request.start or "", request.until or "", request.snapshot):
             options = " ".join(
                 [f"--from {job.start}"] * bool(job.start)
                 + [f"--until {job.until}"] * bool(job.until)

@@ -69,11 +69,6 @@ class Job:
         arguments = {"from": self.start, "until": self.until}
         return {"first": self.first, "last": self.last, "snapshot": int(self.snapshot)} | arguments
 
-    def matches(self, request: Request) -> bool:
-        """Whether this is the requested backfill."""
-        wanted = (request.start or "", request.until or "", request.snapshot)
-        return (self.start, self.until, self.snapshot) == wanted
-
     def begin(self, table_id: str) -> Position:
         """Its first position."""
         return Position(table_id, self.first, phase="snapshot" if self.snapshot else "stream")

@@ -107,33 +107,27 @@ Shared = dict[str, str | CdfdError | None]
 async def _check_sinks(
     config: Settings, sinks: Sequence[Settings], shard: Shard | None
 ) -> tuple[list[Checked], list[str], Shared]:
-    """As `_check`, for several sinks one after the other, and for what they share."""
+    """The results of tables, the errors of patterns, and the state of what tables share, of several sinks one after the other."""
     reports, problems = list[Checked](), list[str]()
     shared: Shared = {"notifications": await _state(assembly.check_notifications(config))}
     for of_sink in sinks:
-        checked, errors, topics = await _check(of_sink, shard)
-        reports += checked
-        problems += errors
+        try:
+            resolved, errors = await discover_tables(of_sink, shard=shard)
+        except CdfdError as error:
+            resolved, errors = of_sink.with_tables(of_sink.listed), [error]
+        problems += map(str, errors)
+        sink = connector(resolved)
+        unreachable: CdfdError | None = None
+        try:
+            await sink.reach()
+        except CdfdError as error:
+            unreachable = error
+        async with ledgers(resolved) as ledger_of:
+            for table in resolved.listed:
+                reports.append(await _check_table(resolved, table, ledger_of(table), sink, unreachable))
+        topics = None if unreachable else await _state(sink.check_own_topics())
         shared[of_sink.address("topics_of_the_daemon")] = topics
     return reports, problems, shared
-
-
-async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], str | CdfdError | None]:
-    """The result for each table of a sink, the errors of patterns of tables, and the state of the daemon's own topics."""
-    try:
-        config, errors = await discover_tables(config, shard=shard)
-    except CdfdError as error:
-        config, errors = config.with_tables(config.listed), [error]
-    sink = connector(config)
-    unreachable: CdfdError | None = None
-    try:
-        await sink.reach()
-    except CdfdError as error:
-        unreachable = error
-    async with ledgers(config) as ledger_of:
-        reports = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
-    topics = None if unreachable else await _state(sink.check_own_topics())
-    return reports, list(map(str, errors)), topics
 
 
 async def _state(checking: Awaitable[str | None]) -> str | CdfdError | None:

@@ -30,7 +30,7 @@ from cdfd.runtime import allocator
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges, counts
-from cdfd.scan.updates.spill import SpillSpace, spill_space
+from cdfd.scan.updates.spill import spill_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,11 @@ def run(request: Request) -> None:
     other = table if request.other is None else _open(request.other, request)
     before = asyncio.run(State.at(table, request.start))
     after = asyncio.run(State.at(other, request.end))
-    difference = Difference(before, after, request.key, request.columns, spill_space())
     total = dict.fromkeys(("insert", "update", "delete"), 0)
     with open_output(request.output, request.existing) as out:
         writer = Writer(request.uri, "flat", out)
         writer.begin(None, empty=request.existing == "overwrite")
-        for batch in difference.batches():
+        for batch in difference(before, after, request.key, request.columns):
             counted = counts([batch])
             total["insert"] += counted["insert"]
             total["update"] += counted["update_postimage"]
@@ -131,50 +130,41 @@ class State:
         return cls(table, planned.plan)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Change rows that make one state of another.
+def difference(
+    before: State, after: State, key: tuple[str, ...], columns: tuple[str, ...] | None
+) -> Iterator[pa.RecordBatch]:
+    """Change rows that make one state of another: deletes, updates and inserts.
 
-    Attributes:
-        before, after: the states.
+    Args:
+        before: the first state.
+        after: the other one.
         key: columns that identify a row. Without any, a row that differs is deleted and inserted.
         columns: the columns to compare; None: all of `after`.
-        space: local disk, for rows that do not fit into memory.
+
+    Raises:
+        CdfdError: the states cannot be read, or have columns of types that cannot be compared.
     """
-
-    before: State
-    after: State
-    key: tuple[str, ...]
-    columns: tuple[str, ...] | None
-    space: SpillSpace
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Deletes, updates and inserts.
-
-        Raises:
-            CdfdError: the states cannot be read, or have columns of types that cannot be compared.
-        """
-        one_table = self.before.table.uri == self.after.table.uri
-        schema = self.after.plan.schema
-        key = schema.select(self.key).names if self.key else ()
-        check_key_is_read(self.key, self.columns)
-        target = schema if self.columns is None else schema.select(self.columns)
-        if not one_table:
-            # Columns of two tables are the same by their names, whatever files call them.
-            target = TableSchema(target.struct, (), ColumnMappingMode.NONE)
-        reconciler = SchemaReconciler(target)
-        net = NetChanges(target.arrow, key, self.space)
-        plans = self.before.plan, self.after.plan
-        if one_table and plans[0].schema == plans[1].schema:
-            plans = _without_common(*plans)
-        for state, plan, change_type in zip((self.before, self.after), plans, ("delete", "insert"), strict=True):
-            execution = Execution(state.table.files, select=reconciler.select)
-            for batch in execution.batches([plan]):
-                rows = reconciler.reconcile(batch)
-                place = rows.schema.get_field_index(CHANGE_TYPE)
-                types = constant_type(change_type, rows.num_rows)
-                net.add(rows.set_column(place, rows.schema.field(place), types))
-        yield from net.batches()
+    one_table = before.table.uri == after.table.uri
+    schema = after.plan.schema
+    key_names = schema.select(key).names if key else ()
+    check_key_is_read(key, columns)
+    target = schema if columns is None else schema.select(columns)
+    if not one_table:
+        # Columns of two tables are the same by their names, whatever files call them.
+        target = TableSchema(target.struct, (), ColumnMappingMode.NONE)
+    reconciler = SchemaReconciler(target)
+    net = NetChanges(target.arrow, key_names, spill_space())
+    plans = before.plan, after.plan
+    if one_table and plans[0].schema == plans[1].schema:
+        plans = _without_common(*plans)
+    for state, plan, change_type in zip((before, after), plans, ("delete", "insert"), strict=True):
+        execution = Execution(state.table.files, select=reconciler.select)
+        for batch in execution.batches([plan]):
+            rows = reconciler.reconcile(batch)
+            place = rows.schema.get_field_index(CHANGE_TYPE)
+            types = constant_type(change_type, rows.num_rows)
+            net.add(rows.set_column(place, rows.schema.field(place), types))
+    yield from net.batches()
 
 
 def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, ChangePlan]:

@@ -70,7 +70,9 @@ async def _headers(uris: Sequence[str]) -> list[Header]:
 
 def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator[str]:
     names = _names(request.tables)
-    pipeline = _pipeline(request.output, names)
+    # The name of the file, or of the first table if the file has the usual name.
+    origin = names[0] if request.output.stem == "cdfd" else request.output.stem
+    pipeline = re.sub(r"[^a-z0-9._-]+", "-", origin.lower()).strip("-._") or "pipeline"
     yield "# yaml-language-server: $schema=cdfd.schema.json"
     yield "# For completion in an editor, make that file once: cdfd config schema > cdfd.schema.json"
     yield ""
@@ -150,12 +152,6 @@ def _names(uris: Sequence[str]) -> list[str]:
 
 def _name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100] or "table"
-
-
-def _pipeline(output: Path, names: Sequence[str]) -> str:
-    """The name of the file, or of the first table if the file has the usual name."""
-    name = names[0] if output.stem == "cdfd" else output.stem
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "pipeline"
 
 
 def _from_folder(place: str, folder: str) -> str:

@@ -9,12 +9,11 @@ from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestam
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import StructField
-from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError, Within
+from cdfd.errors import CdfdError, UnsupportedError, Within
 from cdfd.log.bounds import Start
 from cdfd.log.start import state_version
 from cdfd.log.table import Table
 from cdfd.sinks.ledger.txn_positions import is_part
-from cdfd.storage.location import describe_non_table
 
 
 def report(uri: str, version: Start | None = None, *, as_json: bool = False, **access: Any) -> str:
@@ -29,12 +28,6 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, **a
     return f"{plain.as_json(facts, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(facts))
 
 
-def add_location_hint(error: LogError) -> None:
-    """Add a hint about the content of a local folder that is not a table. Often the path lacks its last folder."""
-    if isinstance(error, NotATableError) and error.table and (what := describe_non_table(error.table)) is not None:
-        error.hint = what[0].upper() + what[1:]
-
-
 async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
     """The facts, as JSON values."""
     wanted = None if version is None else await state_version(table.log, version)
@@ -45,6 +38,13 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
     assert protocol is not None
     assert metadata is not None
     features = features_report(protocol, metadata, by_catalog=table.log.by_catalog)
+    first, last, checkpoints = None, None, set[int]()
+    async for name, _ in table.log.list_names():
+        if name.kind == "commit":
+            first = name.version if first is None else first
+            last = name.version
+        elif name.kind in ("checkpoint", "part", "v2"):
+            checkpoints.add(name.version)
     facts: dict[str, Any] = {
         "table": table.uri,
         "version": header.version,
@@ -65,7 +65,7 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
             "change_data_feed": cdf_enabled(metadata),
             "timestamps": "in-commit" if in_commit_timestamps_enabled(metadata) else "log file modification time",
         },
-        "log": await _log(table),
+        "log": {"first_version": first, "last_version": last, "checkpoints": sorted(checkpoints)},
     }
     try:
         snapshot = await table.log.snapshot(header.version)
@@ -74,17 +74,6 @@ async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
     except CdfdError as error:
         facts["stopped_by"] = str(error)
         return facts
-
-
-async def _log(table: Table) -> dict[str, Any]:
-    first, last, checkpoints = None, None, set[int]()
-    async for name, _ in table.log.list_names():
-        if name.kind == "commit":
-            first = name.version if first is None else first
-            last = name.version
-        elif name.kind in ("checkpoint", "part", "v2"):
-            checkpoints.add(name.version)
-    return {"first_version": first, "last_version": last, "checkpoints": sorted(checkpoints)}
 
 
 def _state(snapshot: Snapshot) -> dict[str, Any]:

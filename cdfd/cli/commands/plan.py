@@ -95,7 +95,27 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report for people."""
-        yield from _lines(self.needs, self.setup)
+        needs, setup = self.needs, self.setup
+        total = needs.total
+        yield align_columns([COLUMNS, *map(_row, needs.tables), _row(total)])
+        yield "\n"
+        topics = f"{needs.topics:,} with {needs.partitions:,} partitions" if needs.topics else "none"
+        kept = (
+            f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas"
+            if needs.topics
+            else "a month of files"
+        )
+        rows = [
+            ("processor", f"{total.mean.cores:.2f} cores on average, {total.peak.cores:.2f} in the busiest hour"),
+            ("memory", amount(needs.memory)),
+            ("spill", f"{amount(total.spill)} of local disk" if total.spill else "none"),
+            ("topics", topics),
+            ("disk of the sink", f"{amount(needs.disk)}, {kept}"),
+            ("first load", f"{duration(total.load_seconds)} for all tables, one after the other"),
+            ("store", f"{total.gets + total.lists:,.0f} requests an hour"),
+            ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in needs.money.items()) + " USD"),
+        ]
+        yield from (f"{label:<18}{text}\n" for label, text in rows)
         yield from (f"not read: {one_line(problem)}\n" for problem in self.problems)
         told = self.assumptions
         prices = ", ".join(f"{name}={usd:g}" for name, usd in told["prices_usd"].items())
@@ -139,25 +159,6 @@ async def _read(config: Settings, days: float, shard: Shard | None) -> tuple[Set
 
 
 _NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
-
-
-def _lines(needs: Needs, setup: Setup) -> Iterator[str]:
-    total = needs.total
-    yield align_columns([COLUMNS, *map(_row, needs.tables), _row(total)])
-    yield "\n"
-    topics = f"{needs.topics:,} with {needs.partitions:,} partitions" if needs.topics else "none"
-    kept = f"kept for {setup.keep_hours / 24:g} days, {setup.replicas} replicas" if needs.topics else "a month of files"
-    rows = [
-        ("processor", f"{total.mean.cores:.2f} cores on average, {total.peak.cores:.2f} in the busiest hour"),
-        ("memory", amount(needs.memory)),
-        ("spill", f"{amount(total.spill)} of local disk" if total.spill else "none"),
-        ("topics", topics),
-        ("disk of the sink", f"{amount(needs.disk)}, {kept}"),
-        ("first load", f"{duration(total.load_seconds)} for all tables, one after the other"),
-        ("store", f"{total.gets + total.lists:,.0f} requests an hour"),
-        ("month", ", ".join(f"{name} {usd:,.2f}" for name, usd in needs.money.items()) + " USD"),
-    ]
-    yield from (f"{label:<18}{text}\n" for label, text in rows)
 
 
 def _row(table: TableNeeds) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ def set_position(path: Path, table: str, version: int, sink: str | None = None) 
         ConfigError: the configuration is invalid, or there is no such table, version or sink.
         SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
     """
-    config = with_table(load(path).of_sink(sink), table)
-    return asyncio.run(_set(config, table_named(config, table), version, connector(config)))
+    config, chosen = table_of(path, table, sink)
+    return asyncio.run(_set(config, chosen, version, connector(config)))
 
 
 def reset(path: Path, table: str, sink: str | None = None) -> str:
@@ -69,8 +69,8 @@ def reset(path: Path, table: str, sink: str | None = None) -> str:
         ConfigError: the configuration is invalid, or there is no such table or sink.
         SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
     """
-    config = with_table(load(path).of_sink(sink), table)
-    return asyncio.run(_reset(config, table_named(config, table), connector(config)))
+    config, chosen = table_of(path, table, sink)
+    return asyncio.run(_reset(config, chosen, connector(config)))
 
 
 async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
@@ -137,24 +137,21 @@ async def _reset(config: Settings, table: settings.Table, sink: Connector) -> st
     return f"{config.address(table.name)}: nothing is delivered, beginning at {table.start}\n"
 
 
-def with_table(config: Settings, name: str) -> Settings:
-    """The configuration, with the tables that its patterns find if it does not list a table of that name.
+def table_of(path: Path, name: str, sink: str | None) -> tuple[Settings, settings.Table]:
+    """A table of a configuration file, and the settings of its sink, with the tables of patterns if the file does not list that name.
 
     Raises:
+        ConfigError: the configuration is invalid, or has no such table or sink.
         CdfdError: a pattern's folder cannot be listed.
     """
-    if config.table(name) is not None or not config.discoveries:
-        return config
-    return asyncio.run(discover_tables(config, only=name))[0]
-
-
-def table_named(config: Settings, name: str) -> settings.Table:
-    """The table with a name. `ConfigError` if there is none."""
+    config = load(path).of_sink(sink)
+    if config.table(name) is None and config.discoveries:
+        config, _ = asyncio.run(discover_tables(config, only=name))
     table = config.table(name)
     if table is None:
         names = ", ".join(table.name for table in config.listed)
         raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {names}")
-    return table
+    return config, table
 
 
 def _number(version: int | None) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.api import read_range
-from cdfd.cli.commands.progress import table_named, with_table
+from cdfd.cli.commands.progress import table_of
 from cdfd.config import settings
-from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import execution, open_table
 from cdfd.errors import CdfdError, ConfigError
@@ -50,8 +49,7 @@ def run(
         ConfigError: the configuration is invalid, or has no such table or sink.
         CdfdError: the table cannot be read, or its rows cannot be encoded.
     """
-    config = with_table(load(path).of_sink(sink), name)
-    table = table_named(config, name)
+    config, table = table_of(path, name, sink)
     source = open_table(config, table)
     batch, snapshot = _rows(config, source, table, start, rows)
     table_id = asyncio.run(source.log.header()).metadata.id

@@ -288,7 +288,11 @@ class Writer:
             self._write_to(output, execution, plans)
             return
         batches = (batch for batch in execution.batches(plans) if batch.rows.num_rows)
-        for batch, lines in map_in_order(self._encode, batches, workers=execution.threads_for(plans)):
+
+        def encode(batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+            return batch, self._lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
+
+        for batch, lines in map_in_order(encode, batches, workers=execution.threads_for(plans)):
             if self._stopped:
                 return
             self._out.write(lines)
@@ -303,7 +307,7 @@ class Writer:
             if self._pretty is not None:
                 self._pretty.write(rows)
             else:
-                self._out.write(self._lines(rows) if self._debezium is None else self._debezium.lines(rows))
+                self._out.write(self._lines(rows))
             self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
         self._out.flush()
 
@@ -319,12 +323,9 @@ class Writer:
             if output is self._pretty:
                 self._out.flush()
 
-    def _encode(self, batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+    def _lines(self, rows: pa.RecordBatch, *, snapshot: bool = False) -> pa.Buffer:
         if self._debezium is not None:
-            return batch, self._debezium.lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
-        return batch, self._lines(batch.rows)
-
-    def _lines(self, rows: pa.RecordBatch) -> pa.Buffer:
+            return self._debezium.lines(rows, snapshot=snapshot)
         return self._flat(rows if self._meta else without_change_columns(rows))
 
 

@@ -17,8 +17,6 @@ class TrevniOutput:
 
     Attributes:
         out: open and empty.
-
-    Attributes:
         schema: of the file, if there are no rows.
     """
 
