@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import yaml
 
-from cdfd.config.problems import ConfigProblems, Path, Problem, quoted
+from cdfd.config.problems import ConfigProblems, Problem, quoted
 from cdfd.escaping import is_unicode
 
 Content: TypeAlias = "str | tuple[Node, ...] | dict[str, Node] | None"
@@ -47,13 +47,6 @@ class Node:
     line: int | None
     weight: int = 1
     height: int = 0
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The items of a list, the values of a mapping."""
-        if isinstance(self.content, dict):
-            return tuple(self.content.values())
-        return self.content if isinstance(self.content, tuple) else ()
 
 
 def read(text: str) -> tuple[Node, list[Problem]]:
@@ -133,7 +126,7 @@ class _Composer:
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         self._check_size(1, 0, event)
         if event.tag is not None and event.tag not in _CORE_TAGS:
-            self.problems.append(Problem(self._place(), "a YAML tag that is not supported", _line(event)))
+            self.problems.append(Problem(tuple(self._path), "a YAML tag that is not supported", _line(event)))
         if isinstance(event, yaml.ScalarEvent):
             # The first of `implicit` says that the scalar is plain and has no tag.
             is_null = event.implicit[0] and event.value in _NULLS
@@ -157,27 +150,23 @@ class _Composer:
         entries: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._key(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._stop("expected a name as the key of a mapping, found an alias, a list or a mapping", event)
+            key = str(event.value).translate(self._unshield)
+            if not is_unicode(key):
+                raise self._stop(f"the key {quoted(key)} is not valid Unicode", event)
             self._path.append(key)
             node = self._node(next(self._events))
             if key == _MERGE:
                 merged |= self._merge(node, event)
             elif key in entries:
                 self.problems.append(
-                    Problem(self._place(), f"duplicate key, first on line {entries[key].line}", _line(event))
+                    Problem(tuple(self._path), f"duplicate key, first on line {entries[key].line}", _line(event))
                 )
             else:
                 entries[key] = replace(node, line=_line(event))
             self._path.pop()
         return _parent(merged | entries, start)
-
-    def _key(self, event: yaml.Event) -> str:
-        if not isinstance(event, yaml.ScalarEvent):
-            raise self._stop("expected a name as the key of a mapping, found an alias, a list or a mapping", event)
-        key = str(event.value).translate(self._unshield)
-        if not is_unicode(key):
-            raise self._stop(f"the key {quoted(key)} is not valid Unicode", event)
-        return key
 
     def _merge(self, node: Node, event: yaml.Event) -> dict[str, Node]:
         """Entries of `<<: *a` or `<<: [*a, *b]`. The first entry of a key wins."""
@@ -196,13 +185,10 @@ class _Composer:
             raise self._stop(f"more than {_MAX_NODES} values", event)
 
     def _stop(self, what: str, event: yaml.Event) -> ConfigProblems:
-        return ConfigProblems([*self.problems, Problem(self._place(), what, _line(event))])
-
-    def _place(self) -> Path:
-        return tuple(self._path)
+        return ConfigProblems([*self.problems, Problem(tuple(self._path), what, _line(event))])
 
 
 def _parent(content: tuple[Node, ...] | dict[str, Node], start: yaml.Event) -> Node:
-    children = Node(content, 0).children
+    children = tuple(content.values()) if isinstance(content, dict) else content
     weight = 1 + sum(child.weight for child in children)
     return Node(content, _line(start), weight, 1 + max((child.height for child in children), default=0))

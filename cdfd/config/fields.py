@@ -1,5 +1,7 @@
 """The types of settings, and the section, from which every part of the configuration is made."""
 
+import os
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -27,8 +29,11 @@ FOLDER = "folder"
 
 
 def in_folder(place: str, info: ValidationInfo) -> str:
-    """A relative path, as it is seen from the folder of the context."""
-    return values.in_folder(place, (info.context or {}).get(FOLDER))
+    """A relative path, joined to the folder of the context. URIs, absolute paths, and all paths without a folder are unchanged."""
+    folder = (info.context or {}).get(FOLDER)
+    if folder is None or os.path.isabs(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
+        return place
+    return os.path.normpath(os.path.join(folder, place))
 
 
 Text: TypeAlias = Annotated[str, BeforeValidator(values.read_now), Field(min_length=1)]

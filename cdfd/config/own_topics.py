@@ -24,8 +24,7 @@ class OwnTopics:
         heartbeats: topic of heartbeats.
         has_heartbeats: whether there are any.
         notifications: topic of notifications.
-        has_notifications: whether there are any.
-        side: topics that all tables share, each with the key that asks for it.
+        others: all of the daemon's topics but that of heartbeats, each with the key that asks for it.
         dead_letter_suffix: the end of the name of a dead letter topic, after the name of the topic; None: there is none.
     """
 
@@ -33,20 +32,20 @@ class OwnTopics:
     heartbeats: str
     has_heartbeats: bool
     notifications: str
-    has_notifications: bool
-    side: Mapping[str, str]
+    others: Mapping[str, str]
     dead_letter_suffix: str | None
 
     @classmethod
     def of(cls, pipeline: str, sink: SinkSettings, heartbeat: Heartbeat, controls: Controls) -> OwnTopics:
         """The topics of the daemon with these settings."""
+        notifications = f"{sink.topic_prefix or pipeline}.notifications"
+        asked = {notifications: "controls.notifications"} if controls.notifications else {}
         return cls(
             exist=sink.has_topics,
             heartbeats=heartbeat.topic or f"{HEARTBEATS}.{pipeline}",
             has_heartbeats=heartbeat.interval is not None,
-            notifications=f"{sink.topic_prefix or pipeline}.notifications",
-            has_notifications=controls.notifications,
-            side=sink.side_topics(pipeline),
+            notifications=notifications,
+            others={**sink.side_topics(pipeline), **asked},
             dead_letter_suffix=sink.dead_letter_suffix,
         )
 
@@ -61,7 +60,7 @@ class OwnTopics:
             return None
         if topic.startswith(RESERVED):
             return f"the topic {quoted(topic)} is reserved: those of the daemon itself begin with {RESERVED}"
-        own = {**self._others, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self._others
+        own = {**self.others, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.others
         suffix = self.dead_letter_suffix
         if topic in own:
             return f"the topic {quoted(topic)} is the daemon's own, by {own[topic]}"
@@ -84,13 +83,8 @@ class OwnTopics:
                     yield ("tables", index, "topic"), f"{what}; give the table another topic"
                 topics.add(entry.topic)
         if self.has_heartbeats:
-            keys = [key for topic, key in self._others.items() if topic == self.heartbeats]
+            keys = [key for topic, key in self.others.items() if topic == self.heartbeats]
             if self.heartbeats.startswith(RESERVED) and not self.heartbeats.startswith(HEARTBEATS):
                 keys.append("cdfd itself")
             if keys:
                 yield ("heartbeat", "topic"), f"{quoted(self.heartbeats)} is the topic of {keys[0]}; give another"
-
-    @property
-    def _others(self) -> Mapping[str, str]:
-        """All but that of heartbeats, each with the key that asks for it."""
-        return {**self.side, self.notifications: "controls.notifications"} if self.has_notifications else self.side

@@ -85,10 +85,16 @@ def json_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     references = {section: names[section, "validation"] for section in sections}
     name_of = {section: reference["$ref"].rpartition("/")[2] for section, reference in references.items()}
-    definitions[name_of[SinkSettings]] = _choice_of_sinks(
-        {kind: references[section] for kind, section in kinds.items()},
-        descriptions(SinkSettings)["kind"][0],
-    )
+    # The other keys of a sink depend on its kind.
+    definitions[name_of[SinkSettings]] = {
+        "type": ["object", "null"],
+        "properties": {"kind": {**_one_of(list(kinds)), "description": descriptions(SinkSettings)["kind"][0]}},
+        "required": ["kind"],
+        "allOf": [
+            {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": references[section]}
+            for kind, section in kinds.items()
+        ],
+    }
     root = definitions.pop(name_of[Settings])
     root["properties"]["tables"]["items"] = {
         "if": {"required": ["discover"]},
@@ -99,19 +105,6 @@ def json_schema() -> dict[str, Any]:
     title = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Configuration of cdfd"}
     document: dict[str, Any] = _with_bounds(title | root | {"$defs": definitions})
     return document
-
-
-def _choice_of_sinks(references: Mapping[str, JsonSchemaValue], description: str) -> JsonSchemaValue:
-    """A section whose other keys depend on `kind`."""
-    return {
-        "type": ["object", "null"],
-        "properties": {"kind": {**_one_of(list(references)), "description": description}},
-        "required": ["kind"],
-        "allOf": [
-            {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": reference}
-            for kind, reference in references.items()
-        ],
-    }
 
 
 def _with_bounds(document: Any) -> Any:

@@ -148,7 +148,7 @@ class Settings(Section):
         cls, data: Any, handler: ModelWrapValidatorHandler[Settings], info: ValidationInfo
     ) -> Settings:
         """With `sinks`, the file has to be valid for each sink as if it were the only one."""
-        settings = handler(data)
+        settings = handler(with_defaults_of_sink(data) if isinstance(data, dict) else data)
         settings._check_sinks()
         if not settings.sinks or not isinstance(data, dict):
             return settings
@@ -166,11 +166,6 @@ class Settings(Section):
         refuse(dict.fromkeys([*conflicts, *_meetings(by_sink)]))
         settings._by_sink = by_sink
         return settings
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_defaults_from_sink(cls, data: Any) -> Any:
-        return with_defaults_of_sink(data) if isinstance(data, dict) else data
 
     @field_validator("tables")
     @classmethod
@@ -251,9 +246,11 @@ class Settings(Section):
         refuse(conflicts)
 
     @model_validator(mode="after")
-    def _check_refusals(self) -> Settings:
+    def _check_tables_of_sink(self) -> Settings:
         tables = [(index, entry) for index, entry in enumerate(self.tables) if isinstance(entry, Table)]
         refuse((("tables", index, key), text) for index, table in tables for key, text in self.sink.refusals(table))
+        if not self.sinks:
+            refuse(self.own_topics.conflicts(self.tables))
         return self
 
     @field_validator("heartbeat", "controls")
@@ -264,12 +261,6 @@ class Settings(Section):
             keys = ("interval", "signals", "notifications")
             refuse(((key,), "needs a Kafka sink") for key in keys if getattr(section, key, None))
         return section
-
-    @model_validator(mode="after")
-    def _check_topics(self) -> Settings:
-        if not self.sinks:
-            refuse(self.own_topics.conflicts(self.tables))
-        return self
 
     @property
     def own_topics(self) -> OwnTopics:

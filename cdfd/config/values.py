@@ -7,7 +7,6 @@ form. The error never has the found value, which may be a secret; the caller dec
 from __future__ import annotations
 
 import datetime
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -289,13 +288,6 @@ def folder(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", value):
         raise ValueError("expected the path of a folder")
     return value
-
-
-def in_folder(place: str, folder: str | None) -> str:
-    """A relative path, joined to a folder. URIs, absolute paths, and all paths without a folder are unchanged."""
-    if folder is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
-        return place
-    return place if os.path.isabs(place) else os.path.normpath(os.path.join(folder, place))
 
 
 def web_address(value: object) -> str:

@@ -223,7 +223,7 @@ class KafkaConnector(Connector):
         config, own, topics = self._config, self._config.own_topics, []
         if own.has_heartbeats:
             topics.append(self._own_topic(own.heartbeats, compacted=True))
-        if own.has_notifications:
+        if config.controls.notifications:
             topics.append(self._own_topic(own.notifications, compacted=False))
         if config.controls.signals:
             topics.append(signal_topic(config.pipeline, self._sink.topics))
