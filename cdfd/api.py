@@ -308,16 +308,13 @@ class _Loop:
             # After Ctrl-C, the work must end too.
             future.cancel()
 
-    def close(self) -> None:
+    def __enter__(self) -> _Loop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Stop the thread, and the worker threads of its loop."""
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def __enter__(self) -> _Loop:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

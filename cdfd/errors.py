@@ -71,20 +71,10 @@ class CdfdError(Exception):
         """The error for users: one line, or one for each of its problems."""
         return [str(self)]
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (Spark executors), and the default pickling loses keyword arguments.
-        return _rebuild, (type(self), self.__dict__.copy())
-
 
 def _short(text: str, longest: int) -> str:
     """Text on one line without runs of spaces. A part may have any length, so it is cut first."""
     return one_line(" ".join(shorten(text, longest).split()), longest)
-
-
-def _rebuild(kind: type[CdfdError], fields: dict[str, object]) -> CdfdError:
-    error = kind(str(fields["what"]))
-    error.__dict__.update(fields)
-    return error
 
 
 class Within:

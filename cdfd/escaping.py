@@ -42,8 +42,4 @@ def quoted(text: str) -> str:
 
 def as_json(document: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON of printable ASCII. Values without a JSON type become text of bounded length."""
-    return json.dumps(document, indent=indent, default=_other).replace("\x7f", "\\u007f")
-
-
-def _other(value: Any) -> str:
-    return shorten(str(value))
+    return json.dumps(document, indent=indent, default=lambda value: shorten(str(value))).replace("\x7f", "\\u007f")

@@ -170,17 +170,7 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Our handler, to distinguish it from those of other libraries."""
 
 
-class _Formatter(logging.Formatter):
-    """Base of both formats: tracebacks of bounded length, with the innermost frames."""
-
-    def formatException(
-        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-    ) -> str:
-        """A traceback, and those of its causes."""
-        return traceback_of(ei[1])
-
-
-class JsonFormatter(_Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -193,11 +183,11 @@ class JsonFormatter(_Formatter):
         }
         line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = traceback_of(record.exc_info[1])
         return as_json(line)
 
 
-class TextFormatter(_Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-01-01T00:00:00.000Z INFO cdfd.deliver.feed: delivered table=orders version=7`, then a traceback if any, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -206,7 +196,7 @@ class TextFormatter(_Formatter):
         line = f"{iso(1000 * record.created)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
         if not record.exc_info:
             return line
-        return f"{line}\n    {indent(self.formatException(record.exc_info))}"
+        return f"{line}\n    {indent(traceback_of(record.exc_info[1]))}"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

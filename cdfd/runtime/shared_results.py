@@ -118,9 +118,11 @@ class SharedResults(Generic[B]):
         with self._lock:
             others = {each for each in self._readers.get(reader.domain, ()) if each is not reader}
             run = self._runs.get(place)
-            reader.note(place)
+            reader.begun[hash(place)] = None
+            if len(reader.begun) > MOST_BEGUN:
+                reader.begun.popitem(last=False)
             if run is None or run.first or run.failed or reader in run.at:
-                awaited = {each for each in others if not each.has_begun(place)}
+                awaited = {each for each in others if hash(place) not in each.begun}
                 if not awaited:
                     return None
                 if run is not None:
@@ -229,21 +231,12 @@ class Reader(Generic[B]):
     Attributes:
         shared: of all readers.
         domain: what the keys of tasks belong to.
+        begun: hashes of the tasks that it began lately, and whose results it will not want.
     """
 
     shared: SharedResults[B]
     domain: Hashable
-    _begun: OrderedDict[int, None] = field(default_factory=OrderedDict, init=False)
-
-    def note(self, place: Hashable) -> None:
-        """This reader begins a task."""
-        self._begun[hash(place)] = None
-        if len(self._begun) > MOST_BEGUN:
-            self._begun.popitem(last=False)
-
-    def has_begun(self, place: Hashable) -> bool:
-        """Whether this reader has begun a task lately, and so will not want its results."""
-        return hash(place) in self._begun
+    begun: OrderedDict[int, None] = field(default_factory=OrderedDict, init=False)
 
     def has(self, key: Hashable) -> bool:
         """Whether another reader has begun a task whose results wait for this one."""
