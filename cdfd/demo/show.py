@@ -81,7 +81,7 @@ async def _show(place: Place) -> None:
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
     stop = asyncio.Event()
     files = await FilesSink.open(place.folder / "changes", JsonLines())
-    sink = ShowingSink(files)
+    sink, began = ShowingSink(files), dict[int, float]()
     with table.tailer(interval=POLL_SECONDS, max_interval=MAX_POLL_SECONDS) as tailer:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
         delivering = asyncio.create_task(feed.run())
@@ -90,7 +90,7 @@ async def _show(place: Place) -> None:
             for title, step in steps(writer):
                 say(f"\n-- {title}")
                 committed = await step()
-                sink.committed(committed, writer.committing)
+                began[committed] = writer.committing
                 await _before(sink.reached(committed + 1), delivering)
         finally:
             stop.set()
@@ -110,7 +110,7 @@ async def _show(place: Place) -> None:
     )
     if not same:
         raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
-    milliseconds = sorted(sink.latencies)
+    milliseconds = sorted(1000 * (sink.delivered_at[version] - moment) for version, moment in began.items())
     say(
         f"From commit{sync_note(table)} to delivery, synced to disk: {len(milliseconds)} commits, "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
@@ -186,16 +186,20 @@ def _orders(rows: list[tuple[int, str, str, str]]) -> pa.Table:
 
 @dataclass(slots=True)
 class ShowingSink(Sink):
-    """A sink that prints the deliveries of another one, and measures their latency."""
+    """A sink that prints the deliveries of another one, and keeps their rows and times.
+
+    Attributes:
+        inner: the other one.
+        batches: the rows.
+        delivered_at: the time of each version's delivery, on the clock's monotonic scale.
+    """
 
     inner: Sink
-    latencies: list[float] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    delivered_at: dict[int, float] = field(default_factory=dict)
     _clock: SystemClock = field(default_factory=SystemClock)
     _version: int = 0
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _delivered: dict[int, float] = field(default_factory=dict)
-    _committed: dict[int, float] = field(default_factory=dict)
 
     async def last_position(self) -> Position | None:
         """See the port."""
@@ -214,16 +218,9 @@ class ShowingSink(Sink):
         async with self._moved:
             await self._moved.wait_for(lambda: self._version >= version)
 
-    def committed(self, version: int, when: float) -> None:
-        """Note when the writer committed `version`, on the clock's monotonic scale."""
-        self._committed[version] = when
-        self._measure(version)
-
     async def delivered(self, following: Position, batches: list[pa.RecordBatch]) -> None:
         """Print and keep the rows of a committed delivery."""
-        version = following.version - 1
-        self._delivered[version] = self._clock.monotonic()
-        self._measure(version)
+        self.delivered_at[following.version - 1] = self._clock.monotonic()
         for batch in batches:
             sys.stdout.write(bytes(lines(batch.slice(0, SHOWN))).decode())
             if batch.num_rows > SHOWN:
@@ -232,10 +229,6 @@ class ShowingSink(Sink):
         async with self._moved:
             self._version = following.version
             self._moved.notify_all()
-
-    def _measure(self, version: int) -> None:
-        if version in self._delivered and version in self._committed:
-            self.latencies.append(1000 * (self._delivered[version] - self._committed[version]))
 
 
 @dataclass(slots=True)

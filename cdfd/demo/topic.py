@@ -72,7 +72,7 @@ async def _show(servers: str, place: Place) -> None:
     config.write_text(_CONFIG.format(**told))
     say(f"A Delta table at {table.uri}, a topic {topic} at {servers}, and\n\n  $ cdfd run -c shop.yaml\n")
     say("".join(f"    {line}\n" for line in config.read_text().splitlines()))
-    reader = _Reader(servers, topic)
+    reader, latencies = _Reader(servers, topic), list[float]()
     with _daemon(config) as daemon, reader:
         for title, step in steps(writer):
             say(f"\n-- {title}")
@@ -85,9 +85,9 @@ async def _show(servers: str, place: Place) -> None:
             await asyncio.to_thread(reader.wait_for, before + rows, daemon)
             if rows:
                 # The first one includes the start of the daemon and the creation of the topic.
-                reader.note(version, max(committed, began))
+                latencies.append(1000 * (reader.arrived[version] - max(committed, began)))
     _compare(reader, writer)
-    milliseconds = sorted(reader.latencies[1:])
+    milliseconds = sorted(latencies[1:])
     say(
         f"From commit{sync_note(table)} to a consumer of committed records: {len(milliseconds)} commits, "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
@@ -116,9 +116,8 @@ class _Reader:
     servers: str
     topic: str
     rows: int = 0
-    latencies: list[float] = field(default_factory=list)
     folded: dict[bytes, dict[str, Any]] = field(default_factory=dict)
-    _arrived: dict[int, float] = field(default_factory=dict)
+    arrived: dict[int, float] = field(default_factory=dict)
     _more: Condition = field(default_factory=Condition)
     _stop: Event = field(default_factory=Event)
     _thread: Thread | None = None
@@ -143,10 +142,6 @@ class _Reader:
                     raise SinkError(f"the daemon ended with {daemon.returncode}", hint="See its output above")
                 if time.monotonic() > deadline:
                     raise SinkError(f"nothing was delivered for {PATIENCE_SECONDS:.0f} s")
-
-    def note(self, version: int, committed: float) -> None:
-        """Note the commit time of a version that was read."""
-        self.latencies.append(1000 * (self._arrived[version] - committed))
 
     def _read(self) -> None:
         consumer = KafkaConsumer(
@@ -176,7 +171,7 @@ class _Reader:
                         )
                     elif number == SHOWN:
                         say(f"... and {len(records) - SHOWN} more")
-                    self._arrived.setdefault(row["_commit_version"], now)
+                    self.arrived.setdefault(row["_commit_version"], now)
                     if row["_change_type"] in ("insert", "update_postimage"):
                         self.folded[record.key] = row
                     elif row["_change_type"] == "delete":
