@@ -1,12 +1,10 @@
 """The status of searches for tables and of the configuration file, for `/status`, `/readyz` and metrics."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from cdfd.config.sinks import sink_address
 from cdfd.escaping import shorten
-from cdfd.runtime.times import iso
 
 
 @dataclass(slots=True)
@@ -56,20 +54,3 @@ class Searches:
             if search.searched_ms is None:
                 why = "no search for tables is complete yet" if search.error is None else shorten(search.error)
                 yield sink_address(pattern, sink), why
-
-
-def documents_of(by_sink: Mapping[str, Searches]) -> dict[str, Any]:
-    """The part of `/status` about searches, as JSON values. The name of a sink is empty if there is only one."""
-    return {
-        "discoveries": {
-            sink_address(pattern, sink): {
-                "tables": search.tables,
-                "vanished": sorted(search.vanished),
-                "last_search": None if search.searched_ms is None else iso(search.searched_ms),
-                "error": None if search.error is None else shorten(search.error),
-            }
-            for sink, searches in by_sink.items()
-            for pattern, search in searches.by_pattern.items()
-        },
-        "refused_tables": [shorten(error) for searches in by_sink.values() for error in searches.refused],
-    }

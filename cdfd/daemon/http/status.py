@@ -12,9 +12,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
+from cdfd.config.sinks import sink_address
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.metrics import Metrics
-from cdfd.daemon.http.searches import Searches, documents_of
+from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.shard import Shard
 from cdfd.escaping import shorten
@@ -180,7 +181,17 @@ class Status:
             "shard": None if self._shard is None else str(self._shard),
             "polling": self.poll_budget.document(self._clock.monotonic()),
             "tables": {table.name: table.document() for table in self.tables()},
-            **documents_of(self._searches),
+            "discoveries": {
+                sink_address(pattern, sink): {
+                    "tables": search.tables,
+                    "vanished": sorted(search.vanished),
+                    "last_search": None if search.searched_ms is None else iso(search.searched_ms),
+                    "error": None if search.error is None else shorten(search.error),
+                }
+                for sink, searches in self._searches.items()
+                for pattern, search in searches.by_pattern.items()
+            },
+            "refused_tables": [shorten(error) for searches in self._searches.values() for error in searches.refused],
             "reload": {
                 "last": None if self.searches.reloaded_ms is None else iso(self.searches.reloaded_ms),
                 "error": None if self.searches.reload_error is None else shorten(self.searches.reload_error),

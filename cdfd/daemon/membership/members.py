@@ -142,7 +142,7 @@ class Members:
         searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
         running = {entry.table.uri for entry in self._running.values()}
         tables = await asyncio.to_thread(merge_tables, self.config, searched, running)
-        # What is not delivered is logged once, for as long as it lasts.
+        # Each line is logged once, for as long as it lasts.
         refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
         same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
         for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):

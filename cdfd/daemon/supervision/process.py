@@ -43,7 +43,7 @@ from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.sources import Sources
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping, run_until
-from cdfd.daemon.supervision.supervisor import Policy, Supervisor
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.daemon.telemetry.monitors import telemetry_monitors
 from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator, native
@@ -185,8 +185,7 @@ class _Process:
         async with AsyncExitStack() as stack:
             # Without one of its sinks, a process delivers to the others.
             shares_tables = self.shard is not None or (bool(config.sinks) and warm is None)
-            policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
-            supervisor = Supervisor(stop, clock, policy=policy)
+            supervisor = Supervisor(stop, clock, awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
             notifications = await stack.enter_async_context(assembly.receive_notifications(config, clock))
             file_events = stack.enter_context(closing(FileEvents()))
             sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)

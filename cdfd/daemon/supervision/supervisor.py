@@ -47,19 +47,6 @@ _MOST_TRACEBACKS = 100
 """Most tracebacks to log for one table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Which failures end the process.
-
-    Attributes:
-        awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
-        shares_tables: whether other processes may take tables over, as shards do. If not, that ends the process.
-    """
-
-    awaits_tables: bool = False
-    shares_tables: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class _Supervised:
     """A table and its loop.
@@ -92,16 +79,23 @@ class Supervisor:
         stop: set it to stop all loops.
         clock: the source of time.
         random: of the jitter of retries.
-        policy: what ends the process.
+        awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
+        shares_tables: whether other processes may take tables over, as shards do. If not, that ends the process.
     """
 
     def __init__(
-        self, stop: asyncio.Event, clock: Clock, random: Random | None = None, policy: Policy | None = None
+        self,
+        stop: asyncio.Event,
+        clock: Clock,
+        random: Random | None = None,
+        *,
+        awaits_tables: bool = False,
+        shares_tables: bool = False,
     ) -> None:
         self._stop = stop
         self._clock = clock
         self._random = random or Random()
-        self._policy = policy or Policy()
+        self._awaits_tables, self._shares_tables = awaits_tables, shares_tables
         self._tables: dict[str, _Supervised] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -229,7 +223,7 @@ class Supervisor:
                 table.monitor.stopped()
         except FencedError as error:
             failure = error.within(table=name)
-            if not self._policy.shares_tables:
+            if not self._shares_tables:
                 raise failure from None
             return failure
         except asyncio.CancelledError as error:
@@ -275,7 +269,7 @@ class Supervisor:
             delay = FENCED_RETRY_SECONDS if table.was_open else delay
         elif not error.retriable:
             table.failed = error
-            if not self._policy.awaits_tables and all(each.failed is not None for each in self._tables.values()):
+            if not self._awaits_tables and all(each.failed is not None for each in self._tables.values()):
                 table.monitor.failed(error, None)
                 raise error
             delay = PERMANENT_RETRY_SECONDS

@@ -17,7 +17,6 @@ from cdfd.daemon.supervision.supervisor import (
     MAX_RETRY_SECONDS,
     PERMANENT_RETRY_SECONDS,
     Open,
-    Policy,
     Supervisor,
 )
 from cdfd.deliver.monitor import Monitor
@@ -381,7 +380,7 @@ async def test_without_tables_it_waits_for_the_stop() -> None:
 
 async def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(awaits_tables=True))
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, awaits_tables=True)
     daemon.runs["bad"], daemon.begun["bad"], daemon.told["bad"] = [failing(lasting)], 0, Told()
     daemon.supervisor.add("bad", daemon.opener("bad"), daemon.told["bad"])
     task = asyncio.create_task(daemon.supervisor.run())
@@ -394,7 +393,7 @@ async def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -
 
 async def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for_a_while() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=True)
     fenced = failing(lambda: FencedError("another one"))
     for name, runs in {"good": [forever], "moved": [fenced, forever]}.items():
         daemon.runs[name], daemon.begun[name], daemon.told[name] = runs, 0, Told()
@@ -415,7 +414,7 @@ async def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for
 
 async def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=True)
 
     @asynccontextmanager
     async def locked(_: asyncio.Event) -> AsyncIterator[Loop]:

@@ -14,7 +14,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.supervision.signals import STOP_SECONDS
-from cdfd.daemon.supervision.supervisor import Policy, Supervisor
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.deliverer import Limits
 from cdfd.deliver.feed import Feed
@@ -202,8 +202,8 @@ class Daemon:
         several = any(name != topic.world.name for name, topic in topics.items())
         self._tips = {topic.world.name: SharedTip(self.clock) for topic in topics.values() if several}
         self._results = SharedResults[Scanned](lambda scanned: scanned.rows.nbytes)
-        policy = Policy(shares_tables=several and host is None)
-        supervisor = Supervisor(self.stop, self.clock, weather.random, policy)
+        shares_tables = several and host is None
+        supervisor = Supervisor(self.stop, self.clock, weather.random, shares_tables=shares_tables)
         for name in topics:
             supervisor.add(name, partial(self._feed, name), self.monitors[name])
         weather.note("process", number, "starts")
