@@ -106,9 +106,35 @@ def serialize(scalar: pa.Scalar[Any]) -> str | None:
     """
     if not scalar.is_valid:
         return None
-    for matches, write in _WRITERS:
-        if matches(scalar.type):
-            return write(scalar)
+    kind: Any = scalar.type
+    if pa.types.is_date32(kind):
+        return format_date(scalar.cast(pa.int32()).as_py())
+    if pa.types.is_timestamp(kind):
+        microseconds = scalar.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).as_py()
+        return format_timestamp(microseconds) if kind.tz is None else format_timestamp(microseconds, "T") + "Z"
+    value: Any = scalar.as_py()
+    if pa.types.is_string(kind):
+        return value or None
+    if pa.types.is_integer(kind):
+        return str(value)
+    if pa.types.is_floating(kind):
+        # Java's spelling, as Spark writes it: NaN, Infinity, 1.0E20.
+        text = str(np.float32(value) if pa.types.is_float32(kind) else value)
+        mantissa, _, exponent = text.replace("nan", "NaN").replace("inf", "Infinity").partition("e")
+        return mantissa if not exponent else f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+    if pa.types.is_decimal(kind):
+        return format(value, "f")
+    if pa.types.is_boolean(kind):
+        return str(value).lower()
+    if pa.types.is_binary(kind):
+        try:
+            decoded = value.decode()
+        except UnicodeDecodeError:
+            decoded = None
+        # Bytes that are not text are escaped, and so are bytes that look like escapes.
+        if decoded is None or _ESCAPES.fullmatch(decoded):
+            return "".join(f"\\u{byte:04x}" for byte in value)
+        return decoded or None
     raise LogError(f"a value of type {scalar.type} cannot be a partition value")
 
 
@@ -164,46 +190,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 _INTEGERS = {"date": pa.int32(), "timestamp": pa.int64(), "timestamp_ntz": pa.int64()}
 """Of which type the numbers are that their readers give."""
-
-
-def _write_floating(scalar: pa.Scalar[Any]) -> str:
-    value = np.float32(scalar.as_py()) if pa.types.is_float32(scalar.type) else scalar.as_py()
-    # Java's spelling, as Spark writes it: NaN, Infinity, 1.0E20.
-    text = str(value).replace("nan", "NaN").replace("inf", "Infinity")
-    mantissa, _, exponent = text.partition("e")
-    return text if not exponent else f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
-
-
-def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
-    data: bytes = scalar.as_py()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = None
-    # Bytes that are not text are escaped, and so are bytes that look like escapes.
-    if text is None or _ESCAPES.fullmatch(text):
-        return "".join(f"\\u{byte:04x}" for byte in data)
-    return text or None
-
-
-def _write_timestamp(scalar: pa.Scalar[Any]) -> str:
-    kind: Any = scalar.type
-    microseconds = scalar.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).as_py()
-    if kind.tz is None:
-        return format_timestamp(microseconds)
-    return format_timestamp(microseconds, "T") + "Z"
-
-
-_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar[Any]], str | None]], ...] = (
-    (pa.types.is_string, lambda scalar: scalar.as_py() or None),
-    (pa.types.is_integer, lambda scalar: str(scalar.as_py())),
-    (pa.types.is_floating, _write_floating),
-    (pa.types.is_decimal, lambda scalar: format(scalar.as_py(), "f")),
-    (pa.types.is_boolean, lambda scalar: str(scalar.as_py()).lower()),
-    (pa.types.is_date32, lambda scalar: format_date(scalar.cast(pa.int32()).as_py())),
-    (pa.types.is_timestamp, _write_timestamp),
-    (pa.types.is_binary, _write_binary),
-)
 
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
