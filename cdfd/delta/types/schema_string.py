@@ -6,7 +6,7 @@ Anything else that is not in the specification is an error: a schema half unders
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import orjson
@@ -94,28 +94,47 @@ def _type(document: object, path: _Path) -> DataType:
     if len(path) > MAX_DEPTH:
         raise LogError(f"the schema is nested deeper than {MAX_DEPTH} levels", hint=_HINT)
     if isinstance(document, str):
-        kind = _PRIMITIVES.get(document) or _SPELLINGS.get(document)
-        if kind is not None:
-            return kind
-        if match := _DECIMAL.fullmatch(document):
-            precision, scale = int(match[1]), int(match[2])
-            if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
-                digits = f"1 to {MAX_PRECISION} digits, scale 0 to precision"
-                raise _error(path, f"decimal({precision},{scale}) is out of range: {digits}")
-            return Decimal(precision, scale)
-        if _CHARACTERS.fullmatch(document):
-            return Primitive("string")
-        for pattern, arrow in _FOREIGN:
-            if pattern.fullmatch(document.lower()):
-                return Foreign(document, arrow)
-        raise _error(path, f"unknown type {document!r:.80}")
+        return _named_type(document, path)
     if not isinstance(document, dict):
         raise _error(path, f"a type must be a name or an object, not {_show(document)}")
-    kind = document.get("type")
-    read = _NESTED.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise _error(path, f"unknown type {_show(kind)}")
-    return read(document, path)
+    match document.get("type"):
+        case "struct":
+            return _struct(document, path)
+        case "array":
+            if "elementType" not in document:
+                raise _error(path, "an array needs `elementType`")
+            element = _type(document["elementType"], (*path, "element"))
+            return ArrayType(element, _flag(document, "containsNull", path))
+        case "map":
+            if "keyType" not in document or "valueType" not in document:
+                raise _error(path, "a map needs `keyType` and `valueType`")
+            key = _type(document["keyType"], (*path, "key"))
+            value = _type(document["valueType"], (*path, "value"))
+            return MapType(key, value, _flag(document, "valueContainsNull", path))
+        case "udt":
+            if "sqlType" not in document:
+                raise _error(path, "a user-defined type needs `sqlType`, the type it is stored as")
+            return _type(document["sqlType"], (*path, "udt"))
+        case unknown:
+            raise _error(path, f"unknown type {_show(unknown)}")
+
+
+def _named_type(name: str, path: _Path) -> DataType:
+    kind = _PRIMITIVES.get(name) or _SPELLINGS.get(name)
+    if kind is not None:
+        return kind
+    if match := _DECIMAL.fullmatch(name):
+        precision, scale = int(match[1]), int(match[2])
+        if not (1 <= precision <= MAX_PRECISION and 0 <= scale <= precision):
+            digits = f"1 to {MAX_PRECISION} digits, scale 0 to precision"
+            raise _error(path, f"decimal({precision},{scale}) is out of range: {digits}")
+        return Decimal(precision, scale)
+    if _CHARACTERS.fullmatch(name):
+        return Primitive("string")
+    for pattern, arrow in _FOREIGN:
+        if pattern.fullmatch(name.lower()):
+            return Foreign(name, arrow)
+    raise _error(path, f"unknown type {name!r:.80}")
 
 
 def _struct(document: Mapping[str, object], path: _Path) -> StructType:
@@ -173,27 +192,6 @@ def _is_shallow(metadata: Mapping[str, object]) -> bool:
     return False
 
 
-def _array(document: Mapping[str, object], path: _Path) -> ArrayType:
-    if "elementType" not in document:
-        raise _error(path, "an array needs `elementType`")
-    element = _type(document["elementType"], (*path, "element"))
-    return ArrayType(element, _flag(document, "containsNull", path))
-
-
-def _map(document: Mapping[str, object], path: _Path) -> MapType:
-    if "keyType" not in document or "valueType" not in document:
-        raise _error(path, "a map needs `keyType` and `valueType`")
-    key = _type(document["keyType"], (*path, "key"))
-    value = _type(document["valueType"], (*path, "value"))
-    return MapType(key, value, _flag(document, "valueContainsNull", path))
-
-
-def _user_defined(document: Mapping[str, object], path: _Path) -> DataType:
-    if "sqlType" not in document:
-        raise _error(path, "a user-defined type needs `sqlType`, the type it is stored as")
-    return _type(document["sqlType"], (*path, "udt"))
-
-
 def _flag(document: Mapping[str, object], key: str, path: _Path) -> bool:
     flag = document.get(key)
     if flag is None:
@@ -201,14 +199,6 @@ def _flag(document: Mapping[str, object], key: str, path: _Path) -> bool:
     if not isinstance(flag, bool):
         raise _error(path, f"`{key}` must be true or false, not {_show(flag)}")
     return flag
-
-
-_NESTED: dict[str, Callable[[Mapping[str, object], _Path], DataType]] = {
-    "struct": _struct,
-    "array": _array,
-    "map": _map,
-    "udt": _user_defined,
-}
 
 
 def _document(kind: DataType) -> Any:
