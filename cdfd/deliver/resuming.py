@@ -10,7 +10,7 @@ from typing import Literal
 
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
-from cdfd.delta.types.datatypes import Decimal, Primitive, by_name
+from cdfd.delta.types.datatypes import ByName, Decimal, Primitive
 from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.errors import (
     CdfdError,
@@ -174,12 +174,12 @@ def _check_rows(rows: RowOptions, header: Header) -> list[str]:
         raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
     if not header.schema.names:
         return []  # a table may begin without columns, and so without rows
-    names = {name: name for name in header.schema.names}
+    find = ByName({name: name for name in header.schema.names})
     columns = rows.shape.names or ()
-    missing = [name for name in columns if not by_name(names, name)]
+    missing = [name for name in columns if not find(name)]
     if missing and len(missing) == len(columns):
         raise _missing(missing, "columns", header)
-    absent = [name for name in rows.key if not by_name(names, name)]
+    absent = [name for name in rows.key if not find(name)]
     if absent:
         raise _missing(absent, "key", header)
     warnings = [f"there is no column {name!r:.200}, which `columns` names" for name in missing]

@@ -140,11 +140,6 @@ class ByName(Generic[_Named]):
         return self._folded.get(name.lower(), [])
 
 
-def by_name(candidates: Mapping[str, _Named], name: str) -> list[_Named]:
-    """One look into `ByName`; for many names that takes the square of their number."""
-    return ByName(candidates)(name)
-
-
 def without_void(struct: StructType) -> StructType:
     """The struct without columns of type void, nor structs of nothing but void.
 

@@ -24,7 +24,6 @@ from cdfd.delta.types.datatypes import (
     Primitive,
     StructField,
     StructType,
-    by_name,
 )
 from cdfd.delta.types.schema_string import parse, serialize
 from cdfd.errors import ConfigError, LogError, MissingColumnError, UnsupportedError
@@ -42,7 +41,6 @@ __all__ = [
     "column_id",
     "from_arrow",
     "mapping_mode",
-    "nested_ids",
     "parse",
     "physical_name",
     "serialize",
@@ -52,7 +50,6 @@ __all__ = [
 MODE = "delta.columnMapping.mode"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 ID = "delta.columnMapping.id"
-NESTED_IDS = "delta.columnMapping.nested.ids"
 
 
 class ColumnMappingMode(StrEnum):
@@ -99,26 +96,10 @@ def column_id(child: StructField) -> int | None:
         LogError: the id is not a whole number of 32 bits.
     """
     number = child.metadata.get(ID)
-    return None if number is None else _checked_id(number, child, ID)
-
-
-def nested_ids(child: StructField) -> dict[str, int]:
-    """Ids inside an array or map, by path: `<physical name>.element`, `.key`, `.value`.
-
-    Raises:
-        LogError: not an object of whole numbers of 32 bits.
-    """
-    ids = child.metadata.get(NESTED_IDS)
-    if ids is None:
-        return {}
-    if not isinstance(ids, Mapping):
-        raise LogError(f"column {child.name!r:.200}: {NESTED_IDS} must be an object, not {ids!r:.80}")
-    return {path: _checked_id(number, child, NESTED_IDS) for path, number in ids.items()}
-
-
-def _checked_id(number: object, child: StructField, key: str) -> int:
+    if number is None:
+        return None
     if isinstance(number, bool) or not isinstance(number, int) or not -(2**31) <= number < 2**31:
-        raise LogError(f"column {child.name!r:.200}: {key} must be a whole number of 32 bits, not {number!r:.80}")
+        raise LogError(f"column {child.name!r:.200}: {ID} must be a whole number of 32 bits, not {number!r:.80}")
     return number
 
 
@@ -202,7 +183,7 @@ class TableSchema:
         struct: DataType = self.struct
         column: StructField | None = None
         for name in path:
-            children = by_name({child.name: child for child in struct}, name) if isinstance(struct, StructType) else []
+            children = ByName({child.name: child for child in struct})(name) if isinstance(struct, StructType) else []
             if not children:
                 return None
             column = children[0]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.delta.types.datatypes import DataType, Primitive, StructType, by_name
+from cdfd.delta.types.datatypes import ByName, DataType, Primitive, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.literals import (
     LONG,
@@ -86,7 +86,7 @@ def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tu
     for name in column.path:
         if not isinstance(kind, StructType):
             raise predicate.error(f"{path[-1]!r:.100} is of type {kind!s:.100}, which has no fields", column.at)
-        fields = by_name({child.name: child for child in kind}, name)
+        fields = ByName({child.name: child for child in kind})(name)
         if not fields:
             return None
         path.append(fields[0].name)

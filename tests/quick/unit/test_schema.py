@@ -21,7 +21,6 @@ from cdfd.delta.types.schema import (
     column_id,
     from_arrow,
     mapping_mode,
-    nested_ids,
     parse,
     physical_name,
     serialize,
@@ -501,10 +500,7 @@ def test_mode_of_column_mapping_is_read_in_any_case() -> None:
 
 
 def test_mapping_of_a_field() -> None:
-    ids = {"col-1.element": 3}
-    child = StructField("x", ArrayType(LONG), metadata={"delta.columnMapping.nested.ids": ids})
-    assert nested_ids(child) == ids
-    assert nested_ids(StructField("x", LONG)) == {}
+    child = StructField("x", ArrayType(LONG))
     assert column_id(child) is None
     assert physical_name(child, ColumnMappingMode.NAME) == "x"
 
@@ -513,8 +509,6 @@ def test_mapping_of_a_field() -> None:
 def test_an_id_that_is_none(number: object) -> None:
     with pytest.raises(LogError):
         column_id(StructField("x", LONG, metadata={"delta.columnMapping.id": number}))
-    with pytest.raises(LogError):
-        nested_ids(StructField("x", LONG, metadata={"delta.columnMapping.nested.ids": {"x.element": number}}))
 
 
 @pytest.mark.parametrize(("document", "shown"), [([1], "an array"), ({"a": 1}, "an object"), (7, "7")])
@@ -522,11 +516,6 @@ def test_error_shows_what_stands_for_a_field_in_few_words(document: object, show
     text = json.dumps({"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": document}]})
     with pytest.raises(LogError, match=rf"`nullable` must be true or false, not {shown}\. "):
         parse(text)
-
-
-def test_ids_inside_of_a_column_must_be_an_object() -> None:
-    with pytest.raises(LogError, match="must be an object, not 7"):
-        nested_ids(StructField("x", LONG, metadata={"delta.columnMapping.nested.ids": 7}))
 
 
 def test_a_physical_name_that_is_none() -> None:
