@@ -4,9 +4,9 @@ Source: specification, "Checkpoints" and "Checkpoint Format"; sidecars as deploy
 reader often needs only the first: `HEADER` columns (protocol, metadata), then the file rows, a record batch at a time and never as objects.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +63,7 @@ _MORE = [
     ("clusteringProvider", TEXT),
     ("tags", _PAIRS),
 ]
-_ALL_TYPES = {action: [*_TYPES[action], *_MORE] for action in ("add", "remove")}
+_ALL_TYPES = _TYPES | {action: [*_TYPES[action], *_MORE] for action in ("add", "remove")}
 """The same for files in the order of `ALL_FIELDS`. No `remove` has a `clusteringProvider`."""
 
 
@@ -109,7 +109,8 @@ def leaves(
     for action in ("add", "remove") if tombstones else ("add",):
         if action in schema.names:
             present = {child.name for child in schema.field(action).type} - left_out
-            wanted += [f"{action}.{name}" for name, _ in _types(action, all_fields=all_fields) if name in present]
+            types = (_ALL_TYPES if all_fields else _TYPES)[action]
+            wanted += [f"{action}.{name}" for name, _ in types if name in present]
             if action == "add" and all_fields and _PARSED in present:
                 wanted.append(f"add.{_PARSED}")
     return wanted
@@ -155,28 +156,6 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
                 state.sidecars.append(action_fields.sidecar(fields))
 
 
-def adds(batch: pa.RecordBatch, *, all_fields: bool = False) -> pa.RecordBatch:
-    """The `add` rows of a checkpoint batch, in the `FILES` or the `ALL_FIELDS` schema.
-
-    Raises:
-        LogError: a column of another type, or a value that an action cannot have.
-    """
-    files = _files(batch, "add", all_fields=all_fields)
-    # Fields that a log entry may leave out get the same defaults (`cdfd.delta.commit`).
-    return files.set_column(2, FILES.field("size"), pc.fill_null(files.column("size"), 0)).set_column(
-        3, FILES.field("time"), pc.fill_null(files.column("time"), 0)
-    )
-
-
-def removes(batch: pa.RecordBatch, *, all_fields: bool = False) -> pa.RecordBatch:
-    """The `remove` rows of a checkpoint batch, in the `FILES` or the `ALL_FIELDS` schema.
-
-    Raises:
-        LogError: as `adds`.
-    """
-    return _files(batch, "remove", all_fields=all_fields)
-
-
 def from_commit(commit: Commit, state: State, *, all_fields: bool = False) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """A JSON checkpoint, parsed like a log entry: its state into `state`, its (adds, removes) in the `FILES` or the `ALL_FIELDS` schema."""
     state.protocol = state.protocol or commit.protocol
@@ -200,14 +179,10 @@ def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, di
                         yield name, fields
 
 
-def _types(action: str, *, all_fields: bool) -> Sequence[tuple[str, pa.DataType]]:
-    return _ALL_TYPES[action] if all_fields else _TYPES[action]
-
-
 def _cast(column: pa.StructArray, action: str, *, all_fields: bool = False) -> pa.StructArray:
     """The fields of an action that are read, in the types of the specification; those that are not there are null."""
     try:
-        typed = column.cast(pa.struct(_types(action, all_fields=all_fields)))
+        typed = column.cast(pa.struct((_ALL_TYPES if all_fields else _TYPES)[action]))
         typed.validate(full=True)  # Parquet's readers take any bytes for text
     except pa.ArrowException as error:
         raise LogError(
@@ -227,12 +202,17 @@ def _maps(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def counted(adds: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of `adds`, with how many rows a file has as all that is left of its statistics."""
+    """Rows of `add`, with how many rows a file has as all that is left of its statistics."""
     place = FILES.get_field_index("stats")
     return adds.set_column(place, FILES.field(place), counts_only(adds.column(place)))
 
 
-def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.RecordBatch:
+def file_rows(batch: pa.RecordBatch, action: Literal["add", "remove"], *, all_fields: bool = False) -> pa.RecordBatch:
+    """The rows of a file action in a checkpoint batch, in the `FILES` or the `ALL_FIELDS` schema.
+
+    Raises:
+        LogError: a column of another type, or a value that an action cannot have.
+    """
     schema = ALL_FIELDS if all_fields else FILES
     if action not in batch.schema.names:
         return pack((), schema)
@@ -255,6 +235,9 @@ def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.Record
             except pa.ArrowException as error:
                 raise LogError(f"the checkpoint's add.{_PARSED} column has values that are none: {error}") from None
     _refuse_negative(f"{action}.size", size)
+    if action == "add":
+        # Fields that a log entry may leave out get the same defaults (`cdfd.delta.commit`).
+        size, time = pc.fill_null(size, 0), pc.fill_null(time, 0)
     columns = [
         paths.decode_column(path),
         values,

@@ -205,7 +205,7 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
             return
         with _open(storage, stat.path, stat.size) as file:
             for batch in _batches(file, columns.leaves(file.schema_arrow)):
-                yield checkpoints.adds(batch)
+                yield checkpoints.file_rows(batch, "add")
 
 
 def limit_memory(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -224,11 +224,11 @@ def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows
     with _open(storage, path, size) as file:
         rows.budget.allow(file)
         for batch in _batches(file, columns.leaves(file.schema_arrow)):
-            adds = checkpoints.adds(batch, all_fields=columns.all_fields)
+            adds = checkpoints.file_rows(batch, "add", all_fields=columns.all_fields)
             rows.adds.append(checkpoints.counted(adds) if columns.counts else adds)
             rows.budget.reserve(rows.adds[-1].nbytes)
             if columns.tombstones:
-                rows.removes.append(checkpoints.removes(batch, all_fields=columns.all_fields))
+                rows.removes.append(checkpoints.file_rows(batch, "remove", all_fields=columns.all_fields))
                 rows.budget.reserve(rows.removes[-1].nbytes)
 
 

@@ -295,17 +295,23 @@ class TestRows:
         return pa.record_batch([pa.array(fields, pa.struct(list(kinds.items())))], names=[name])
 
     def test_what_a_checkpoint_may_leave_out(self) -> None:
-        actual = PackedFiles(Add, pa.Table.from_batches([checkpoints.adds(self.batch("add", {"path": "a"}))]))
+        actual = PackedFiles(
+            Add, pa.Table.from_batches([checkpoints.file_rows(self.batch("add", {"path": "a"}), "add")])
+        )
         assert list(actual) == [Add("a", {}, 0, 0, False)]
         only = pa.record_batch([pa.array([{"path": "a"}])], names=["add"])
-        assert list(PackedFiles(Add, pa.Table.from_batches([checkpoints.adds(only)]))) == [Add("a", {}, 0, 0, False)]
-        removed = PackedFiles(Remove, pa.Table.from_batches([checkpoints.removes(self.batch("remove", {"path": "a"}))]))
+        assert list(PackedFiles(Add, pa.Table.from_batches([checkpoints.file_rows(only, "add")]))) == [
+            Add("a", {}, 0, 0, False)
+        ]
+        removed = PackedFiles(
+            Remove, pa.Table.from_batches([checkpoints.file_rows(self.batch("remove", {"path": "a"}), "remove")])
+        )
         assert list(removed) == [Remove("a", None, False)]
 
     def test_a_batch_without_the_column(self) -> None:
         batch = self.batch("txn", {"appId": "a", "version": 1})
-        assert checkpoints.adds(batch).num_rows == 0
-        assert checkpoints.removes(batch).schema == FILES
+        assert checkpoints.file_rows(batch, "add").num_rows == 0
+        assert checkpoints.file_rows(batch, "remove").schema == FILES
 
     @pytest.mark.parametrize(
         ("fields", "types", "message"),
@@ -330,11 +336,11 @@ class TestRows:
         self, fields: Fields, types: dict[str, pa.DataType], message: str
     ) -> None:
         with pytest.raises(LogError, match=message):
-            checkpoints.adds(self.batch("add", fields, **types))
+            checkpoints.file_rows(self.batch("add", fields, **types), "add")
 
     def test_files_without_paths(self) -> None:
         with pytest.raises(LogError, match=r"without add\.path"):
-            checkpoints.adds(pa.record_batch([pa.array([{"size": 1}])], names=["add"]))
+            checkpoints.file_rows(pa.record_batch([pa.array([{"size": 1}])], names=["add"]), "add")
 
     @pytest.mark.parametrize(
         ("name", "fields", "types", "message"),
