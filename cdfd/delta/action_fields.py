@@ -241,17 +241,14 @@ def _strings(value: object, where: str) -> Mapping[str, str | None]:
         raise LogError(f"{where} is not an object")
     if all(item is None or isinstance(item, str) for item in value.values()):
         return value
-    return {name: _scalar_text(item, where) for name, item in value.items()}
+    texts: dict[str, str | None] = {}
+    for name, item in value.items():
+        if item is not None and not isinstance(item, str | int | float):
+            raise LogError(f"{where} has a value that is not a string")
+        texts[name] = orjson.dumps(item).decode() if isinstance(item, int | float) else item
+    return texts
 
 
 def _settings(value: object, where: str) -> Mapping[str, str]:
     """`_strings` of table properties: one that is null is not set."""
     return {name: text for name, text in _strings(value, where).items() if text is not None}
-
-
-def _scalar_text(item: object, where: str) -> str | None:
-    if item is None or isinstance(item, str):
-        return item
-    if isinstance(item, int | float):
-        return orjson.dumps(item).decode()
-    raise LogError(f"{where} has a value that is not a string")

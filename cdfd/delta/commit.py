@@ -99,7 +99,9 @@ def lines(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> Itera
         return
     pending: list[bytes] = []
     number, pending_bytes, skipped = 1, 0, False
-    for piece in _pieces((data,) if isinstance(data, bytes) else data):
+    chunks = (data,) if isinstance(data, bytes) else data
+    # Little at a time: every byte of a chunk may be a line break, and every line an object.
+    for piece in (chunk[start : start + _PIECE] for chunk in chunks for start in range(0, len(chunk), _PIECE)):
         first, *ending = piece.split(b"\n")
         if not skipped:
             pending.append(first)
@@ -116,13 +118,6 @@ def lines(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> Itera
             number += len(ending)
             pending, pending_bytes, skipped = [ending[-1]], len(ending[-1]), False
     yield b"".join(pending)
-
-
-def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, little at a time: every byte of a chunk may be a line break, and every line an object."""
-    for chunk in chunks:
-        for start in range(0, len(chunk), _PIECE):
-            yield chunk[start : start + _PIECE]
 
 
 class Reader:

@@ -15,8 +15,6 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.write.writing import Action
 from cdfd.runtime.arrays import array_of
 
-__all__ = ["removals", "replacements", "vector_fields"]
-
 
 def removals(files: Sequence[Add], now_ms: int, *, data_change: bool = True) -> list[Action]:
     """The `remove` of each file. `data_change`: whether its rows are deleted, and not only rewritten."""

@@ -279,9 +279,6 @@ class _Place:
     store: str
     segments: tuple[str, ...]
 
-    def holds(self, other: _Place) -> bool:
-        return self.store == other.store and self.segments == other.segments[: len(self.segments)]
-
 
 Prefixes = tuple[tuple[str, str], ...]
 """Prefixes of absolute paths in a log, and the places that they stand for."""
@@ -303,7 +300,12 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
     """
     if _FORBIDDEN.search(decoded_path):
         raise _refusal(decoded_path, "has a backslash or a control character in its path")
-    path = _replace_prefix(decoded_path, prefixes)
+    path = decoded_path
+    for prefix, target in sorted(prefixes, key=lambda each: -len(each[0])):  # the longest prefix counts
+        begin = prefix.rstrip("/")
+        if decoded_path == begin or decoded_path.startswith(f"{begin}/"):
+            path = _without_file_scheme(target).rstrip("/") + decoded_path[len(begin) :]
+            break
     if _OPAQUE.match(path) or _FILE_SCHEME.match(path):
         what = "is neither below the table nor at an absolute path that cdfd understands"
         raise _refusal(decoded_path, what, _PREFIX_HINT)
@@ -312,18 +314,9 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))
     for root in (root_uri, *allowed_roots, *(to for _, to in prefixes)):
         base = _absolute(_without_file_scheme(root))
-        if base is not None and base.holds(place):
+        if base is not None and base.store == place.store and base.segments == place.segments[: len(base.segments)]:
             return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
     raise _refusal(decoded_path, "lies outside the table", _HINT)
-
-
-def _replace_prefix(path: str, prefixes: Prefixes) -> str:
-    """The path with the longest prefix that it has replaced by the place that it stands for."""
-    for prefix, place in sorted(prefixes, key=lambda each: -len(each[0])):
-        begin = prefix.rstrip("/")
-        if path == begin or path.startswith(f"{begin}/"):
-            return _without_file_scheme(place).rstrip("/") + path[len(begin) :]
-    return path
 
 
 def locate(root_uri: str, decoded_path: str) -> Location:

@@ -256,17 +256,12 @@ def features_report(protocol: Protocol, metadata: Metadata, *, by_catalog: bool 
         Feature(name, "reader", "supported" if name in readable else "refused", _is_enabled(name, metadata))
         for name in sorted(readers)
     ]
-    report += [
-        Feature(name, "writer", _writer_status(name), _is_enabled(name, metadata))
-        for name in sorted(writer_features(protocol) - readers)
-    ]
+    for name in sorted(writer_features(protocol) - readers):
+        status: Literal["supported", "refused", "ignored"] = "supported" if name in _READ_THOUGH_WRITER else "ignored"
+        if name in _REFUSED_WRITER_FEATURES:
+            status = "refused"
+        report.append(Feature(name, "writer", status, _is_enabled(name, metadata)))
     return report
-
-
-def _writer_status(name: str) -> Literal["supported", "refused", "ignored"]:
-    if name in _REFUSED_WRITER_FEATURES:
-        return "refused"
-    return "supported" if name in _READ_THOUGH_WRITER else "ignored"
 
 
 def _is_enabled(feature: str, metadata: Metadata) -> bool | None:

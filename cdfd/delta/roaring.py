@@ -83,15 +83,10 @@ class RowSet:
         """How many of the rows `[start, start + length)` are in the set."""
         return self.bitmap.range_cardinality(start, start + length)
 
-    def positions(self, start: int, length: int) -> npt.NDArray[np.int64]:
-        """Those of the rows `[start, start + length)` that are in the set, ascending, as distances from `start`."""
-        rows = (self.bitmap & FrozenBitMap64(range(start, start + length))).to_array()
-        return np.frombuffer(rows, dtype=np.uint64).astype(np.int64) - start
-
     def mask(self, start: int, length: int) -> npt.NDArray[np.bool_]:
         """For each of the rows `[start, start + length)` whether it is in the set."""
         mask = np.zeros(length, dtype=np.bool_)
-        mask[self.positions(start, length)] = True
+        mask[self.intersection(RowSet.of(range(start, start + length))).to_array() - start] = True
         return mask
 
 

@@ -12,13 +12,12 @@ from typing import Any
 import orjson
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol
-from cdfd.delta.protocol import writer_features
+from cdfd.delta.protocol import row_tracking_enabled, writer_features
 from cdfd.errors import LogError
 
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"
 _MARK = "rowIdHighWaterMark"
-_ENABLED = "delta.enableRowTracking"
 _SUSPENDED = "delta.rowTrackingSuspended"
 PRESERVED = {"delta.rowTracking.preserved": "true"}
 """Tags of a commit that keeps the ids of rows that it copies."""
@@ -33,7 +32,7 @@ def gives_ids(protocol: Protocol, metadata: Metadata) -> bool:
 
 def keeps_ids(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether rows that are copied keep their ids: row tracking is enabled."""
-    return gives_ids(protocol, metadata) and metadata.configuration.get(_ENABLED, "").lower() == "true"
+    return gives_ids(protocol, metadata) and row_tracking_enabled(metadata)
 
 
 def high_water_mark(domains: Mapping[str, DomainMetadata]) -> int:

@@ -5,7 +5,6 @@ own name: an overwrite gives a column that looks the same a new physical name, a
 same column.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
@@ -73,21 +72,20 @@ class SchemaChange:
 
     def describe(self) -> tuple[str, ...]:
         """One line for each difference, for logs and events."""
-        return tuple(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield from (f"added {_path_text(path)}" for path in self.added)
-        yield from (f"dropped {_path_text(path)}" for path in self.dropped)
-        yield from (f"renamed {_path_text(each.old)} to {_path_text(each.new)}" for each in self.renamed)
+        lines = [f"added {'.'.join(path)}" for path in self.added]
+        lines += [f"dropped {'.'.join(path)}" for path in self.dropped]
+        lines += [f"renamed {'.'.join(each.old)} to {'.'.join(each.new)}" for each in self.renamed]
         for each in self.type_changed:
-            yield f"{'widened' if each.widening else 'changed'} {_path_text(each.path)} from {each.old} to {each.new}"
+            verb = "widened" if each.widening else "changed"
+            lines.append(f"{verb} {'.'.join(each.path)} from {each.old} to {each.new}")
         for relaxed in self.nullability:
-            yield f"{_path_text(relaxed.path)} {'may be null' if relaxed.nullable else 'may no longer be null'}"
-        yield from (f"changed the comment of {_path_text(each.path)}" for each in self.comment)
+            lines.append(f"{'.'.join(relaxed.path)} {'may be null' if relaxed.nullable else 'may no longer be null'}")
+        lines += [f"changed the comment of {'.'.join(each.path)}" for each in self.comment]
         if self.reordered:
-            yield "reordered columns"
+            lines.append("reordered columns")
         if self.repartitioned:
-            yield "changed the partition columns"
+            lines.append("changed the partition columns")
+        return tuple(lines)
 
 
 _NOTHING = SchemaChange()
@@ -252,7 +250,3 @@ _WIDER = {
 def _comment(child: StructField) -> str | None:
     comment = child.metadata.get("comment")
     return comment if isinstance(comment, str) else None
-
-
-def _path_text(path: Path) -> str:
-    return ".".join(path)

@@ -22,7 +22,7 @@ from cdfd.delta import statistics
 from cdfd.delta.files import PACK, TEXT
 from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.delta.types.datatypes import DataType, Decimal, Primitive, StructField, StructType
+from cdfd.delta.types.datatypes import Decimal, Primitive, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.runtime.arrays import array_of
 
@@ -105,8 +105,12 @@ def _parse_statistics(
         if isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name not in _WITHOUT_BOUNDS)
     ]
     for key, trees in (("minValues", [each.minima for each in files]), ("maxValues", [each.maxima for each in files])):
-        if bounded:
-            columns[key] = _tree([(names, _bounds(trees, names, kind)) for names, kind in bounded])
+        bounds = [
+            (names, array_of([statistics.typed_scalar(_at(tree, names), kind) for tree in trees], arrow_type(kind)))
+            for names, kind in bounded
+        ]
+        if bounds:
+            columns[key] = _tree(bounds)
     if places:
         counts = [[statistics.whole(_at(each.null_counts, names)) for each in files] for names, _ in places]
         columns["nullCount"] = _tree(
@@ -120,11 +124,6 @@ def _at(tree: object, names: Sequence[str]) -> object:
     for name in names:
         tree = tree.get(name) if isinstance(tree, dict) else None
     return tree
-
-
-def _bounds(trees: Sequence[object], names: Sequence[str], kind: DataType) -> pa.Array:
-    """The bounds of a column in many files."""
-    return array_of([statistics.typed_scalar(_at(tree, names), kind) for tree in trees], arrow_type(kind))
 
 
 def _tree(columns: Sequence[tuple[Sequence[str], pa.Array]]) -> pa.StructArray:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.delta import paths
-from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.actions import Protocol
 from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
@@ -85,7 +85,10 @@ def checkpoint(
     if not state.metadata.partition_columns:
         adds, removes = _without_partitions(adds), _without_partitions(removes)
     structs = _structs(state, adds)
-    layout = _layout(state.metadata, structs)
+    left_out = state.metadata.configuration.get("delta.checkpoint.writeStatsAsJson", "true").lower() == "false"
+    of_adds = [(name, kind) for name, kind in _COLUMNS["add"] if not (left_out and name == "stats")]
+    columns = {**_COLUMNS, "add": [*of_adds, *((name, array.type) for name, array in structs.items())]}
+    layout = pa.schema([(name, pa.struct(fields)) for name, fields in columns.items()])
     table = pa.concat_tables(
         [
             pa.Table.from_pylist(rows, schema=layout),
@@ -122,14 +125,6 @@ def _structs(state: Snapshot, adds: pa.Table) -> dict[str, pa.Array]:
         "partitionValues_parsed": parsed_partitions(_flat(adds.column("partition_values")), schema),
         "stats_parsed": stats,
     }
-
-
-def _layout(metadata: Metadata, structs: Mapping[str, pa.Array]) -> pa.Schema:
-    """The columns of a checkpoint of the table. `structs`: those of `add` that are typed as the columns of the table."""
-    left_out = metadata.configuration.get("delta.checkpoint.writeStatsAsJson", "true").lower() == "false"
-    adds = [(name, kind) for name, kind in _COLUMNS["add"] if not (left_out and name == "stats")]
-    columns = {**_COLUMNS, "add": [*adds, *((name, array.type) for name, array in structs.items())]}
-    return pa.schema([(name, pa.struct(fields)) for name, fields in columns.items()])
 
 
 def _files(

@@ -144,7 +144,6 @@ class TestRowSet:
         compressed = RowSet.of(rows)
         expected = [row in rows for row in range(start, start + length)]
         assert compressed.mask(start, length).tolist() == expected
-        assert compressed.positions(start, length).tolist() == [at for at, hidden in enumerate(expected) if hidden]
         assert compressed.count(start, length) == sum(expected)
 
     def test_masks_of_batches_make_the_mask_of_the_file(self) -> None:
