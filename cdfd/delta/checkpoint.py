@@ -92,28 +92,38 @@ def key(schema: pa.Schema, action: str) -> str | None:
     return f"{action}.{field}"
 
 
-def leaves(
-    schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, tombstones: bool, all_fields: bool = False
-) -> list[str]:
-    """Dotted names of the columns that hold file rows, of those that the file has.
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """The columns of file rows to read.
 
-    Args:
-        schema: the checkpoint file's Arrow schema.
-        partitioned, vectors, stats: which parts of the file rows.
+    Attributes:
+        partitioned, vectors, stats: which parts of the rows.
+        counts: whether row counts are all that is left of statistics.
         tombstones: whether `remove` rows too.
         all_fields: whether with those of `ALL_FIELDS`.
+        names: dotted names; if there are any, these columns are all of them.
     """
-    left_out = {"partitionValues"} if not partitioned else set()
-    left_out |= ({"deletionVector"} if not vectors else set()) | ({"stats"} if not stats else set())
-    wanted = []
-    for action in ("add", "remove") if tombstones else ("add",):
-        if action in schema.names:
-            present = {child.name for child in schema.field(action).type} - left_out
-            types = (_ALL_TYPES if all_fields else _TYPES)[action]
-            wanted += [f"{action}.{name}" for name, _ in types if name in present]
-            if action == "add" and all_fields and _PARSED in present:
-                wanted.append(f"add.{_PARSED}")
-    return wanted
+
+    partitioned: bool = False
+    vectors: bool = False
+    stats: bool = False
+    counts: bool = False
+    tombstones: bool = False
+    all_fields: bool = False
+    names: tuple[str, ...] = ()
+
+    def leaves(self, schema: pa.Schema) -> list[str]:
+        """Dotted names of these columns, of those that a checkpoint file of this Arrow schema has."""
+        optional = {"partitionValues": self.partitioned, "deletionVector": self.vectors, "stats": self.stats}
+        wanted = []
+        for action in ("add", "remove") if self.tombstones else ("add",):
+            if action in schema.names:
+                present = {child.name for child in schema.field(action).type if optional.get(child.name, True)}
+                types = (_ALL_TYPES if self.all_fields else _TYPES)[action]
+                wanted += [f"{action}.{name}" for name, _ in types if name in present]
+                if action == "add" and self.all_fields and _PARSED in present:
+                    wanted.append(f"add.{_PARSED}")
+        return [name for name in wanted if not self.names or name in self.names]
 
 
 def check_schema(schema: pa.Schema) -> None:

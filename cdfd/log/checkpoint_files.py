@@ -16,7 +16,7 @@ from cdfd.delta import checkpoint as checkpoints
 from cdfd.delta import commit as commits
 from cdfd.delta import paths
 from cdfd.delta.actions import Sidecar
-from cdfd.delta.checkpoint import State
+from cdfd.delta.checkpoint import RowColumns, State
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES
 from cdfd.delta.header import Header, PartialHeader
@@ -39,33 +39,8 @@ ROW_BYTES = 1024
 """Bytes of the Python objects of a row, without its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowColumns:
-    """The columns of file rows to read. `names`, if given, are all of them; `counts` is all that is left of statistics."""
-
-    partitioned: bool = False
-    vectors: bool = False
-    stats: bool = False
-    counts: bool = False
-    tombstones: bool = False
-    all_fields: bool = False
-    names: tuple[str, ...] = ()
-
-    def leaves(self, schema: pa.Schema) -> list[str]:
-        """Dotted names of these columns, as far as a file has them."""
-        leaves = checkpoints.leaves(
-            schema,
-            partitioned=self.partitioned,
-            vectors=self.vectors,
-            stats=self.stats,
-            tombstones=self.tombstones,
-            all_fields=self.all_fields,
-        )
-        return [name for name in leaves if not self.names or name in self.names]
-
-
 @dataclass(slots=True)
-class _MemoryBudget:
+class MemoryBudget:
     """The memory budget of a checkpoint's rows, which all stay in memory. It depends on the size of the files."""
 
     left: int = MEMORY_BYTES
@@ -87,7 +62,7 @@ class _MemoryBudget:
 class _FileRows:
     adds: list[pa.RecordBatch] = field(default_factory=list)
     removes: list[pa.RecordBatch] = field(default_factory=list)
-    budget: _MemoryBudget = field(default_factory=_MemoryBudget)
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
 async def read_snapshot(
@@ -133,7 +108,7 @@ def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
     """
-    state, budget = State(), _MemoryBudget()
+    state, budget = State(), MemoryBudget()
     for stat in checkpoint.files:
         with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
@@ -146,7 +121,7 @@ def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = 
     return state
 
 
-def _read_action(file: AnyReader, name: str, state: State, budget: _MemoryBudget) -> None:
+def _read_action(file: AnyReader, name: str, state: State, budget: MemoryBudget) -> None:
     """All rows of an action that is not a file. It stops at the first row of an action that occurs once."""
     if not state.has(name):
         for group in _groups_with(file, name):
@@ -206,18 +181,6 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
         with _open(storage, stat.path, stat.size) as file:
             for batch in _batches(file, columns.leaves(file.schema_arrow)):
                 yield checkpoints.file_rows(batch, "add")
-
-
-def limit_memory(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Batches that are kept in memory, of checkpoint files of `size` bytes in total.
-
-    Raises:
-        LogError: they take more than the rows of such files may take.
-    """
-    budget = _MemoryBudget(MEMORY_BYTES + MEMORY_RATIO * size)
-    for batch in batches:
-        budget.reserve(batch.nbytes)
-        yield batch
 
 
 def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows: _FileRows) -> None:

@@ -17,14 +17,14 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.delta.checkpoint import RowColumns
 from cdfd.delta.files import FILES, TEXT
-from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.header import PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot, replay
 from cdfd.errors import Within
 from cdfd.log import checkpoint_files
-from cdfd.log.checkpoint_files import RowColumns
 from cdfd.log.log import DeltaLog
-from cdfd.log.segment import Checkpoint, Segment
+from cdfd.log.segment import Segment
 from cdfd.runtime.arrays import array_of
 from cdfd.storage.base import Stat, Storage
 
@@ -74,7 +74,13 @@ class Listing:
         Raises:
             LogError: they take more memory than the rows of such a checkpoint may take.
         """
-        return list(checkpoint_files.limit_memory((batch for batch in batches if len(batch)), self.size))
+        most = checkpoint_files.MEMORY_BYTES + checkpoint_files.MEMORY_RATIO * self.size
+        budget, kept = checkpoint_files.MemoryBudget(most), []
+        for batch in batches:
+            if len(batch):
+                budget.reserve(batch.nbytes)
+                kept.append(batch)
+        return kept
 
     def _batches(self, storage: Storage, columns: RowColumns) -> Iterator[pa.RecordBatch]:
         with Within(storage.uri, self.version, None):
@@ -96,11 +102,6 @@ class LiveListing:
     changed: pa.Array
     state: Snapshot
 
-    @property
-    def version(self) -> int:
-        """The version."""
-        return self.state.version
-
     def paths(self, storage: Storage) -> Iterator[pa.Array]:
         """The paths of all live files, in any order.
 
@@ -108,12 +109,8 @@ class LiveListing:
             CdfdError: a file of the checkpoint cannot be read; it names table, version and file.
         """
         for paths in self.listing.paths(storage):
-            yield self.unchanged(pa.record_batch([paths], names=["path"])).column("path")
+            yield without(pa.record_batch([paths], names=["path"]), self.changed).column("path")
         yield from self.state.live().table.column("path").chunks
-
-    def unchanged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of the listing whose files no later commit names."""
-        return without(batch, self.changed)
 
 
 def without(batch: pa.RecordBatch, paths: pa.Array) -> pa.RecordBatch:
@@ -136,8 +133,16 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     await log.anchor(segment.version)
     if segment.checkpoint is None:
         return None
-    with Within(log.storage.uri, segment.checkpoint.version, None):
-        header, listing, begun = await asyncio.to_thread(_open_checkpoint, log.storage, segment.checkpoint)
+    checkpoint = segment.checkpoint
+    with Within(log.storage.uri, checkpoint.version, None):
+        begun = await asyncio.to_thread(checkpoint_files.read_state, log.storage, checkpoint)
+        header = PartialHeader(checkpoint.version).before(begun.protocol, begun.metadata, checkpoint.path).finish()
+        listing = Listing(
+            checkpoint.version,
+            (*checkpoint.files, *checkpoint_files.sidecar_stats(begun.sidecars)),
+            partitioned=bool(header.metadata.partition_columns),
+            vectors=header.protocol.min_reader_version >= 3,
+        )
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
@@ -145,23 +150,10 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     paths |= {removed.path for commit in commits for removed in commit.removes}
     changed = array_of(sorted(paths), TEXT)
     rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
-    state = replay(replace(begun, header=header, base=Base(rows)), commits)
+    state = replay(replace(checkpoint_files.snapshot_of(header, begun), base=Base(rows)), commits)
     log.check_managed(state.header)
     log.warn_of_mismatches(state)
     return LiveListing(listing, changed, state)
-
-
-def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Header, Listing, Snapshot]:
-    state = checkpoint_files.read_state(storage, checkpoint)
-    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
-    sidecars = checkpoint_files.sidecar_stats(state.sidecars)
-    listing = Listing(
-        checkpoint.version,
-        (*checkpoint.files, *sidecars),
-        partitioned=bool(header.metadata.partition_columns),
-        vectors=header.protocol.min_reader_version >= 3,
-    )
-    return header, listing, checkpoint_files.snapshot_of(header, state)
 
 
 def _files_at(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
