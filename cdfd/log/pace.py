@@ -152,14 +152,10 @@ class Pace:
         self.rhythm = Rhythm(budget.max_interval)
         self._table: object = self
         self._follows: Callable[[], bool] = lambda: False
-        self._commit: tuple[float, float] | None = None
+        self.commit: tuple[float, float] | None = None
+        """The last commit: its monotonic time, and by how much that may be wrong."""
         self._since: float | None = None
         self._missed_at: float | None = None
-
-    @property
-    def has_commits(self) -> bool:
-        """Whether it knows a commit."""
-        return self._commit is not None
 
     def join(self, table: object = None, follows: Callable[[], bool] = lambda: False) -> None:
         """The table is polled from now on.
@@ -207,8 +203,8 @@ class Pace:
             at = min(max(at, self._missed_at), now)
             error = min(error, (now - self._missed_at) / 2)
             self._missed_at = None
-        if self._commit is not None:
-            before, error_before = self._commit
+        if self.commit is not None:
+            before, error_before = self.commit
             at = max(at, before)
             self.rhythm.learn(at - before, error + error_before)
-        self._commit, self._since = (at, error), at
+        self.commit, self._since = (at, error), at

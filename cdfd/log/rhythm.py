@@ -103,28 +103,23 @@ class Rhythm:
         seconds = np.array([gap.seconds for gap in self._gaps])
         errors = np.array([gap.error for gap in self._gaps])
         weights: Floats = FADING ** np.arange(len(seconds), dtype=np.float64)[::-1]
-        half = np.maximum(errors, _distance(seconds))
+        # From each gap to its neighbour, as `NEIGHBOURS` says; half the gap if there are less than three.
+        distance: Floats = seconds / 2
+        neighbours = min(NEIGHBOURS, len(seconds) // 3)
+        if neighbours:
+            order = np.argsort(seconds)
+            ascending = seconds[order]
+            nearest = np.full(len(seconds), np.inf)
+            # The nearest ones are next to each other. Of the windows that contain the gap, one has them, and its farthest is the neighbour.
+            for before in range(neighbours + 1):
+                after = neighbours - before
+                at = np.arange(before, len(seconds) - after)
+                farthest = np.maximum(ascending[at] - ascending[at - before], ascending[at + after] - ascending[at])
+                nearest[at] = np.minimum(nearest[at], farthest)
+            distance[order] = nearest
+            distance = np.minimum(distance, NEAR * seconds)
+        half = np.maximum(errors, distance)
         twice, twice_half = seconds[1:] + seconds[:-1], half[1:] + half[:-1]
         seconds, half = np.concatenate([seconds, twice]), np.concatenate([half, twice_half])
         weights = np.concatenate([weights, MISSED * weights[1:]])
         return np.maximum(seconds - half, 0.0), seconds + half, weights
-
-
-def _distance(values: Floats) -> Floats:
-    """From each value to its neighbour, as `NEIGHBOURS` says; half the value if there are less than three."""
-    neighbours = min(NEIGHBOURS, len(values) // 3)
-    if not neighbours:
-        return values / 2
-    order = np.argsort(values)
-    ascending = values[order]
-    distance = np.full(len(values), np.inf)
-    # The nearest ones are next to each other. Of the windows that contain the value, one has them, and its farthest is the neighbour.
-    for before in range(neighbours + 1):
-        after = neighbours - before
-        at = np.arange(before, len(values) - after)
-        farthest = np.maximum(ascending[at] - ascending[at - before], ascending[at + after] - ascending[at])
-        distance[at] = np.minimum(distance[at], farthest)
-    result = np.empty_like(distance)
-    result[order] = distance
-    nearest: Floats = np.minimum(result, NEAR * values)
-    return nearest

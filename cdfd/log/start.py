@@ -105,6 +105,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
         LogError: a time in the future, or more versions back than exist.
     """
     bound = parse_bound(start)
+    now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     exclusive = isinstance(bound, After)
     match await _resolve(log, bound, now_ms):
         case "earliest":
@@ -123,7 +124,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
         case datetime() as moment:
             milliseconds = (moment - _EPOCH) // _MILLISECOND + 1 if exclusive else -((_EPOCH - moment) // _MILLISECOND)
             first = await _first_since(log, milliseconds)
-            if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
+            if milliseconds > now_ms and first > (newest := await log.latest_version()):
                 raise LogError(
                     f"{iso((moment - _EPOCH) // _MILLISECOND)} is in the future; {await _describe(log, newest, 'newest')}",
                     table=log.storage.uri,
@@ -142,6 +143,7 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
         LogError: more versions back than exist.
     """
     bound = None if until is None else parse_bound(until)
+    now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     match None if bound is None else await _resolve(log, bound, now_ms):
         case None:
             return None
@@ -210,12 +212,12 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
         )
 
 
-async def _resolve(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
+async def _resolve(log: DeltaLog, bound: Bound, now_ms: int) -> int | str | datetime:
     """A bound that no longer depends on the newest version or on the current time; of `After`, the one that it excludes."""
     if isinstance(bound, After):
         bound = bound.bound
     if isinstance(bound, timedelta):
-        return _EPOCH + timedelta(milliseconds=_now_ms(now_ms)) - bound
+        return _EPOCH + timedelta(milliseconds=now_ms) - bound
     if not isinstance(bound, int) or bound >= 0:
         return bound
     newest = await log.latest_version()
@@ -226,10 +228,6 @@ async def _resolve(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str
             hint="The oldest is `earliest`",
         )
     return newest + 1 + bound
-
-
-def _now_ms(now_ms: int | None) -> int:
-    return SystemClock().now_ms() if now_ms is None else now_ms
 
 
 async def _describe(log: DeltaLog, version: int, which: str) -> str:

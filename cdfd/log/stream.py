@@ -240,23 +240,20 @@ class PlanStream:
 
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
-        if needs_snapshot(commit, previous, self.rows.changes):
-            return await self._state_at(commit.version - 1)
-        if self._stateless or not wants_snapshot(commit, previous, self.rows.changes):
+        is_needed = needs_snapshot(commit, previous, self.rows.changes)
+        if not is_needed and (self._stateless or not wants_snapshot(commit, previous, self.rows.changes)):
             return None
         try:
-            return await self._state_at(commit.version - 1)
+            while True:
+                state = await self.log.snapshot(commit.version - 1)
+                if await self.log.history.confirm():  # it belongs to the same log
+                    return state
         except (LogError, NotFoundError):
+            if is_needed:
+                raise
             # Log clean-up leaves entries behind whose state before is gone. Almost all removes name the right deletion vector.
             self._stateless = True
             return None
-
-    async def _state_at(self, version: int) -> Snapshot:
-        """The state at a version, verified to belong to the same log."""
-        while True:
-            state = await self.log.snapshot(version)
-            if await self.log.history.confirm():
-                return state
 
 
 @asynccontextmanager

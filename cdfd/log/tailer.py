@@ -237,26 +237,24 @@ class Tailer:
             await self._wait()
 
     async def _wait(self) -> None:
-        delay = self.backoff.delay if self.pace is None else self._decide(self.pace)
+        delay = self.backoff.delay
+        if self.pace is not None:
+            now = self.clock.monotonic()
+            delay = self.pace.delay(now)
+            # Neither check was made yet while the table does not exist.
+            checks = CHECK_SECONDS <= now + delay - self._checked_at < math.inf
+            lists = LISTING_SECONDS <= now + delay - self._gap_checked_at < math.inf
+            # The requests of the next poll are paid for now.
+            self.pace.spend(now, 1 + checks + lists)
         await self.watch.wait(delay)
         self.backoff = self.backoff.longer()
-
-    def _decide(self, pace: Pace) -> float:
-        """Seconds to the next poll, whose requests are paid for now."""
-        now = self.clock.monotonic()
-        delay = pace.delay(now)
-        # Neither check was made yet while the table does not exist.
-        checks = CHECK_SECONDS <= now + delay - self._checked_at < math.inf
-        lists = LISTING_SECONDS <= now + delay - self._gap_checked_at < math.inf
-        pace.spend(now, 1 + checks + lists)
-        return delay
 
     def recall(self, times: Sequence[int]) -> None:
         """Learn the table's rhythm from entries before the first one, by the times of their files in ms since the Unix epoch, in order.
 
         A process that starts again knows the rhythm so. A pace that knows a commit keeps what it has learned.
         """
-        if self.pace is not None and not self.pace.has_commits:
+        if self.pace is not None and self.pace.commit is None:
             self._learn(self.pace, times)
 
     def _learn(self, pace: Pace, times: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ from cdfd.log.pace import CHECK_SECONDS, HOUR, LISTING_SECONDS, LONGEST_INTERVAL
 from cdfd.log.rhythm import GAPS, Rhythm
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
+from cdfd.runtime.clock import Clock
 from tests.support.lake import Lake, manual_clock
 from tests.support.sampling import stride
 
@@ -242,12 +243,24 @@ class TestClocks:
         assert pace.rhythm.gaps == (60.0, 0.0, 180.0)
 
 
+class Waits(PollWatch):
+    """Returns from each wait at once, and keeps how long it would have been."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.timeouts = list[float]()
+
+    async def wait(self, timeout: float) -> None:
+        self.timeouts.append(timeout)
+
+
 async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
     clock = manual_clock()
     budget = PollBudget(None, 8.0)
     pace = Pace(budget, 1.0)
     pace.join()
-    tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0), pace=pace)
+    waits = Waits(clock)
+    tailer = Tailer(DeltaLog(Lake(clock)), waits, clock, Backoff(1.0, 8.0), pace=pace)
     now = clock.now_ms()
 
     tailer._learn(pace, [now - 61_001, now - 1001])
@@ -256,7 +269,8 @@ async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
         tailer._checked_at = clock.monotonic() - checked
         tailer._gap_checked_at = clock.monotonic() - listed
         before = budget.requests
-        assert 1.0 <= tailer._decide(pace) <= 8.0
+        await tailer._wait()
+        assert 1.0 <= waits.timeouts[-1] <= 8.0
         assert budget.requests - before == requests
 
 
@@ -265,8 +279,8 @@ async def test_table_that_does_not_exist_takes_one_request_a_poll() -> None:
     budget = PollBudget(None, 8.0)
     pace = Pace(budget, 1.0)
     pace.join()
-    tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0), pace=pace)
-    tailer._decide(pace)
+    tailer = Tailer(DeltaLog(Lake(clock)), Waits(clock), clock, Backoff(1.0, 8.0), pace=pace)
+    await tailer._wait()
     assert budget.requests == 1
 
 
