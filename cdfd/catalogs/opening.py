@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from cdfd.catalogs.base import Catalog
-from cdfd.catalogs.resolver import Connection
 from cdfd.catalogs.storage import CatalogStorage
+from cdfd.catalogs.vending import Vendor
 from cdfd.runtime.registry import CATALOGS
 from cdfd.storage.base import Storage
 from cdfd.storage.s3.loop import request_loop
 
-_connections: dict[tuple[str, tuple[tuple[str, str], ...], int], Connection] = {}
+_vendors: dict[tuple[str, tuple[tuple[str, str], ...], int], Vendor] = {}
 _lock = threading.Lock()
 
 
@@ -25,24 +25,24 @@ def open_by_catalog(uri: str, options: Mapping[str, object]) -> Storage:
     """
     scheme, _, name = uri.partition("://")
     name = name.rstrip("/")
-    connection = connection_for(scheme.lower(), options)
-    is_table = len(connection.catalog.parts(name)) == connection.catalog.depth
+    vendor = vendor_for(scheme.lower(), options)
+    is_table = len(vendor.catalog.parts(name)) == vendor.catalog.depth
     own = f"{scheme.lower()}://{name}"
     if is_table:
-        return CatalogStorage(own, name, connection)
-    return cast(Storage, CatalogSchema(own, name, connection))
+        return CatalogStorage(own, name, vendor)
+    return cast(Storage, CatalogSchema(own, name, vendor.catalog))
 
 
-def connection_for(kind: str, options: Mapping[str, object]) -> Connection:
-    """The process's connection to the catalog of that kind with these options: tables share its requests and credentials."""
+def vendor_for(kind: str, options: Mapping[str, object]) -> Vendor:
+    """The process's catalog of that kind with these options, and its credentials: tables share both."""
     # The text of a mounted secret changes, and its file does not.
     lasting = {name: value for name, value in options.items() if f"{name}_file" not in options}
     key = (kind, tuple(sorted((name, repr(value)) for name, value in lasting.items())), id(request_loop()))
     with _lock:
-        if key not in _connections:
+        if key not in _vendors:
             catalog: Catalog = CATALOGS.load(kind)(options)
-            _connections[key] = Connection(catalog)
-        return _connections[key]
+            _vendors[key] = Vendor(catalog)
+        return _vendors[key]
 
 
 class CatalogSchema:
@@ -51,15 +51,15 @@ class CatalogSchema:
     Args:
         uri: the schema's name with its scheme.
         name: the schema's name.
-        connection: to the catalog.
+        catalog: has the schema.
     """
 
     remote = True
 
-    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+    def __init__(self, uri: str, name: str, catalog: Catalog) -> None:
         self.uri = uri
         self._name = name
-        self._catalog = connection.catalog
+        self._catalog = catalog
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """The names of the tables."""

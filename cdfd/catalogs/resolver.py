@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from cdfd.catalogs.base import Catalog, CatalogTable
+from cdfd.catalogs.base import CatalogTable
 from cdfd.catalogs.ratified import RatifiedLog
 from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.errors import CdfdError, NotATableError, StorageError, TableChangedError
 from cdfd.storage.base import Storage
 from cdfd.storage.location import is_local, open_table
 from cdfd.storage.s3.loop import request_loop
-
-T = TypeVar("T")
-
-
-class Connection:
-    """A catalog, and the credentials that all its tables share."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
-        self.vendor = Vendor(catalog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +31,19 @@ class TableResolver:
     Args:
         uri: the table's name with its scheme, for errors.
         name: the table's name, as the catalog knows it.
-        connection: to the catalog.
+        vendor: of the catalog's credentials, which all its tables share.
 
     Attributes:
         catalog: the catalog.
         table: the table; None before the first answer.
     """
 
-    def __init__(self, uri: str, name: str, connection: Connection) -> None:
-        self.catalog = connection.catalog
+    def __init__(self, uri: str, name: str, vendor: Vendor) -> None:
+        self.catalog = vendor.catalog
         self.table: ResolvedTable | None = None
         self._uri = uri
         self._name = name
-        self._vendor = connection.vendor
+        self._vendor = vendor
         self._sent_at = self._loaded_at = -math.inf
         self._lock = asyncio.Lock()
 
@@ -65,7 +53,7 @@ class TableResolver:
 
     def resolve_now(self) -> ResolvedTable:
         """The same in a thread without an event loop, such as one of an executor, which reads no log."""
-        return self.table or blocking(self._load(-math.inf))
+        return self.table or request_loop().submit(self._load(-math.inf)).result()
 
     async def look_up(self, age: float) -> ResolvedTable:
         """The catalog's answer, which came at most `age` seconds ago. With 0, the request is sent now."""
@@ -136,8 +124,3 @@ class TableResolver:
             await keys.config()
             options["credential_source"] = keys
         return open_table(location, options)
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, for a thread without an event loop."""
-    return request_loop().submit(work).result()

@@ -1,6 +1,6 @@
 """The store of a table that a catalog names: its files, and in `_delta_log` the commits that the catalog has ratified.
 
-    storage = CatalogStorage("uc://main.sales.orders", "main.sales.orders", Connection(catalog))
+    storage = CatalogStorage("uc://main.sales.orders", "main.sales.orders", Vendor(catalog))
     await storage.read("_delta_log/00000000000000000008.json")     # the staged commit, if the catalog names one
 
 Readers see a plain log: entry 8 is `_delta_log/8.json`, whatever file or content it has, and entries that are not ratified do not exist. A
@@ -21,11 +21,13 @@ import pyarrow as pa
 
 from cdfd.catalogs.base import RatifiedCommit
 from cdfd.catalogs.ratified import RatifiedLog
-from cdfd.catalogs.resolver import Connection, ResolvedTable, TableResolver, blocking
+from cdfd.catalogs.resolver import ResolvedTable, TableResolver
+from cdfd.catalogs.vending import Vendor
 from cdfd.delta import paths
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles, check_path, check_range, fetch_each, read_whole
 from cdfd.storage.location import open_table
+from cdfd.storage.s3.loop import request_loop
 
 T = TypeVar("T")
 
@@ -45,13 +47,13 @@ class CatalogStorage:
     Args:
         uri: the table's name with its scheme.
         name: the table's name, as the catalog knows it.
-        connection: to the catalog.
+        vendor: of the catalog's credentials, which all its tables share.
     """
 
-    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+    def __init__(self, uri: str, name: str, vendor: Vendor) -> None:
         self.uri = uri
-        self._resolver = TableResolver(uri, name, connection)
-        self._vended = connection.catalog.vends
+        self._resolver = TableResolver(uri, name, vendor)
+        self._vended = vendor.catalog.vends
         self._stats: OrderedDict[int, Stat] = OrderedDict()
 
     @property
@@ -178,7 +180,7 @@ class CatalogStorage:
         def inline(content: bytes, _: Stat) -> Callable[[], pa.NativeFile]:
             return partial(pa.BufferReader, content)
 
-        return blocking(self._with_entry(path, find, inline))()
+        return request_loop().submit(self._with_entry(path, find, inline)).result()()
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects; see `WholeFiles`."""

@@ -29,10 +29,13 @@ class Vendor:
     Args:
         catalog: vends them.
         now: the time in seconds since the Unix epoch.
+
+    Attributes:
+        catalog: as above.
     """
 
     def __init__(self, catalog: Catalog, now: Callable[[], float] = time.time) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._now = now
         self._live: dict[str, tuple[Credential, float]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -95,7 +98,7 @@ class Vendor:
         return task
 
     async def _vend(self, name: str, table_id: str | None, location: str | None) -> None:
-        for credential in await self._catalog.credentials(name, table_id):
+        for credential in await self.catalog.credentials(name, table_id):
             life = MARGIN_SECONDS if credential.ends_ms is None else credential.ends_ms / 1000 - self._now()
             self._live[canonical(credential.prefix)] = credential, min(MARGIN_SECONDS, MARGIN_SHARE * life)
             if location is not None and canonical(credential.prefix) == canonical(location):

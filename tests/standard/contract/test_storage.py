@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.catalogs.base import CatalogTable
-from cdfd.catalogs.resolver import Connection
 from cdfd.catalogs.storage import CatalogStorage
+from cdfd.catalogs.vending import Vendor
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles
 from cdfd.storage.fsspec_storage import FsspecStorage
@@ -65,7 +65,7 @@ def by_catalog(folder: Path) -> Iterator[Storage]:
     """An external table, which the user's own credentials open."""
     catalog = MemoryCatalog()
     catalog.known["main.sales.orders"] = CatalogTable("id", str(folder / "root"))
-    yield CatalogStorage("uc://main.sales.orders", "main.sales.orders", Connection(catalog))
+    yield CatalogStorage("uc://main.sales.orders", "main.sales.orders", Vendor(catalog))
 
 
 STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit
-from cdfd.catalogs.resolver import Connection
 from cdfd.catalogs.storage import CatalogStorage
+from cdfd.catalogs.vending import Vendor
 from cdfd.delta import paths
 from cdfd.errors import ConfigError, NotATableError
 from cdfd.log.log import DeltaLog
@@ -108,7 +108,7 @@ class ManagedTable:
 
     def storage(self) -> CatalogStorage:
         """Its store, as a reader opens it."""
-        return CatalogStorage(f"memory://{self.name}", self.name, Connection(self.catalog))
+        return CatalogStorage(f"memory://{self.name}", self.name, Vendor(self.catalog))
 
     def open(self) -> Table:
         """The table, as a reader opens it."""
