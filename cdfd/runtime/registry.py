@@ -139,7 +139,7 @@ STORES = Registry(
 CATALOGS = Registry(
     "cdfd.catalogs",
     {
-        "uc": "cdfd.catalogs.uc.catalog:open_unity",
+        "uc": "cdfd.catalogs.uc.catalog:UnityCatalog",
         "glue": "cdfd.catalogs.glue:GlueCatalog",
     },
 )

@@ -107,18 +107,17 @@ def _commits(commits: Any, dash: str) -> tuple[RatifiedCommit, ...]:
         return ()
     if not isinstance(commits, list) or len(commits) > _MAX_COMMITS:
         raise ValueError("its commits are not a list")
-    return tuple(sorted((_commit(each, dash) for each in commits), key=lambda commit: commit.version))
-
-
-def _commit(commit: Any, dash: str) -> RatifiedCommit:
-    if not isinstance(commit, dict):
-        raise ValueError("a commit is not an object")  # noqa: TRY004 # as above
-    version = _whole(commit.get("version"), "version")
-    size = _whole(commit.get(f"file{dash}size"), f"file{dash}size")
-    modified = _whole(commit.get(f"file{dash}modification{dash}timestamp"), "timestamp")
-    if version is None:
-        raise ValueError("a commit has no version")
-    return RatifiedCommit(version, _text(commit, f"file{dash}name"), None, size or 0, modified or 0)
+    ratified = []
+    for commit in commits:
+        if not isinstance(commit, dict):
+            raise ValueError("a commit is not an object")  # noqa: TRY004 # as above
+        version = _whole(commit.get("version"), "version")
+        size = _whole(commit.get(f"file{dash}size"), f"file{dash}size")
+        modified = _whole(commit.get(f"file{dash}modification{dash}timestamp"), "timestamp")
+        if version is None:
+            raise ValueError("a commit has no version")
+        ratified.append(RatifiedCommit(version, _text(commit, f"file{dash}name"), None, size or 0, modified or 0))
+    return tuple(sorted(ratified, key=lambda commit: commit.version))
 
 
 def _is_managed(properties: Any) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit, unreadable
 from cdfd.catalogs.uc import answers
 from cdfd.catalogs.uc.client import Refusal, UnityClient
-from cdfd.catalogs.uc.options import UnityOptions, parse
+from cdfd.catalogs.uc.options import parse
 from cdfd.errors import ConfigError, NotATableError, UnsupportedError
 from cdfd.storage.s3.loop import request_loop
 
@@ -30,13 +30,17 @@ NO_API = frozenset({404, 405, 501})
 
 
 class UnityCatalog:
-    """One Unity Catalog server."""
+    """One Unity Catalog server. It accesses nothing before the first request.
+
+    Raises:
+        ConfigError: an option is unknown or invalid.
+    """
 
     depth = 3
 
-    def __init__(self, options: UnityOptions) -> None:
-        self._options = options
-        self._client = UnityClient(options, request_loop())
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self._options = parse(options)
+        self._client = UnityClient(self._options, request_loop())
         self._has_api: dict[str, asyncio.Task[bool]] = {}
         self._older: set[str] = set()
         """Tables that only the older API knows."""
@@ -70,7 +74,7 @@ class UnityCatalog:
         if name in self._older or not await self._has_delta_api(name):
             return await self._load_older(name)
         try:
-            return self._parse_answer(answers.table_of, await self._get(_path(name)), name)
+            return self._parse_answer(answers.table_of, await self._client.ask("GET", _path(name)), name)
         except Refusal as error:
             if error.answer.kind != "UnsupportedTableFormatException":
                 raise self._explain(error, name, "load") from None
@@ -85,7 +89,7 @@ class UnityCatalog:
                 body = {"table_id": table_id or table.table_id, "operation": "READ"}
                 answer = await self._client.ask("POST", "/temporary-table-credentials", body=body)
                 return self._parse_answer(lambda json: answers.older_credentials_of(json, table.location), answer, name)
-            answer = await self._get(f"{_path(name)}/credentials", {"operation": "READ"})
+            answer = await self._client.ask("GET", f"{_path(name)}/credentials", {"operation": "READ"})
         except Refusal as error:
             raise self._explain(error, name, "credentials") from None
         return self._parse_answer(answers.credentials_of, answer, name)
@@ -99,7 +103,7 @@ class UnityCatalog:
         while token is not None and len(tables) < MAX_TABLES:
             query = parameters | ({"page_token": token} if token else {})
             try:
-                answer = await self._get("/tables", query)
+                answer = await self._client.ask("GET", "/tables", query)
             except Refusal as error:
                 raise self._explain(error, schema, "list") from None
             names, following = self._parse_answer(answers.page_of, answer, schema)
@@ -136,7 +140,7 @@ class UnityCatalog:
 
     async def _older_table(self, name: str) -> CatalogTable:
         try:
-            answer = await self._get(f"/tables/{quote(name, safe='')}")
+            answer = await self._client.ask("GET", f"/tables/{quote(name, safe='')}")
         except Refusal as error:
             raise self._explain(error, name, "load") from None
         table, kind = self._parse_answer(answers.older_table_of, answer, name)
@@ -159,7 +163,7 @@ class UnityCatalog:
     async def _ask_for_api(self, catalog: str, name: str) -> bool:
         parameters = {"catalog": catalog, "protocol-versions": VERSIONS}
         try:
-            answer = await self._get("/delta/v1/config", parameters)
+            answer = await self._client.ask("GET", "/delta/v1/config", parameters)
         except Refusal as error:
             # A server without the API has no such address; one with it names the catalog that it does not have.
             if error.answer.status in NO_API and error.answer.kind != "NoSuchCatalogException":
@@ -167,9 +171,6 @@ class UnityCatalog:
             raise self._explain(error, name, "load") from None
         endpoints = answer.get("endpoints") if isinstance(answer, dict) else None
         return isinstance(endpoints, list) and LOAD in endpoints and CREDENTIALS in endpoints
-
-    async def _get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
-        return await self._client.ask("GET", path, parameters)
 
     def _parse_answer(self, parse: Callable[[Any], T], answer: Any, name: str) -> T:
         try:
@@ -199,12 +200,3 @@ _UNKNOWN = "Check the name, and that you may see the table: it needs USE CATALOG
 def _path(name: str) -> str:
     catalog, schema, table = (quote(part, safe="") for part in name.split("."))
     return f"/delta/v1/catalogs/{catalog}/schemas/{schema}/tables/{table}"
-
-
-def open_unity(options: Mapping[str, object]) -> UnityCatalog:
-    """The catalog with these options. It accesses nothing yet.
-
-    Raises:
-        ConfigError: an option is unknown or invalid.
-    """
-    return UnityCatalog(parse(options))

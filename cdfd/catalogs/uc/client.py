@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 import time
@@ -95,6 +96,7 @@ class UnityClient:
             StorageError: no answer until the deadline, or one that is not JSON.
         """
         request = f"{method} {path}"
+        sent = f"{request} to {self.options.host}"
         deadline = time.monotonic() + self.options.deadline
         delay, renewed = FIRST_DELAY, False
         while True:
@@ -108,7 +110,7 @@ class UnityClient:
                 reason = "no answer" if isinstance(failure, TimeoutError) else str(failure) or type(failure).__name__
                 reason = one_line(self._tokens.redact(reason), 300)
                 error = StorageError(
-                    f"the catalog cannot be reached: {reason}; the request was {self._with_host(request)}",
+                    f"the catalog cannot be reached: {reason}; the request was {sent}",
                     hint="Check its address and the network. Versions that it has ratified already are delivered",
                     retriable=True,
                 )
@@ -117,7 +119,7 @@ class UnityClient:
                     try:
                         return orjson.loads(data)
                     except orjson.JSONDecodeError:
-                        raise unreadable(f"{len(data)} bytes that are not JSON", self._with_host(request)) from None
+                        raise unreadable(f"{len(data)} bytes that are not JSON", sent) from None
                 error = self._refusal(status, data, request)
                 if status == 401 and not renewed and self._tokens.expire():
                     renewed = True
@@ -185,7 +187,15 @@ class UnityClient:
         return self._session
 
     def _refusal(self, status: int, data: bytes, request: str) -> Refusal:
-        answer = self._answer(status, data)
+        answer = Answer(status)
+        with contextlib.suppress(orjson.JSONDecodeError):
+            # The error of the Delta REST API is below `error`, that of the older one at the top.
+            document = orjson.loads(data)
+            fields = document.get("error", document) if isinstance(document, dict) else {}
+            fields = fields if isinstance(fields, dict) else {}
+            kind, message = fields.get("type", fields.get("error_code")), fields.get("message")
+            shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
+            answer = Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
         error = StorageError(
             f"the catalog {self.options.host} refuses {request}: {answer}",
@@ -193,21 +203,6 @@ class UnityClient:
             retriable=status in RETRIED,
         )
         return Refusal(answer, error)
-
-    def _answer(self, status: int, data: bytes) -> Answer:
-        """The error of an answer: of the Delta REST API below `error`, of the older one at the top."""
-        try:
-            error = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return Answer(status)
-        error = error.get("error", error) if isinstance(error, dict) else {}
-        error = error if isinstance(error, dict) else {}
-        kind, message = error.get("type", error.get("error_code")), error.get("message")
-        shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
-        return Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
-
-    def _with_host(self, request: str) -> str:
-        return f"{request} to {self.options.host}"
 
     async def _close(self) -> None:
         if self._session is not None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import cdfd
 from cdfd.catalogs.base import CatalogTable
-from cdfd.catalogs.opening import connection_for
+from cdfd.catalogs.opening import vendor_for
 from cdfd.catalogs.uc import answers
-from cdfd.catalogs.uc.catalog import UnityCatalog, open_unity
+from cdfd.catalogs.uc.catalog import UnityCatalog
 from cdfd.catalogs.uc.options import parse
 from cdfd.errors import CdfdError, ConfigError, NotATableError, StorageError, UnsupportedError
 from cdfd.storage.s3.loop import request_loop
@@ -57,7 +57,7 @@ def add_version(server: UnityServer, table: ManagedTable) -> None:
 
 
 def open_catalog(server: UnityServer, **options: object) -> UnityCatalog:
-    return open_unity({"endpoint": server.url, "deadline": 5, **options})
+    return UnityCatalog({"endpoint": server.url, "deadline": 5, **options})
 
 
 def ask(work: Awaitable[Any]) -> Any:
@@ -110,9 +110,9 @@ class TestRequests:
         assert ask(many(open_catalog(server, requests_per_second=50))) >= 0.2
 
     def test_equal_options_share_a_connection(self, server: UnityServer) -> None:
-        one, same = (connection_for("uc", {"endpoint": server.url, "scope": "x"}) for _ in range(2))
+        one, same = (vendor_for("uc", {"endpoint": server.url, "scope": "x"}) for _ in range(2))
         assert one is same
-        assert connection_for("uc", {"endpoint": server.url, "scope": "y"}) is not one
+        assert vendor_for("uc", {"endpoint": server.url, "scope": "y"}) is not one
 
 
 class TestFaults:
@@ -457,7 +457,7 @@ class TestOptions:
         assert not any(secret in repr(actual) for secret in (TOKEN, "s3cret", "k3y"))
 
     def test_options_of_stores(self) -> None:
-        catalog = open_unity({"endpoint": "http://h", "s3.region": "eu-west-1", "az.account_name": "a"})
+        catalog = UnityCatalog({"endpoint": "http://h", "s3.region": "eu-west-1", "az.account_name": "a"})
         assert catalog.store_options("s3a://b/t") == {"region": "eu-west-1"}
         assert catalog.store_options("abfss://c@a.dfs.core.windows.net/t") == {"account_name": "a"}
 

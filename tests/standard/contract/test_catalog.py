@@ -14,7 +14,7 @@ import pytest
 
 from cdfd.catalogs.base import Catalog, CatalogTable, RatifiedCommit
 from cdfd.catalogs.glue import GlueCatalog
-from cdfd.catalogs.uc.catalog import open_unity
+from cdfd.catalogs.uc.catalog import UnityCatalog
 from cdfd.errors import ConfigError, NotATableError
 from cdfd.storage.s3.loop import request_loop
 from tests.support.catalogs.memory import MemoryCatalog
@@ -69,7 +69,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
                     server.ratify(f"main.sales.{name}", each.version, each.file_name, size=each.size)
 
             yield Subject(
-                open_unity({"endpoint": server.url}),
+                UnityCatalog({"endpoint": server.url}),
                 "main.sales",
                 add,
                 lambda name: server.tables.pop(f"main.sales.{name}") and None,
