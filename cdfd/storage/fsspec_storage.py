@@ -59,10 +59,6 @@ class FsspecStorage:
         self._memory = "memory" in protocols
         self.remote = not (self._local or self._memory)
 
-    @property
-    def _system(self) -> Any:
-        return self._current()
-
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of an object; see the port."""
         check_range(path, start, length)
@@ -123,7 +119,7 @@ class FsspecStorage:
         def remove() -> None:
             with contextlib.suppress(NotFoundError):
                 self._stat(path)
-                self._system.rm_file(self._key(path))
+                self._current().rm_file(self._key(path))
 
         with contextlib.suppress(NotFoundError):
             await self._run("delete", path, remove)
@@ -161,10 +157,10 @@ class FsspecStorage:
     def _bytes(self, path: str, start: int, end: int) -> bytes:
         if start >= end:
             return b""
-        return bytes(self._system.cat_file(self._key(path), start=start, end=end))
+        return bytes(self._current().cat_file(self._key(path), start=start, end=end))
 
     def _stat(self, path: str) -> Stat:
-        info = self._system.info(self._key(path))
+        info = self._current().info(self._key(path))
         if info["type"] != "file":
             raise NotFoundError("there is no object with that name", path=path)
         return _as_stat(path, info)
@@ -172,7 +168,7 @@ class FsspecStorage:
     def _list(self, folder: str) -> dict[str, Stat]:
         key = f"{self._root}/{folder}".rstrip("/")
         try:
-            entries = self._system.ls(key, detail=True)
+            entries = self._current().ls(key, detail=True)
         except _ABSENT:
             return {}
         stats = {}
@@ -184,7 +180,7 @@ class FsspecStorage:
 
     def _folders(self, folder: str) -> Sequence[str]:
         try:
-            entries = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
+            entries = self._current().ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
         except _ABSENT:
             return ()
         names = {info["name"].rstrip("/").rpartition("/")[2] for info in entries if info["type"] == "directory"}
@@ -196,24 +192,24 @@ class FsspecStorage:
             key = self._key(path)
             temporary = self._temporary(key, data)
             try:
-                self._system.link(temporary, key)
+                self._current().link(temporary, key)
             finally:
-                self._system.rm_file(temporary)
+                self._current().rm_file(temporary)
         else:
-            self._system.pipe_file(self._key(path), data, mode="create")
+            self._current().pipe_file(self._key(path), data, mode="create")
 
     def _replace(self, path: str, data: bytes) -> None:
         if self._local:
             key = self._key(path)
-            self._system.mv(self._temporary(key, data), key)
+            self._current().mv(self._temporary(key, data), key)
         else:
-            self._system.pipe_file(self._key(path), data)
+            self._current().pipe_file(self._key(path), data)
 
     def _temporary(self, key: str, data: bytes) -> str:
         folder = key.rpartition("/")[0]
-        self._system.makedirs(folder, exist_ok=True)
+        self._current().makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{temporary_name()}"
-        self._system.pipe_file(temporary, data)
+        self._current().pipe_file(temporary, data)
         return temporary
 
     def _key(self, path: str) -> str:

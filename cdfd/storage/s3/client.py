@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -25,7 +24,7 @@ from botocore import UNSIGNED
 from botocore.exceptions import ClientError
 from botocore.utils import parse_timestamp
 
-from cdfd.errors import ExistsError, NotFoundError, StorageError
+from cdfd.errors import NotFoundError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.credentials import SourcedCredentials
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translate
@@ -148,19 +147,6 @@ class S3Client:
 
         await self._retry(request, attempt)
 
-    async def check_condition(self, request: Request, data: bytes) -> None:
-        """Raise an error if the store accepts the same conditional PUT again: it ignores the condition."""
-        try:
-            await self.put(request, data, absent=secrets.token_hex(16))
-        except ExistsError:
-            self.conditional_buckets.add(request.bucket)
-            return
-        raise StorageError(
-            "the store ignores If-None-Match and overwrites objects",
-            path=request.path,
-            hint="A ledger in it can lose progress: keep the ledger elsewhere, see docs/s3.md",
-        )
-
     async def delete(self, request: Request) -> None:
         """Remove an object, if it exists.
 
@@ -274,6 +260,24 @@ class S3Client:
 
     async def _open_client(self) -> Any:
         options, session = self.options, self._botocore_session()
+        # Virtual-hosted buckets need a DNS entry each, which few custom endpoints have.
+        style = "auto" if options.endpoint_url is None else "path"
+        if options.path_style is not None:
+            style = "path" if options.path_style else "virtual"
+        config = AioConfig(
+            connect_timeout=options.connect_timeout,
+            read_timeout=options.read_timeout,
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "adaptive", "total_max_attempts": 1},
+            s3={"addressing_style": style},
+            # Not every S3-compatible store supports the newer checksums.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            signature_version=UNSIGNED if options.anonymous else None,
+            # A tenth of botocore's time per request is parameter validation and building a long user agent.
+            user_agent="cdfd",
+            parameter_validation=False,
+        )
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
             session.create_client(
@@ -285,7 +289,7 @@ class S3Client:
                 aws_access_key_id=options.access_key_id,
                 aws_secret_access_key=options.secret_access_key,
                 aws_session_token=options.session_token,
-                config=_config(options),
+                config=config,
             )
         )
         s3_clock.sign_with_store_time(client)
@@ -318,28 +322,6 @@ def _time(text: Any) -> datetime:
             return datetime.fromisoformat(text) if text[4:5] == "-" else parsedate_to_datetime(text)
     moment: datetime = parse_timestamp(text)
     return moment
-
-
-def _config(options: S3Options) -> AioConfig:
-    if options.path_style is None:
-        # Virtual-hosted buckets need a DNS entry each, which few custom endpoints have.
-        style = "auto" if options.endpoint_url is None else "path"
-    else:
-        style = "path" if options.path_style else "virtual"
-    return AioConfig(
-        connect_timeout=options.connect_timeout,
-        read_timeout=options.read_timeout,
-        max_pool_connections=CONNECTIONS,
-        retries={"mode": "adaptive", "total_max_attempts": 1},
-        s3={"addressing_style": style},
-        # Not every S3-compatible store supports the newer checksums.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        signature_version=UNSIGNED if options.anonymous else None,
-        # A tenth of botocore's time per request is parameter validation and building a long user agent.
-        user_agent="cdfd",
-        parameter_validation=False,
-    )
 
 
 def _range(start: int, length: int | None) -> str:

@@ -113,34 +113,26 @@ def _advice(error: ClientError, code: str, status: int, request: Request) -> tup
     if code in _BAD_KEYS:
         return _KEYS, False
     if code in _WRONG_REGION or status in (301, 307):
-        return _region_hint(error, request), False
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        region = headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region")
+        place = f"in {region}" if region else "in another region, or at another endpoint"
+        return f"The bucket {request.bucket!r} is {place}: set storage.s3.region, or AWS_REGION", False
     if code == "NoSuchBucket":
         return f"Check the name of the bucket {request.bucket!r} and the endpoint", False
     if code in _DENIED or status == 403:
-        return _denied_hint(request), False
+        bucket = f"arn:aws:s3:::{request.bucket}"
+        if request.doing == "list":
+            return f"Allow s3:ListBucket on {bucket}", False
+        needed = f"Allow {_ACTIONS[request.doing]} on {bucket}/{request.key}"
+        if request.doing in ("read", "stat"):
+            needed += f", and s3:ListBucket on {bucket}: without it, S3 denies access to objects that do not exist"
+        return needed, False
     if code == "NotImplemented" or status == 501:
         return (
             "The store does not implement this; a ledger needs conditional puts (If-None-Match), see docs/s3.md",
             False,
         )
     return None, False
-
-
-def _denied_hint(request: Request) -> str:
-    if request.doing == "list":
-        return f"Allow s3:ListBucket on arn:aws:s3:::{request.bucket}"
-    needed = f"Allow {_ACTIONS[request.doing]} on arn:aws:s3:::{request.bucket}/{request.key}"
-    if request.doing in ("read", "stat"):
-        return f"{needed}, and s3:ListBucket on arn:aws:s3:::{request.bucket}: without it, S3 denies access to objects that do not exist"
-    return needed
-
-
-def _region_hint(error: ClientError, request: Request) -> str:
-    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    region = headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region")
-    if region:
-        return f"The bucket {request.bucket!r} is in {region}: set storage.s3.region, or AWS_REGION"
-    return f"The bucket {request.bucket!r} is in another region, or at another endpoint: set storage.s3.region, or AWS_REGION"
 
 
 def _from_transport(error: Exception) -> tuple[str, str | None, bool]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -102,15 +103,13 @@ class RangeBuffer:
         return self._at
 
     def read(self, count: int | None = None) -> pa.Buffer:
-        """The next bytes."""
-        return self.read_buffer(count)
-
-    def read_buffer(self, count: int | None = None) -> pa.Buffer:
         """The next bytes: `count` of them, or all that are left."""
         left = max(0, self._size - self._at)
         data = self.range(self._at, self._at + (left if count is None or count < 0 else min(count, left)))
         self._at += data.size
         return data
+
+    read_buffer = read
 
     def close(self) -> None:
         """Cancel the requests that run, and release the ranges."""
@@ -151,7 +150,13 @@ class RangeBuffer:
             claimed = self._claim(start, min(end, self._size), most)
         # Other threads go on while this one waits.
         parts = [pa.py_buffer(self._bytes(piece)).slice(at - piece.start, stop - at) for piece, at, stop in claimed]
-        return parts[0] if len(parts) == 1 else _join(parts)
+        if len(parts) == 1:
+            return parts[0]
+        buffer = pa.allocate_buffer(sum(part.size for part in parts))
+        if parts:
+            # The interpreter's lock is not held while bytes are copied.
+            np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(buffer, np.uint8))
+        return buffer
 
     def _claim(self, start: int, end: int, most: int) -> list[tuple[Piece, int, int]]:
         """The pieces that have these bytes, with where they begin and end in them. Those that follow are fetched meanwhile."""
@@ -197,8 +202,22 @@ class RangeBuffer:
             yield start, end
 
     def _begin(self, piece: Piece) -> None:
+        """Fetch a piece. If too much is buffered, drop those that were read, the least recently used first, and finally others."""
         size = piece.end - piece.start
-        self._evict(size)
+        done = [
+            each for each in self._pieces if each is not self._known and each.future is not None and each.future.done()
+        ]
+        read = sorted((each for each in done if each.left <= 0), key=lambda each: each.used)
+        read_bytes = sum(each.end - each.start for each in read)
+        for each in read:
+            if read_bytes <= KEPT_BYTES:
+                break
+            read_bytes -= self._drop(each)
+        for each in done:
+            if self._buffered + size <= 4 * PREFETCH_BYTES:
+                break
+            if each.left > 0:
+                self._drop(each)
         self._buffered += size
         work = self._client.get(self._request, piece.start, size, etag=self._etag)
         piece.future = self._client.loop.submit(work)
@@ -230,25 +249,6 @@ class RangeBuffer:
                 self._begin(piece)
             self._planned.popleft()
 
-    def _evict(self, size: int) -> None:
-        """Drop pieces if too much is buffered: those that were read, the least recently used first, and finally others."""
-        done = [
-            piece
-            for piece in self._pieces
-            if piece is not self._known and piece.future is not None and piece.future.done()
-        ]
-        read = sorted((piece for piece in done if piece.left <= 0), key=lambda piece: piece.used)
-        read_bytes = sum(piece.end - piece.start for piece in read)
-        for piece in read:
-            if read_bytes <= KEPT_BYTES:
-                break
-            read_bytes -= self._drop(piece)
-        for piece in done:
-            if self._buffered + size <= 4 * PREFETCH_BYTES:
-                break
-            if piece.left > 0:
-                self._drop(piece)
-
     def _drop(self, piece: Piece) -> int:
         """Drop a piece: its bytes."""
         self._pieces.remove(piece)
@@ -257,16 +257,7 @@ class RangeBuffer:
         return size
 
 
-def _join(parts: Sequence[pa.Buffer]) -> pa.Buffer:
-    """One buffer. The interpreter's lock is not held while bytes are copied."""
-    buffer = pa.allocate_buffer(sum(part.size for part in parts))
-    if parts:
-        np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(buffer, np.uint8))
-    return buffer
-
-
-def _start(piece: Piece) -> int:
-    return piece.start
+_start = attrgetter("start")
 
 
 def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:

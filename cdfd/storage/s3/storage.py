@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdfd.errors import ConfigError, StorageError
+from cdfd.errors import ConfigError, ExistsError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each, read_whole
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
@@ -132,10 +132,19 @@ class S3Storage:
             StorageError: the store does not support conditional PUTs, or ignores their condition.
         """
         check_path(path)
-        request, data, writer = self._request("write", path), bytes(data), secrets.token_hex(16)
-        await self._client.loop.run(self._client.put(request, data, absent=writer))
+        request, data, run = self._request("write", path), bytes(data), self._client.loop.run
+        await run(self._client.put(request, data, absent=secrets.token_hex(16)))
         if self._bucket not in self._client.conditional_buckets:
-            await self._client.loop.run(self._client.check_condition(request, data))
+            try:
+                await run(self._client.put(request, data, absent=secrets.token_hex(16)))
+            except ExistsError:
+                self._client.conditional_buckets.add(self._bucket)
+            else:
+                raise StorageError(
+                    "the store ignores If-None-Match and overwrites objects",
+                    path=path,
+                    hint="A ledger in it can lose progress: keep the ledger elsewhere, see docs/s3.md",
+                )
 
     async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object with one PUT; see the port."""

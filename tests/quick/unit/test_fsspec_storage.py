@@ -112,7 +112,7 @@ def test_a_conditional_put_that_cannot_be_relied_on(kind: type[Any], root: str) 
 )
 def test_what_it_says_is_translated(failure: Exception, said: str, retriable: bool, root: str) -> None:
     store = made(Custom, root)
-    store._system.failure = failure
+    store._current().failure = failure
     with pytest.raises(StorageError, match=said) as caught:
         asyncio.run(store.stat("x"))
     assert caught.value.retriable is retriable
