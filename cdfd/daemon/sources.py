@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import open_table
 from cdfd.errors import CdfdError
-from cdfd.log.entry import KeptStates
+from cdfd.log.entry import KeptState
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.log.watch import SharedTip
@@ -51,7 +52,7 @@ class _Opened:
 
     files: SharedFiles
     tip: SharedTip
-    kept: KeptStates
+    kept: deque[KeptState]
     users: int = 0
 
 

@@ -91,27 +91,3 @@ class KeptState:
     entry: EntryFingerprint
     header: Header
     snapshot: Snapshot | None = None
-
-
-@dataclass(slots=True)
-class KeptStates:
-    """The states that a reader keeps while it waits for its turn: at most two, the newest one last.
-
-    It will continue at a position that it does not know yet, and that is a little older than the newest version. So there are two. A kept
-    state counts only while the entry of its version is unchanged.
-    """
-
-    states: tuple[KeptState, ...] = ()
-
-    def add(self, state: KeptState) -> None:
-        """Keep one more, unless it is the last one."""
-        if not self.states or self.states[-1].entry.version != state.entry.version:
-            self.states = (*self.states[-1:], state)
-
-    def clear(self) -> None:
-        """Keep none: the log is another one."""
-        self.states = ()
-
-    def before(self, version: int) -> KeptState | None:
-        """The newest one that is not after a version."""
-        return next((state for state in reversed(self.states) if state.entry.version <= version), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError
 from cdfd.escaping import one_line
 from cdfd.log import checkpoint_files
-from cdfd.log.entry import KeptState, KeptStates
+from cdfd.log.entry import KeptState
 from cdfd.log.entry_batches import ListedEntries
 from cdfd.log.entry_reader import CACHE_BYTES, CHUNK_BYTES, READ_AHEAD_ENTRIES, EntryReader
 from cdfd.log.history import History, unreadable_error
@@ -42,13 +43,14 @@ class DeltaLog(EntryReader):
     Args:
         storage: the root of the table.
         line_bytes: limit of a line; see `commit.parse`.
-        kept: states from which a reader reads on; see `keep`.
+        kept: states from which a reader reads on, the newest one last; see `keep`. A reader that waits for its turn will continue at a
+            position that it does not know yet, and that is a little older than the newest version. So there are two.
     """
 
-    def __init__(self, storage: Storage, line_bytes: int | None = None, kept: KeptStates | None = None) -> None:
+    def __init__(self, storage: Storage, line_bytes: int | None = None, kept: deque[KeptState] | None = None) -> None:
         super().__init__(storage, line_bytes)
         self.history = History(self)
-        self.kept = KeptStates() if kept is None else kept
+        self.kept: deque[KeptState] = deque(maxlen=2) if kept is None else kept
         self._mismatched: set[int] = set()
 
     async def header(self, version: int | None = None) -> Header:
@@ -87,12 +89,12 @@ class DeltaLog(EntryReader):
             if segment.checkpoint is None or sum(stat.size for stat in segment.checkpoint.files) <= most_bytes:
                 files = await self.snapshot(header.version)
         entry = await self.fingerprint(header.version, anchor=False)
-        if await self.history.confirm():
-            self.kept.add(KeptState(entry, header, files))
+        if await self.history.confirm() and (not self.kept or self.kept[-1].entry.version != entry.version):
+            self.kept.append(KeptState(entry, header, files))
 
     async def _kept_before(self, segment: Segment) -> KeptState | None:
         """A kept state that is as new as the checkpoint of a segment; None if there is none, or if the log is another one."""
-        state = self.kept.before(segment.version)
+        state = next((each for each in reversed(self.kept) if each.entry.version <= segment.version), None)
         if state is None or (segment.checkpoint is not None and state.entry.version < segment.checkpoint.version):
             return None
         with contextlib.suppress(NotFoundError):

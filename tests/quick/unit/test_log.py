@@ -420,7 +420,7 @@ class TestKeptStates:
         for name, data in other.items():
             asyncio.run(storage.put(f"_delta_log/{name}", data))
         assert asyncio.run(log.header()).metadata.configuration["note"] == "other"
-        assert not log.kept.states
+        assert not log.kept
 
     @pytest.mark.parametrize("most_bytes", [0, 1 << 20])
     def test_files_are_kept_of_tables_with_deletion_vectors_up_to_a_size(self, most_bytes: int) -> None:

@@ -44,7 +44,7 @@ async def prepared(warm: WarmTables, count: int) -> list[str]:
     """The keys of the tables that are prepared, once there are so many."""
     async with asyncio.timeout(30):
         while len(warm.sources._prepared) < count or not all(
-            table.log.kept.states for table in warm.sources._prepared.values()
+            table.log.kept for table in warm.sources._prepared.values()
         ):
             await asyncio.sleep(0.01)
     return list(warm.sources._prepared)
@@ -58,10 +58,10 @@ async def test_leader_reads_on_from_what_the_standby_kept(tmp_path: Path) -> Non
         warm.stop()
         await writer.insert(rows(2))
         with warm.sources.table(config, config.listed[0]) as source:
-            assert [state.entry.version for state in source.table.log.kept.states] == [1]
+            assert [state.entry.version for state in source.table.log.kept] == [1]
             assert (await source.table.log.header()).version == 2
         with warm.sources.table(config, config.listed[0]) as again:
-            assert not again.table.log.kept.states, "a table that is opened again is read anew"
+            assert not again.table.log.kept, "a table that is opened again is read anew"
 
 
 async def test_a_table_that_cannot_be_read_is_forgotten_for_two_sinks(tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ async def test_pass_begins_at_once_if_a_takeover_is_expected(tmp_path: Path, mon
         (table,) = warm.sources._prepared.values()
         expected.set()
         async with asyncio.timeout(10):
-            while table.log.kept.states[-1].entry.version < 2:
+            while table.log.kept[-1].entry.version < 2:
                 await asyncio.sleep(0.01)
