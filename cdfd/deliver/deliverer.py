@@ -83,7 +83,7 @@ class Deliverer:
     @property
     def partly_delivered(self) -> bool:
         """Whether parts of the version at the sink's position may be delivered, although the position does not say so."""
-        return self.large is not None and self.large.begun
+        return self.large is not None and self.large.sink.job is not None
 
     async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
         """The live rows at a position, as `deliver` takes them.

@@ -76,11 +76,6 @@ class LargeVersions:
     stop: asyncio.Event
     planning: SnapshotPlanning = "auto"
 
-    @property
-    def begun(self) -> bool:
-        """Whether a job is under way at the position where the sink stands."""
-        return self.sink.job is not None
-
     def is_large(self, version: Version) -> bool:
         """Whether a version is to be handed over."""
         return self.threshold is not None and version.plan.size > self.threshold
@@ -89,7 +84,8 @@ class LargeVersions:
         """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
         if isinstance(version, ListedVersion):
             return True
-        return not position.part and (self.begun or (self.is_large(version) and self.sink.takes_job(position)))
+        has_job = self.sink.job is not None  # at the position where the sink stands
+        return not position.part and (has_job or (self.is_large(version) and self.sink.takes_job(position)))
 
     async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
         """The live rows at a position, as they are to be delivered there: with their files, or with where these are listed.

@@ -189,8 +189,8 @@ def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_
     ranges = len(bounds) + 1
     files, sizes, rows = (np.zeros(ranges, np.int64) for _ in range(3))
     others = live.state.live().table
-    listed = (without(batch, live.changed) for batch in live.listing.sizes(storage, with_stats=count_rows is not None))
-    for batch in chain(listed, others.to_batches()):
+    checkpoint = live.listing.batches(storage, with_stats=count_rows is not None, with_partitions=False)
+    for batch in chain((without(batch, live.changed) for batch in checkpoint), others.to_batches()):
         batch_files = PackedFiles(Add, pa.Table.from_batches([batch], FILES))
         numbers = range_numbers(bounds, batch.column("path"))
         np.add.at(files, numbers, 1)

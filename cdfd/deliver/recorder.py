@@ -48,6 +48,7 @@ class Recorder:
         self._table_id = ""
         self._digest: str | None = None
         self._more = asyncio.Event()
+        self._about = {"ledger": self.uri, "app_id": app_id}
 
     async def position(self) -> LedgerEntry | None:
         """The ledger's position."""
@@ -118,10 +119,6 @@ class Recorder:
         await self._ledger.record(self._app_id, version, self._table_id, self._digest)
         self._interval = self._interval.recorded(version)
         self._monitor.recorded(version)
-
-    @property
-    def _about(self) -> dict[str, str]:
-        return {"ledger": self.uri, "app_id": self._app_id}
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,21 +121,19 @@ _AGGREGATES: Mapping[str, str] = {
     "stop-snapshot": "Incremental Snapshot",
     "log-level": "Log Level",
 }
-
-
-def aggregate_of(action: str) -> str:
-    """The `aggregate_type` of notifications about an action."""
-    return _AGGREGATES.get(action, "Table")
+"""The `aggregate_type` of notifications about an action, where it is not `Table`."""
 
 
 def answer(request: Request, type: str, message: str, **details: str | int) -> Notification:
     """A notification that answers a request."""
-    return Notification(request.id, aggregate_of(request.action), type, message, request.table, details)
+    return Notification(request.id, _AGGREGATES.get(request.action, "Table"), type, message, request.table, details)
 
 
 def refusal(error: Refused, id: str = "", action: str = "", table: str | None = None) -> Notification:
     """The notification about a refused request. Its text is on one line, because it may quote the request."""
-    return Notification(id, aggregate_of(action), "REFUSED", one_line(error.reason, 500), table, refusal=error.kind)
+    return Notification(
+        id, _AGGREGATES.get(action, "Table"), "REFUSED", one_line(error.reason, 500), table, refusal=error.kind
+    )
 
 
 def document_of(data: bytes) -> dict[str, Any]:

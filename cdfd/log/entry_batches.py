@@ -48,20 +48,16 @@ class EntryBatches:
         if version != self._next:
             self.clear()
         if not self._buffered and self._run >= MIN_RUN:
-            await self._fetch(version)
+            count = min(1 << min(self._run - MIN_RUN + 1, 16), MAX_ENTRIES, MAX_BYTES // max(self._size, 1))
+            if count >= 2:
+                versions = range(version, version + count)
+                names = [f"{paths.LOG}/{paths.commit_name(each)}" for each in versions]
+                objects = await self._storage.fetch_many(names, MAX_BYTES)
+                followed = objects if len(objects) == count else objects[:-1]
+                self._buffered = dict(zip(versions, followed, strict=False))
         elif self._buffered and not version % YIELD_EVERY:
             await asyncio.sleep(0)
         return self._buffered.pop(version, None)
-
-    async def _fetch(self, version: int) -> None:
-        count = min(1 << min(self._run - MIN_RUN + 1, 16), MAX_ENTRIES, MAX_BYTES // max(self._size, 1))
-        if count < 2:
-            return
-        versions = range(version, version + count)
-        names = [f"{paths.LOG}/{paths.commit_name(each)}" for each in versions]
-        objects = await self._storage.fetch_many(names, MAX_BYTES)
-        followed = objects if len(objects) == count else objects[:-1]
-        self._buffered = dict(zip(versions, followed, strict=False))
 
 
 @dataclass(eq=False)

@@ -52,17 +52,16 @@ class Listing:
         """Bytes of its files."""
         return sum(stat.size for stat in self.files)
 
-    def batches(self, storage: Storage, *, with_stats: bool = False) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, storage: Storage, *, with_stats: bool = False, with_partitions: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """The files that the checkpoint lists, in the `FILES` schema.
 
         Raises:
             CdfdError: a file of the checkpoint cannot be read; it names table, version and file.
         """
-        return self._batches(storage, RowColumns(partitioned=self.partitioned, vectors=self.vectors, stats=with_stats))
-
-    def sizes(self, storage: Storage, *, with_stats: bool) -> Iterator[pa.RecordBatch]:
-        """The same without partition values. Raises what `batches` does."""
-        return self._batches(storage, RowColumns(vectors=self.vectors, stats=with_stats))
+        partitioned = self.partitioned and with_partitions
+        return self._batches(storage, RowColumns(partitioned=partitioned, vectors=self.vectors, stats=with_stats))
 
     def paths(self, storage: Storage) -> Iterator[pa.Array]:
         """Only the paths. Raises what `batches` does."""

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from cdfd.delta.protocol import check_writable
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.delta.snapshot import Snapshot
@@ -60,8 +62,9 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     safe = deleted_files_ms(state.metadata)
     retention = safe if retention_ms is None else retention_ms
     if retention < safe and not unsafe:
+        hour_ms = 3_600_000
         raise ConfigError(
-            f"a retention of {_hours(retention)} is shorter than that of the table, {_hours(safe)}",
+            f"a retention of {retention / hour_ms:g} hours is shorter than that of the table, {safe / hour_ms:g} hours",
             hint="Readers of old versions and writers that have not committed would lose files. --unsafe allows it",
         )
     cutoff = now_ms - retention
@@ -72,16 +75,18 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     named_by_state = vacuum.kept(state, cutoff, log.storage.uri)
     # Tombstones do not suffice: change data files have none, those without a time count as old, and a checkpoint may have forgotten files
     # that were removed within this retention, because the table's was shorter then.
-    named = vacuum.NamedFiles.union([named_by_state, *[each async for each in _named_since(log, cutoff)]])
-    unnamed = vacuum.are_unnamed([stat.path for stat in listed], named.inside)
+    named = [named_by_state, *[each async for each in _named_since(log, cutoff)]]
+    named_inside = pa.concat_arrays([each.inside for each in named])
+    named_outside = {path: version for each in named for path, version in each.outside.items()}
+    unnamed = vacuum.are_unnamed([stat.path for stat in listed], named_inside)
     files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
         if isinstance(log.storage, LinkedFiles):  # a name in the log may lead to a file of another name
-            outside = await log.storage.file_ids(list(named.outside))
-            for (path, version), file in zip(named.outside.items(), outside, strict=True):
+            outside = await log.storage.file_ids(list(named_outside))
+            for (path, version), file in zip(named_outside.items(), outside, strict=True):
                 if file is None:
                     raise vacuum.unlocated_error(log.storage.uri, path, version)
-            inside = await log.storage.file_ids(named.inside.to_pylist()) if files else ()
+            inside = await log.storage.file_ids(named_inside.to_pylist()) if files else ()
             named_ids = {*outside, *inside}
             ids = await log.storage.file_ids([stat.path for stat in files])
             files = [stat for stat, file in zip(files, ids, strict=True) if file not in named_ids]
@@ -132,7 +137,3 @@ async def _named_since(log: DeltaLog, cutoff_ms: int) -> AsyncIterator[vacuum.Na
             except NotFoundError:
                 continue  # log clean-up has removed it
             yield vacuum.files_named(commit, log.storage.uri)
-
-
-def _hours(milliseconds: int) -> str:
-    return f"{milliseconds / 3_600_000:g} hours"

@@ -254,11 +254,6 @@ class RenewedFile(io.RawIOBase):
         position: int = self._file.seek(offset, whence)
         return position
 
-    def tell(self) -> int:
-        """The current position."""
-        position: int = self._file.tell()
-        return position
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()

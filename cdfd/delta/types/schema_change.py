@@ -132,10 +132,17 @@ class _Comparison:
         pairs = self._pairs(old, new)
         for child in new:
             before = pairs.get(child.name)
+            child_path = (*new_path, child.name)
             if before is None:
-                self.added.append((*new_path, child.name))
-            else:
-                self._fields(before, child, (*old_path, before.name), (*new_path, child.name))
+                self.added.append(child_path)
+                continue
+            if before.name != child.name:
+                self.renamed.append(Rename((*old_path, before.name), child_path))
+            if before.nullable != child.nullable:
+                self.nullability.append(NullabilityChange(child_path, child.nullable))
+            if (old_comment := _comment(before)) != (new_comment := _comment(child)):
+                self.comment.append(CommentChange(child_path, old_comment, new_comment))
+            self._types(before.type, child.type, (*old_path, before.name), child_path)
         kept = [before.name for child in new if (before := pairs.get(child.name))]
         survivors = set(kept)
         self.dropped.extend((*old_path, child.name) for child in old if child.name not in survivors)
@@ -151,15 +158,6 @@ class _Comparison:
             if child.name not in pairs and child.name.lower() in left:
                 pairs[child.name] = left[child.name.lower()]
         return pairs
-
-    def _fields(self, old: StructField, new: StructField, old_path: Path, new_path: Path) -> None:
-        if old.name != new.name:
-            self.renamed.append(Rename(old_path, new_path))
-        if old.nullable != new.nullable:
-            self.nullability.append(NullabilityChange(new_path, new.nullable))
-        if (before := _comment(old)) != (after := _comment(new)):
-            self.comment.append(CommentChange(new_path, before, after))
-        self._types(old.type, new.type, old_path, new_path)
 
     def _types(self, old: DataType, new: DataType, old_path: Path, new_path: Path) -> None:
         match old, new:

@@ -71,15 +71,6 @@ class NamedFiles:
     inside: pa.Array
     outside: Mapping[str, int]
 
-    @classmethod
-    def union(cls, several: Iterable[NamedFiles]) -> NamedFiles:
-        """The files of all of them."""
-        paths, outside = [array_of([], TEXT)], dict[str, int]()
-        for each in several:
-            paths.append(each.inside)
-            outside |= each.outside
-        return cls(pa.concat_arrays(paths), outside)
-
 
 def kept(state: Snapshot, cutoff_ms: int, root: str) -> NamedFiles:
     """The live files, those removed since the cutoff, and their deletion vectors.
