@@ -34,79 +34,59 @@ def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | No
 
     The function raises `pa.ArrowInvalid` for a value that the table's type cannot hold.
     """
-    target = arrow_type(kind)
+    target: Any = arrow_type(kind)
     if source == target:
         return identity
     if pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if isinstance(kind, Decimal):
-        target = arrow_type(kind)
-        if pa.types.is_decimal(source):
-            # Some writers declare more digits than the table has, at the same scale. The cast checks each value.
-            room = kind.precision - kind.scale >= source.precision - source.scale
-            readable = source.scale == kind.scale or (source.scale < kind.scale and room)
-            return _cast_to(target) if readable else None
-        if pa.types.is_integer(source):
-            return _cast_to(target) if kind.precision - kind.scale >= _INTEGER_DIGITS[source.bit_width] else None
         if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
             return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)
-        return None
-    if isinstance(kind, Foreign):
-        rule = _FOREIGN_RULES.get(target)
-        return None if rule is None else rule(source, target)
-    rule = _RULES.get(kind.name)
-    return None if rule is None else rule(source, target)
+        castable = _fits_decimal(source, kind)
+    elif pa.types.is_timestamp(target) and pa.types.is_timestamp(source):
+        # From any unit; a Parquet timestamp without time zone, INT96 among them, is in UTC.
+        if source.unit == target.unit:
+            return lambda array: array.view(target)
+        if (source.unit, target.unit) == ("ns", "us"):
+            return lambda array: _floor(array).view(target)
+        scaled = pa.timestamp(target.unit, source.tz)
+        return lambda array: array.cast(scaled).view(target)
+    elif isinstance(kind, Foreign) and target == pa.int64() and pa.types.is_duration(source):
+        castable = True
+    else:
+        castable = _is_castable(source, target)
+    return (lambda array: array.cast(target)) if castable else None
 
 
-def _cast_to(target: pa.DataType) -> Convert:
-    return lambda array: array.cast(target)
+def _fits_decimal(source: Any, kind: Decimal) -> bool:
+    whole_digits = kind.precision - kind.scale
+    if pa.types.is_integer(source):
+        return bool(whole_digits >= _INTEGER_DIGITS[source.bit_width])
+    if not pa.types.is_decimal(source):
+        return False
+    # Some writers declare more digits than the table has, at the same scale. The cast checks each value.
+    has_room = source.scale < kind.scale and whole_digits >= source.precision - source.scale
+    return bool(source.scale == kind.scale or has_room)
 
 
-def _to_text(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    # Old writers leave out the annotation for text. The cast verifies that the bytes are UTF-8.
-    return _cast_to(target) if is_text(source) or _is_bytes(source) else None
-
-
-def _to_bytes(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    readable = is_text(source) or _is_bytes(source) or pa.types.is_fixed_size_binary(source)
-    return _cast_to(target) if readable else None
-
-
-def _to_whole(source: Any, target: Any) -> Convert | None:
-    """From narrower integers, and from Parquet's INT32, the physical type of all narrower integers."""
-    if not pa.types.is_integer(source):
-        return None
-    readable = source.bit_width <= max(target.bit_width, 32)
-    return _cast_to(target) if readable else None
-
-
-def _to_double(source: Any, target: pa.DataType) -> Convert | None:
-    whole = pa.types.is_integer(source) and source.bit_width <= 32
-    return _cast_to(target) if whole or pa.types.is_floating(source) else None
-
-
-def _to_float(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    return _cast_to(target) if pa.types.is_float16(source) else None
-
-
-def _to_date(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    return _cast_to(target) if pa.types.is_date64(source) else None
-
-
-def _to_instant(source: Any, target: pa.DataType) -> Convert | None:
-    """From any unit; a Parquet timestamp without time zone, INT96 among them, is in UTC."""
-    if not pa.types.is_timestamp(source):
-        return None
-    if source.unit == "us":
-        return lambda array: array.view(target)
-    if source.unit == "ns":
-        return lambda array: _floor(array).view(target)
-    scaled = pa.timestamp("us", source.tz)
-    return lambda array: array.cast(scaled).view(target)
-
-
-def _to_wall_clock(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    return _cast_to(target) if pa.types.is_date32(source) else _to_instant(source, target)
+def _is_castable(source: Any, target: Any) -> bool:
+    """Whether a cast between these types, neither of which is a decimal, returns the same values or an error."""
+    is_bytes = pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source)
+    if pa.types.is_string(target):
+        # Old writers leave out the annotation for text. The cast verifies that the bytes are UTF-8.
+        return is_text(source) or is_bytes
+    if pa.types.is_binary(target):
+        return is_text(source) or is_bytes or pa.types.is_fixed_size_binary(source)
+    if pa.types.is_integer(target):
+        # From narrower integers, and from Parquet's INT32, the physical type of all narrower integers.
+        return bool(pa.types.is_integer(source) and source.bit_width <= max(target.bit_width, 32))
+    if pa.types.is_float64(target):
+        return bool(pa.types.is_floating(source) or (pa.types.is_integer(source) and source.bit_width <= 32))
+    return (
+        (pa.types.is_float32(target) and pa.types.is_float16(source))
+        or (pa.types.is_date32(target) and pa.types.is_date64(source))
+        or (target == pa.timestamp("us") and pa.types.is_date32(source))
+    )
 
 
 def _floor(array: pa.Array[Any]) -> pa.Array[Any]:
@@ -133,36 +113,3 @@ def _unscale(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
     wide[:, width:] = np.where(big_endian[:, :1] & 0x80, 0xFF, 0)
     numbers = pa.Array.from_buffers(pa.decimal128(38, scale), count, [None, pa.py_buffer(wide)])
     return pc.if_else(array.is_valid(), numbers, scalar_of(None, numbers.type)) if array.null_count else numbers
-
-
-def _is_bytes(source: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source))
-
-
-def _to_nanoseconds(source: Any, target: pa.DataType) -> Convert | None:
-    if not pa.types.is_timestamp(source):
-        return None
-    scaled = pa.timestamp("ns", source.tz)
-    return lambda array: array.cast(scaled).view(target)
-
-
-_FOREIGN_RULES: dict[pa.DataType, Callable[[Any, Any], Convert | None]] = {
-    pa.int32(): _to_whole,
-    pa.int64(): lambda source, target: _cast_to(target) if pa.types.is_duration(source) else _to_whole(source, target),
-    pa.binary(): _to_bytes,
-    pa.timestamp("ns", "UTC"): _to_nanoseconds,
-}
-
-_RULES: dict[str, Callable[[Any, Any], Convert | None]] = {
-    "string": _to_text,
-    "binary": _to_bytes,
-    "long": _to_whole,
-    "integer": _to_whole,
-    "short": _to_whole,
-    "byte": _to_whole,
-    "double": _to_double,
-    "float": _to_float,
-    "date": _to_date,
-    "timestamp": _to_instant,
-    "timestamp_ntz": _to_wall_clock,
-}
