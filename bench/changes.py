@@ -109,10 +109,10 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
 
     from cdfd.log.stream import PlanStream
     from cdfd.log.table import Table
-    from cdfd.scan.layout import Layouts
+    from cdfd.scan.projection import Projections
 
     source = Table.open(table.path())
-    layouts, columns_of_files = Layouts(), []
+    projections, columns_of_files = Projections(), []
 
     async def plans() -> list[Any]:
         stream: PlanStream = source.stream()
@@ -127,7 +127,7 @@ def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
             file = f"{table.path()}/{path}"
             key = kind is None, plan.schema.names
             if key not in columns_by_schema:
-                columns_by_schema[key] = layouts.of(schema, pq.read_schema(file)).names(kind)
+                columns_by_schema[key] = projections.of(schema, pq.read_schema(file)).names(kind)
             columns_of_files.append((file, columns_by_schema[key]))
     return columns_of_files
 

@@ -82,7 +82,7 @@ def _is_castable(source: Any, target: Any) -> bool:
         return bool(pa.types.is_integer(source) and source.bit_width <= max(target.bit_width, 32))
     if pa.types.is_float64(target):
         return bool(pa.types.is_floating(source) or (pa.types.is_integer(source) and source.bit_width <= 32))
-    return (
+    return bool(
         (pa.types.is_float32(target) and pa.types.is_float16(source))
         or (pa.types.is_date32(target) and pa.types.is_date64(source))
         or (target == pa.timestamp("us") and pa.types.is_date32(source))

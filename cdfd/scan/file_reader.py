@@ -17,8 +17,8 @@ from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_ability
-from cdfd.scan.layout import Layout
 from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.projection import Projection
 from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
@@ -42,7 +42,7 @@ class FileReader:
 
     Attributes:
         file: the file.
-        layout: of its columns.
+        projection: of its columns.
         partition_values: by name of the column.
         change_type: of all rows; None if a column has it.
         selection: the rows to read.
@@ -50,7 +50,7 @@ class FileReader:
     """
 
     file: DataFile
-    layout: Layout
+    projection: Projection
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
     selection: RowSelection
@@ -63,7 +63,7 @@ class FileReader:
             check_change_type(file)
         selection = selection_of(scan, files, file.metadata)
         partition_values = values.parse_partition(scan.partition_values, schema)
-        return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
+        return cls(file, files.projections.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
 
     def of_rows(self, selection: RowSelection) -> FileReader:
         """The same reader for other rows of the file."""
@@ -77,8 +77,8 @@ class FileReader:
             size = cast(ColumnSizes, self.file).size_of(self.names)
         # The footer is not trusted: whatever it says, a batch has at most `batch_rows` rows.
         most = max(1, min(batch_rows, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
-        names, layout, ids = self.names, self.layout, self.row_ids
-        schema = layout.schema if ids is None else pa.schema([*layout.projection.schema, *ROW_ID_FIELDS])
+        names, projection, ids = self.names, self.projection, self.row_ids
+        schema = projection.row_schema if ids is None else pa.schema([*projection.schema, *ROW_ID_FIELDS])
         skips = ids is None and has_ability(self.file.__class__, SkipsRows)
         for row, groups in self.row_groups():
             # The rows of consecutive row groups to decode, if not all of them are.
@@ -95,9 +95,9 @@ class FileReader:
                     batch = ids.extend(batch, row)
                 first, row = row, row + batch.num_rows
                 # pyarrow cannot filter views, but can filter the columns that are made from them.
-                if selects and not layout.views:
+                if selects and not projection.views:
                     batch = self.selection.filter(batch, first)
-                columns = layout.projection.apply(batch, self.partition_values)
+                columns = projection.apply(batch, self.partition_values)
                 if ids is not None:
                     columns += [batch.column(ROW_ID), batch.column(ROW_VERSION)]
                 elif self.change_type is None:
@@ -105,7 +105,7 @@ class FileReader:
                 else:
                     columns.append(constant_type(self.change_type, batch.num_rows))
                 rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-                if selects and layout.views:
+                if selects and projection.views:
                     rows = self.selection.filter(rows, first)
                 if rows.num_rows:
                     yield rows
@@ -113,7 +113,7 @@ class FileReader:
     @property
     def names(self) -> list[str]:
         """Columns of the file to read."""
-        names = self.layout.names(self.change_type)
+        names = self.projection.names(self.change_type)
         return names if self.row_ids is None else [*names, *self.row_ids.names]
 
     def row_groups(self) -> Iterator[tuple[int, list[int]]]:

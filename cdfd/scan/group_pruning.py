@@ -25,7 +25,7 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
     statistics_of = getattr(reader.file, "statistics", None)
     if statistics_of is None or not reader.file.metadata.num_row_groups:
         return frozenset()
-    sources, names = reader.layout.projection.file_columns, set[str]()
+    sources, names = reader.projection.file_columns, set[str]()
     for column in where.names:
         child = schema.find((column,))
         name = sources.get(column if child is None else child.name)
@@ -43,7 +43,7 @@ def excluded_groups(reader: FileReader, schema: TableSchema, where: Predicate) -
 def _range(
     name: str, reader: FileReader, statistics: Mapping[str, ChunkStatistics], decoders: Mapping[str, Any]
 ) -> Range:
-    projection = reader.layout.projection
+    projection = reader.projection
     stored = projection.file_columns.get(name)
     if stored is None:
         constant = reader.partition_values.get(name)
@@ -86,5 +86,5 @@ def kept_batches(
     if run:
         yield from batches()
     if skipped:
-        empty = [pa.nulls(0, kind) for kind in reader.layout.schema.types]
-        yield pa.RecordBatch.from_arrays(empty, schema=reader.layout.schema), skipped
+        empty = [pa.nulls(0, kind) for kind in reader.projection.row_schema.types]
+        yield pa.RecordBatch.from_arrays(empty, schema=reader.projection.row_schema), skipped

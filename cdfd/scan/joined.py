@@ -205,11 +205,11 @@ class JoinedFiles(NamedTuple):
         total = sum(together.rows)
         constants = Constants(self.scans, together.rows, schema)
         most = max(1, min(batch_rows, BATCH_BYTES * total // max(together.size, 1)))
-        layout = files.layouts.of(schema, together.schema_arrow)
-        for batch in together.batches(list(layout.projection.columns), rows=most):
-            columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
+        projection = files.projections.of(schema, together.schema_arrow)
+        for batch in together.batches(list(projection.columns), rows=most):
+            columns = projection.apply(batch, constants.of(row, batch.num_rows))
             columns = [*columns, types(row, batch.num_rows)]
-            yield pa.RecordBatch.from_arrays(columns, schema=layout.schema)
+            yield pa.RecordBatch.from_arrays(columns, schema=projection.row_schema)
             row += batch.num_rows
 
 

@@ -242,15 +242,15 @@ class JoinedImages:
             for batch in together.batches([CHANGE_TYPE], rows=BATCH_ROWS):
                 yield to_numpy(_types(batch).indices)
             return
-        layout = self.files.layouts.of(key, together.schema_arrow)
+        projection = self.files.projections.of(key, together.schema_arrow)
         constants = Constants(files.scans, together.rows, key)
 
         def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:
             row = 0
-            for batch in together.batches(layout.names(None), rows=BATCH_ROWS):
+            for batch in together.batches(projection.names(None), rows=BATCH_ROWS):
                 for number, start, count in _files_of(row, batch.num_rows, starts):
                     rows = batch.slice(start - row, count)
-                    yield number, (_types(rows), layout.projection.apply(rows, constants.of(start, count)))
+                    yield number, (_types(rows), projection.apply(rows, constants.of(start, count)))
                 row += batch.num_rows
 
         for _, of_file in groupby(columns(), key=lambda each: each[0]):

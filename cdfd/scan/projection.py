@@ -1,7 +1,8 @@
 """Projects batches of a data file to batches of the table: finds the columns, orders them and converts their types.
 
-Everything is resolved once per file, from the schemas alone. A batch then only costs its conversions, and nothing if the file has the table's
-types. Rules: specification, "Column Mapping", and "Requirements for Writers" on columns that files lack.
+Everything is resolved from the schemas alone, once for all files of a schema: for a small file, that takes longer than reading it. A batch
+then only costs its conversions, and nothing if the file has the table's types. Rules: specification, "Column Mapping", and "Requirements for
+Writers" on columns that files lack.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cdfd.delta.types.arrow_types import arrow_type, is_any_list
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
 from cdfd.errors import DataError, LogError
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan import variant
 from cdfd.scan.conversion import Convert, conversion, identity
@@ -29,6 +31,9 @@ PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.Array[Any]]"
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""
 
+KNOWN = 8
+"""Projections to cache: for current files, change data files, and files from before the last few schema changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -36,20 +41,20 @@ class Projection:
 
     Attributes:
         schema: of the columns from `apply`.
+        row_schema: the same, then `_change_type`.
         columns: names of the file's top-level columns that are needed, in the file's order; `apply` ignores others.
+        views: whether any column of the file is a view, which cannot be filtered (pyarrow 26).
     """
 
     schema: pa.Schema
+    row_schema: pa.Schema
     columns: tuple[str, ...]
+    views: bool
     _sources: tuple[_Source, ...]
     _cache: list[tuple[pa.Schema, Sequence[int]]] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     @classmethod
-    def plan(
-        cls,
-        schema: TableSchema,
-        file_schema: pa.Schema,
-    ) -> Projection:
+    def plan(cls, schema: TableSchema, file_schema: pa.Schema) -> Projection:
         """Find the table's columns in a file.
 
         A column that the file does not have is null, at any depth. Columns that only the file has are ignored. Partition columns in the file
@@ -80,7 +85,17 @@ class Projection:
             convert = identity if field is None else resolver.convert(child.type, field.type, (child.name,))
             sources.append(_Source(child.name, arrow_type(child.type), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
-        return cls(schema.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
+        return cls(
+            schema.arrow,
+            pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
+            tuple(name for name in file_schema.names if name in needed),
+            any("_view" in str(field.type) for field in file_schema),
+            tuple(sources),
+        )
+
+    def names(self, change_type: str | None) -> list[str]:
+        """Columns of the file to read. They include the change type if it is not known."""
+        return [*self.columns, *([CHANGE_TYPE] if change_type is None else [])]
 
     @property
     def file_columns(self) -> dict[str, str]:
@@ -125,9 +140,33 @@ class Projection:
         for cached, positions in self._cache:
             if schema.equals(cached):
                 return positions
-        positions = [source.position(schema) for source in self._sources]
+        positions = []
+        for source in self._sources:
+            position = -1 if source.field is None else schema.get_field_index(source.field.name)
+            if source.field is not None and (position < 0 or schema.field(position).type != source.field.type):
+                raise DataError(f"column {source.field.name!r:.200} of a batch does not match the file's schema")
+            positions.append(position)
         self._cache[:] = [(schema, positions)]
         return positions
+
+
+class Projections:
+    """Caches the most recently planned projections. Thread-safe."""
+
+    def __init__(self) -> None:
+        # The tuple is replaced as a whole. At worst, two threads plan the same projection.
+        self._known: tuple[tuple[TableSchema, pa.Schema, Projection], ...] = ()
+
+    def of(self, schema: TableSchema, file_schema: pa.Schema) -> Projection:
+        """See `Projection.plan`. Files share one if their schemas are equal, including the metadata, which has the column ids."""
+        for known_schema, known_file, projection in self._known:
+            if file_schema.equals(known_file, check_metadata=True) and (
+                known_schema is schema or known_schema == schema
+            ):
+                return projection
+        projection = Projection.plan(schema, file_schema)
+        self._known = ((schema, file_schema, projection), *self._known)[:KNOWN]
+        return projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +177,6 @@ class _Source:
     type: pa.DataType
     field: pa.Field[Any] | None
     convert: Convert
-
-    def position(self, schema: pa.Schema) -> int:
-        if self.field is None:
-            return -1
-        position: int = schema.get_field_index(self.field.name)
-        if position < 0 or schema.field(position).type != self.field.type:
-            raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
-        return position
 
 
 Path: TypeAlias = tuple[str, ...]
@@ -199,10 +230,10 @@ class _Resolver:
     mode: ColumnMappingMode
 
     def convert(self, kind: DataType, source: Any, path: Path) -> Convert:
-        if pa.types.is_dictionary(source):
-            return _after(lambda array: array.dictionary_decode(), self.convert(kind, source.value_type, path))
-        if isinstance(source, pa.BaseExtensionType):
-            return _after(lambda array: array.storage, self.convert(kind, source.storage_type, path))
+        if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
+            is_extension = isinstance(source, pa.BaseExtensionType)
+            then = self.convert(kind, source.storage_type if is_extension else source.value_type, path)
+            return lambda array: then(array.storage if is_extension else array.dictionary_decode())
         convert: Convert | None = None
         if isinstance(kind, StructType):
             convert = self._struct(kind, source, path) if pa.types.is_struct(source) else None
@@ -302,10 +333,6 @@ def list_window(array: Any) -> tuple[Array, int, int]:
 
 def _null_mask(array: Array) -> Any:
     return array.is_null() if array.null_count else None
-
-
-def _after(first: Convert, then: Convert) -> Convert:
-    return first if then is identity else lambda array: then(first(array))
 
 
 def _field_id(field: pa.Field[Any]) -> int | None:

@@ -62,11 +62,11 @@ def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema |
     check_change_type(file)
     if key is None:
         return codes_of(batch.column(0) for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS))
-    layout = files.layouts.of(key, file.schema_arrow)
+    projection = files.projections.of(key, file.schema_arrow)
     constants = values.parse_partition(scan.partition_values, key)
     return codes_with_keys(
-        (batch.column(CHANGE_TYPE), layout.projection.apply(batch, constants))
-        for batch in file.batches(layout.names(None), rows=BATCH_ROWS)
+        (batch.column(CHANGE_TYPE), projection.apply(batch, constants))
+        for batch in file.batches(projection.names(None), rows=BATCH_ROWS)
     )
 
 
@@ -140,7 +140,9 @@ class ScanReader:
             with files.open_scan(scan, [CHANGE_TYPE]) as (source, file):
                 skips = scan.only is not None or scan.piece is not None or where is not None
                 if not skips:
-                    prefetch_columns(source, file, files.layouts.of(schema, file.schema_arrow).names(scan.change_type))
+                    prefetch_columns(
+                        source, file, files.projections.of(schema, file.schema_arrow).names(scan.change_type)
+                    )
                 reader = FileReader.prepare(file, schema, scan, files)
                 excluded = frozenset[int]() if where is None else excluded_groups(reader, schema, where)
                 if skips:

@@ -16,7 +16,7 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import DataFile, has_ability, is_parquet, open_data_file
-from cdfd.scan.layout import Layouts
+from cdfd.scan.projection import Projections
 from cdfd.scan.row_selection import DAMAGED_HINT
 from cdfd.storage.base import Storage, WholeFiles, root_of
 from cdfd.storage.durable import is_transient
@@ -40,14 +40,14 @@ class TableFiles:
         open_root: opens the store of an allowed root.
         allowed_roots: roots outside the table in which absolute paths may lie.
         path_prefixes: places of absolute paths that begin with a prefix; see `paths.resolve`.
-        layouts: of the files that were read last.
+        projections: of the files that were read last.
     """
 
     storage: Storage
     open_root: Callable[[str], Storage]
     allowed_roots: tuple[str, ...] = ()
     path_prefixes: paths.Prefixes = ()
-    layouts: Layouts = field(default_factory=Layouts, compare=False, repr=False)
+    projections: Projections = field(default_factory=Projections, compare=False, repr=False)
 
     def locate(self, path: str) -> tuple[Storage, str]:
         """The store of a path from the log, and the path in that store.
@@ -139,7 +139,7 @@ class SharedFiles(TableFiles):
     @classmethod
     def of(cls, files: TableFiles) -> SharedFiles:
         """The same files."""
-        return cls(files.storage, files.open_root, files.allowed_roots, files.path_prefixes, files.layouts)
+        return cls(files.storage, files.open_root, files.allowed_roots, files.path_prefixes, files.projections)
 
     def prefetch(self, path: str, size: int, *, whole: bool = False) -> None:
         """See `TableFiles`. A file that another reader announced is not fetched again, because its rows are shared too."""

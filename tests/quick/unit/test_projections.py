@@ -1,4 +1,4 @@
-"""Layouts are remembered for files that are alike, and only for those."""
+"""Projections are remembered for files that are alike, and only for those."""
 
 import io
 
@@ -8,8 +8,7 @@ import pytest
 
 from cdfd.delta.types.schema import ColumnMappingMode, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError
-from cdfd.scan.layout import KNOWN, Layouts
-from cdfd.scan.projection import FIELD_ID
+from cdfd.scan.projection import FIELD_ID, KNOWN, Projections
 
 LONG, STRING = Primitive("long"), Primitive("string")
 
@@ -34,9 +33,9 @@ def identified(*fields: tuple[str, int]) -> pa.Schema:
 
 
 def test_files_that_are_alike_share_one() -> None:
-    layouts = Layouts()
-    first = layouts.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()})))
-    assert layouts.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()}))) is first
+    projections = Projections()
+    first = projections.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()})))
+    assert projections.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()}))) is first
 
 
 @pytest.mark.parametrize(
@@ -48,45 +47,47 @@ def test_files_that_are_alike_share_one() -> None:
         (("a", "b"), {"a": pa.int64(), "b": pa.int32()}),
     ],
 )
-def test_files_of_other_columns_do_not_share_a_layout(columns: tuple[str, ...], file: dict[str, pa.DataType]) -> None:
-    layouts = Layouts()
-    first = layouts.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()})))
-    other = layouts.of(table(*columns), physical(pa.schema(file)))
+def test_files_of_other_columns_do_not_share_a_projection(
+    columns: tuple[str, ...], file: dict[str, pa.DataType]
+) -> None:
+    projections = Projections()
+    first = projections.of(table("a", "b"), physical(pa.schema({"a": pa.int64(), "b": pa.int64()})))
+    other = projections.of(table(*columns), physical(pa.schema(file)))
     assert other is not first
-    assert other.schema.names == [*columns, "_change_type"]
+    assert other.row_schema.names == [*columns, "_change_type"]
     assert other.names(None) == [*file, "_change_type"]
 
 
 def test_files_whose_columns_have_other_ids_are_not_alike() -> None:
-    layouts, wanted = Layouts(), table("a", "b", mapping=ColumnMappingMode.ID)
+    projections, wanted = Projections(), table("a", "b", mapping=ColumnMappingMode.ID)
     batch = pa.record_batch({"x": pa.array([1]), "y": pa.array([2])})
     for ids, expected in (((1, 2), [1, 2]), ((2, 1), [2, 1]), ((1, 2), [1, 2])):
-        layout = layouts.of(wanted, physical(identified(("x", ids[0]), ("y", ids[1]))))
-        assert [column[0].as_py() for column in layout.projection.apply(batch, {})] == expected
+        projection = projections.of(wanted, physical(identified(("x", ids[0]), ("y", ids[1]))))
+        assert [column[0].as_py() for column in projection.apply(batch, {})] == expected
 
 
 def test_a_column_that_is_renamed() -> None:
-    layouts, file = Layouts(), physical(pa.schema({"a": pa.int64()}))
-    assert layouts.of(table("a"), file).projection.columns == ("a",)
-    assert layouts.of(table("z"), file).projection.columns == ()
+    projections, file = Projections(), physical(pa.schema({"a": pa.int64()}))
+    assert projections.of(table("a"), file).columns == ("a",)
+    assert projections.of(table("z"), file).columns == ()
 
 
 def test_a_file_that_does_not_fit_does_not_fit_again() -> None:
-    layouts, text = Layouts(), physical(pa.schema({"a": pa.struct({"x": pa.int64()})}))
+    projections, text = Projections(), physical(pa.schema({"a": pa.struct({"x": pa.int64()})}))
     for _ in range(2):
         with pytest.raises(DataError):
-            layouts.of(table("a"), text)
+            projections.of(table("a"), text)
 
 
 def test_views_are_known() -> None:
     schema = TableSchema(StructType((StructField("s", STRING),)))
-    assert Layouts().of(schema, pa.schema({"s": pa.string_view()})).views
-    assert not Layouts().of(schema, pa.schema({"s": pa.string()})).views
+    assert Projections().of(schema, pa.schema({"s": pa.string_view()})).views
+    assert not Projections().of(schema, pa.schema({"s": pa.string()})).views
 
 
 def test_a_few_are_remembered() -> None:
-    layouts, file = Layouts(), physical(pa.schema({"a": pa.int64()}))
+    projections, file = Projections(), physical(pa.schema({"a": pa.int64()}))
     schemas = [table("a", str(number)) for number in range(KNOWN + 1)]
-    made = [layouts.of(schema, file) for schema in schemas]
-    assert layouts.of(schemas[-1], file) is made[-1]
-    assert layouts.of(schemas[0], file) is not made[0]
+    made = [projections.of(schema, file) for schema in schemas]
+    assert projections.of(schemas[-1], file) is made[-1]
+    assert projections.of(schemas[0], file) is not made[0]
