@@ -1,11 +1,13 @@
 """Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
 
-Small files of several versions are read together. The batches in flight bound the memory, whatever the size of a version or a file.
+Small files of several versions are read together. The batches in flight bound the memory, whatever the size of a version or a file. A remote
+store starts to fetch files some files before the reader needs them.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from functools import partial
 from itertools import chain, groupby, repeat
 from typing import Any
 
+from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch, VersionRows
 from cdfd.model.columns import VersionColumns
 from cdfd.model.file_scan import FileScan
@@ -24,12 +27,11 @@ from cdfd.runtime.ordered_pool import After, Inline, run_in_order
 from cdfd.runtime.shared_results import Reader
 from cdfd.scan.data_files import has_ability
 from cdfd.scan.file_reader import BATCH_ROWS
-from cdfd.scan.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
+from cdfd.scan.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
-from cdfd.scan.joined_images import image_orders, joined_images
-from cdfd.scan.prefetch import prefetch_plans, prefetch_scans
+from cdfd.scan.joined_images import ImageOrders, joined_images
 from cdfd.scan.read import OnMissingFile, Select, is_small, raise_missing
-from cdfd.scan.scans import TaskReader, Unpaired, read_shared
+from cdfd.scan.scans import TaskReader, read_shared
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
@@ -45,6 +47,12 @@ from cdfd.storage.base import WholeFiles
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
+
+FILES, SMALL_FILES = 6, 16
+"""Files to prefetch, at least, beyond the one that is read next: of any size, and of those that are small. Where plans hold more files, up to
+three times as many."""
+SMALL_BYTES = 512 << 10
+"""Bytes of a small file, on average: it takes less time than its round trip."""
 
 
 _Task = Callable[[], Iterator[Scanned]]
@@ -172,7 +180,7 @@ class Execution:
         """The tasks that read the plans. Files whose rows are read as they are have a task each; small ones are read together."""
         remote, shared = self.files.storage.remote, self.shared
         if remote:
-            plans = prefetch_plans(plans, first_part, self.files, self.whole)
+            plans = _prefetch_plans(plans, first_part, self.files, self.whole)
         joins = has_ability(self.files.storage.__class__, WholeFiles) and self.rows.shape.where is None
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
         for by_file, run in groupby(planned, lambda each: not each[0].passes_rows):
@@ -186,7 +194,7 @@ class Execution:
                 PlannedScan(plan, scan)
                 for plan, part in run
                 for scan in (
-                    prefetch_scans(plan, plan.scans[part:], self.files, self.whole) if remote else plan.scans[part:]
+                    _prefetch_scans(plan, plan.scans[part:], self.files, self.whole) if remote else plan.scans[part:]
                 )
             )
             for group in groups_of(scans) if joins else ((each,) for each in scans):
@@ -264,14 +272,15 @@ class Execution:
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
         buffers: dict[str, Future[ReorderBuffer]] = {}
         joined = {} if remote else joined_images(plan, scans, self.files)
-        orders = image_orders(looked_at, joined)
-        for scan in looked_at:
-            if scan.path not in joined:
-                yield partial(reader.read_order, plan, scan, orders.of_files[scan.path])
+        alone = {scan.path: scan for scan in looked_at if scan.path not in joined}
+        of_files: dict[str, Future[ImageOrder | None]] = {path: Future() for path in alone}
+        orders = ImageOrders(of_files, list(dict.fromkeys(joined.values())) if looked_at else ())
+        for path, scan in alone.items():
+            yield partial(reader.read_order, plan, scan, of_files[path])
         for images in orders.joined:
             yield images.find_pairs
         handover: Future[Any] | None
-        for scan in prefetch_scans(plan, scans, self.files, self.whole) if remote else scans:
+        for scan in _prefetch_scans(plan, scans, self.files, self.whole) if remote else scans:
             is_early = scan.image_phase == "early"
             if scan.path in joined:
                 images = joined[scan.path]
@@ -289,13 +298,67 @@ class Execution:
                 yield Inline(task) if self._is_tiny(scan.size) else task
                 continue
             if version is not None:
-                unpaired = Unpaired(version if is_early and scan is scans[0] else None, handover if is_early else None)
-                task = partial(reader.read_if_paired, plan, task, orders, unpaired)
+                instead = version if is_early and scan is scans[0] else None
+                task = partial(reader.read_if_paired, plan, task, orders, instead, handover if is_early else None)
             yield task if is_early or handover is None else After(handover, task)
 
     def _is_tiny(self, size: int) -> bool:
         # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
         return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
+
+
+def _prefetch_plans(
+    plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool
+) -> Iterator[ChangePlan]:
+    """The plans. They are taken early enough to prefetch `_files_ahead` files; an error is raised after the plans that come before it."""
+    source = iter(plans)
+    waiting: deque[ChangePlan] = deque()
+    fetched, failed, more, ahead = 0, None, True, FILES
+    while True:
+        while more and fetched < ahead:
+            try:
+                plan = next(source, None)
+            except CdfdError as error:
+                plan, failed = None, error
+            if plan is None:
+                more = False
+                break
+            ahead = _files_ahead(plan)
+            for scan in plan.files[first_part : first_part + ahead]:
+                _prefetch(scan, files, whole)
+            first_part = 0
+            waiting.append(plan)
+            fetched += len(plan.files)
+        if waiting:
+            plan = waiting.popleft()
+            fetched -= len(plan.files)
+            yield plan
+        elif failed is not None:
+            raise failed
+        else:
+            return
+
+
+def _files_ahead(plan: ChangePlan) -> int:
+    """How many files of a plan to prefetch."""
+    return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.files) else FILES
+
+
+def _prefetch_scans(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles, whole: bool) -> Iterator[FileScan]:
+    """Scans of a plan. With each, the file that comes `_files_ahead` scans later is prefetched."""
+    ahead = _files_ahead(plan)
+    for number, scan in enumerate(scans):
+        if number + ahead < len(scans):
+            _prefetch(scans[number + ahead], files, whole)
+        yield scan
+
+
+def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:
+    if scan.image_phase == "late":
+        # The scan of the early phase keeps the rows of the late one, so most files are opened once.
+        return
+    # A scan of some rows skips row groups, so only a scan of all rows reads the whole file.
+    files.prefetch(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)
 
 
 def cores() -> int:

@@ -17,7 +17,7 @@ from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.data_files import ColumnSizes, DataFile, Footer, SkipsRows, has_ability
-from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.parquet.reader import FilesTogether
 from cdfd.scan.projection import Projection
 from cdfd.scan.row_selection import DAMAGED_HINT, RowSelection
 from cdfd.scan.table_files import TableFiles

@@ -1,4 +1,4 @@
-"""Reads small data files together: consecutive files of one schema are decoded as if they were one (`cdfd.scan.parquet.together`).
+"""Reads small data files together: consecutive files of one schema are decoded as if they were one (`FilesTogether`).
 
 They may be of several versions: in catch-up, most versions have one small file. The rows are the same, in the same order, but a batch has
 rows of several files. Each file that does not fit, is gone or is damaged is read by itself, which gives its rows or the error.
@@ -22,7 +22,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import is_parquet
 from cdfd.scan.file_reader import BATCH_BYTES
-from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.parquet.reader import FilesTogether
 from cdfd.scan.table_files import TableFiles
 
 FEW = 4
@@ -66,7 +66,8 @@ def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
             joins is None
             or len(group) == JOINED_FILES
             or size + joins.scan.size > JOINED_BYTES
-            or not _agree(joins, group[0])
+            or (joins.scan.change_type is None) != (group[0].scan.change_type is None)
+            or (joins.schema is not group[0].schema and joins.schema != group[0].schema)
         ):
             yield from [group] if len(group) >= FEW else [(one,) for one in group]
             group, size = [], 0
@@ -79,11 +80,6 @@ def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
             break
     if failed is not None:
         raise failed
-
-
-def _agree(one: PlannedScan, other: PlannedScan) -> bool:
-    images = one.scan.change_type is None, other.scan.change_type is None
-    return images[0] == images[1] and (one.schema is other.schema or one.schema == other.schema)
 
 
 def _is_joinable(scan: FileScan) -> bool:
@@ -142,37 +138,22 @@ def read_joined(
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
     joined = JoinedFiles.of([each.scan for each in group], files)
-    rows, row = _Rows(group, joined.together.rows), 0
-    for batch in joined.batches(schema, files, batch_rows, rows.types):
-        yield Scanned(rows.plans(row, batch.num_rows), schema, batch)
-        row += batch.num_rows
+    starts, types = [0, *accumulate(joined.together.rows)], [str(each.scan.change_type) for each in group]
 
-
-class _Rows:
-    """Plans and change types of the rows of several files."""
-
-    def __init__(self, group: Sequence[PlannedScan], rows: Sequence[int]) -> None:
-        self._group = group
-        self._types = [str(each.scan.change_type) for each in group]
-        self._starts = [0, *accumulate(rows)]
-
-    def _counts(self, row: int, count: int) -> Any:
+    def counts(row: int, count: int) -> Any:
         """How many of `count` rows from row `row` on each file has."""
-        return np.diff(np.clip(self._starts, row, row + count))
+        return np.diff(np.clip(starts, row, row + count))
 
-    def types(self, row: int, count: int) -> pa.DictionaryArray:
-        """Their change types."""
-        return types_of(self._types, self._counts(row, count))
-
-    def plans(self, row: int, count: int) -> Sequence[tuple[ChangePlan, int]]:
-        """Their plans, each with its number of rows."""
-        plans: list[tuple[ChangePlan, int]] = []
-        for each, rows in zip(self._group, self._counts(row, count).tolist(), strict=True):
+    row = 0
+    for batch in joined.batches(schema, files, batch_rows, lambda row, count: types_of(types, counts(row, count))):
+        plans = list[tuple[ChangePlan, int]]()
+        for each, rows in zip(group, counts(row, batch.num_rows).tolist(), strict=True):
             if plans and plans[-1][0] is each.plan:
                 plans[-1] = each.plan, plans[-1][1] + rows
             elif rows:
                 plans.append((each.plan, rows))
-        return plans
+        yield Scanned(plans, schema, batch)
+        row += batch.num_rows
 
 
 class JoinedFiles(NamedTuple):

@@ -84,12 +84,6 @@ class ImageOrders:
         return all(order is None or order.by_key for order in orders)
 
 
-def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, JoinedImages]) -> ImageOrders:
-    """The orders of these files, which have not been read yet. Some of them are `joined`."""
-    of_files = {scan.path: Future[ImageOrder | None]() for scan in cross_partition if scan.path not in joined}
-    return ImageOrders(of_files, list(dict.fromkeys(joined.values())) if cross_partition else ())
-
-
 @dataclass(eq=False)
 class JoinedImages:
     """Small change data files that are read together, by several tasks: for their order, the early rows, and the late rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
@@ -17,18 +17,6 @@ from cdfd.scan.joined_images import ImageOrders, JoinedImages
 from cdfd.scan.read import ScanReader, read_image_order
 from cdfd.scan.table_files import READ_ERRORS
 from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
-
-
-class Unpaired(NamedTuple):
-    """The alternative to a task that reads change data files, if their images have to be matched by the key.
-
-    Attributes:
-        version: of the first task: the refined version, whose rows replace those of all tasks.
-        handover: of an early task: what the late one waits for.
-    """
-
-    version: Callable[[], RefinedVersion] | None
-    handover: Future[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,12 @@ class TaskReader(ScanReader):
             yield from self.read_bucket(plan, plan.scans[0], version())
 
     def read_if_paired(
-        self, plan: ChangePlan, task: Callable[[], Iterator[Scanned]], orders: ImageOrders, unpaired: Unpaired
+        self,
+        plan: ChangePlan,
+        task: Callable[[], Iterator[Scanned]],
+        orders: ImageOrders,
+        version: Callable[[], RefinedVersion] | None,
+        handover: Future[Any] | None,
     ) -> Iterator[Scanned]:
         """The rows of a task of a version with several change data files, if all images are in pairs of one key.
 
@@ -63,15 +56,16 @@ class TaskReader(ScanReader):
             plan: of the version.
             task: reads rows of one or more files in one phase.
             orders: of all files of the version.
-            unpaired: the alternative.
+            version: of the first task: the refined version. If images have to be matched by the key, its rows replace those of all tasks.
+            handover: of an early task: what the late one waits for.
         """
         if orders.by_key:
             yield from task()
             return
-        if unpaired.handover is not None:
-            unpaired.handover.set_result(None)
-        if unpaired.version is not None:
-            yield from self.read_bucket(plan, plan.scans[0], unpaired.version())
+        if handover is not None:
+            handover.set_result(None)
+        if version is not None:
+            yield from self.read_bucket(plan, plan.scans[0], version())
 
     def read_bucket(self, plan: ChangePlan, scan: FileScan, version: RefinedVersion) -> Iterator[Scanned]:
         """Rows of a refined version in one of its buckets. Errors name their file already."""

@@ -21,7 +21,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.scan.execute import Execution
 from cdfd.scan.joined import JOINED_FILES, PlannedScan, groups_of
-from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.parquet.reader import FilesTogether
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
 from tests.support.sampling import stride

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdfd.scan.parquet.together import FilesTogether
+from cdfd.scan.parquet.reader import FilesTogether
 from tests.support.lake import Lake, manual_clock
 from tests.support.manual_time import ManualClock
 
