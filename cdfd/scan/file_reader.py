@@ -6,7 +6,7 @@ Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import pyarrow as pa
@@ -64,10 +64,6 @@ class FileReader:
         selection = selection_of(scan, files, file.metadata)
         partition_values = values.parse_partition(scan.partition_values, schema)
         return cls(file, files.projections.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
-
-    def of_rows(self, selection: RowSelection) -> FileReader:
-        """The same reader for other rows of the file."""
-        return replace(self, selection=selection)
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         """The selected rows, in order."""
@@ -140,6 +136,9 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
     rows = metadata.num_rows
     if scan.num_records not in (None, rows):
         raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)
-    selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
-    selection.check(rows)
-    return selection.reduce()
+    vectors = files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows)
+    for vector in vectors:
+        last = None if vector is None else vector.max()
+        if last is not None and last >= rows:
+            raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
+    return RowSelection(*vectors, scan.piece).reduce()

@@ -71,7 +71,8 @@ def kept_batches(
 
     def batches() -> Iterator[tuple[pa.RecordBatch, int]]:
         nonlocal skipped
-        for batch in reader.of_rows(replace(selection, groups=frozenset(run))).batches(batch_rows, use_threads):
+        kept = replace(reader, selection=replace(selection, groups=frozenset(run)))
+        for batch in kept.batches(batch_rows, use_threads):
             yield batch, skipped
             skipped = 0
         run.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 
@@ -48,7 +48,8 @@ def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None)
 def count_rows(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
     with files.open_scan(scan) as (_, file):
-        return selection_of(scan, files, file.metadata).count(file.metadata)
+        selection = selection_of(scan, files, file.metadata)
+        return sum(selection.count_in(row, rows) for _, row, rows in selection.row_groups(file.metadata))
 
 
 def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None) -> ImageCounts:
@@ -198,12 +199,14 @@ def _in_phases(
     if image_phase != "late" and len(late) < count:
         yield from zip(buffer.split(reader.batches(*options), late), repeat(0))
         if buffer.reread_from is not None:
-            others = reader.of_rows(RowSelection(RowSet.of(range(buffer.reread_from, count)), late))
+            selection = RowSelection(RowSet.of(range(buffer.reread_from, count)), late)
+            others = replace(reader, selection=selection)
             yield from zip(others.batches(*options), repeat(0))
     if image_phase != "early":
         batches = buffer.drain()
         if buffer.reread_from is not None:
-            others = reader.of_rows(RowSelection(late.difference(RowSet.of(range(buffer.reread_from)))))
+            selection = RowSelection(late.difference(RowSet.of(range(buffer.reread_from))))
+            others = replace(reader, selection=selection)
             batches = chain(batches, others.batches(*options))
         yield from _with_gap_first(buffer, batches)
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.delta.roaring import RowSet
-from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import Footer
 
@@ -36,13 +35,6 @@ class RowSelection:
     piece: tuple[int, int] | None = None
     groups: frozenset[int] | None = None
 
-    def check(self, rows: int) -> None:
-        """Raise DataError if a deletion vector names a row that a file of so many rows does not have."""
-        for selected in (self.only, self.without):
-            last = None if selected is None else selected.max()
-            if last is not None and last >= rows:
-                raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
-
     def reduce(self) -> RowSelection:
         """The same rows. Where two vectors leave none of a row group, it is not read."""
         if self.only is None or self.without is None:
@@ -51,9 +43,16 @@ class RowSelection:
 
     def row_groups(self, metadata: Footer) -> Iterator[tuple[int, int, int]]:
         """Row groups with at least one selected row: number, first row, number of rows."""
-        row = 0
         groups = range(metadata.num_row_groups)
-        mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
+        mine: Collection[int] = groups
+        if self.piece is not None:
+            # The row groups of a piece are those whose middle, by uncompressed bytes, lies in it.
+            number, pieces = self.piece
+            sizes = [max(0, metadata.row_group(group).total_byte_size) for group in groups]
+            whole = max(2 * sum(sizes), 1)
+            places = [(2 * end - size) * pieces // whole for end, size in zip(accumulate(sizes), sizes, strict=True)]
+            mine = {group for group, place in enumerate(places) if min(place, pieces - 1) == number}
+        row = 0
         for group in groups:
             rows = metadata.row_group(group).num_rows
             is_selected = self.without is None or self.without.count(row, rows) < rows
@@ -61,10 +60,6 @@ class RowSelection:
             if is_selected and group in mine and (self.groups is None or group in self.groups):
                 yield group, row, rows
             row += rows
-
-    def count(self, metadata: Footer) -> int:
-        """How many rows of a file are selected."""
-        return sum(self.count_in(row, rows) for _, row, rows in self.row_groups(metadata))
 
     def count_in(self, row: int, rows: int) -> int:
         """How many of `rows` rows from row `row` on are selected."""
@@ -99,11 +94,3 @@ class RowSelection:
         """The selected rows of a batch whose first row is row `first_row` of the file."""
         keep = self.mask(first_row, batch.num_rows)
         return batch if keep is None or keep.all() else batch.filter(array_of(keep))
-
-
-def _of_piece(metadata: Footer, number: int, pieces: int) -> set[int]:
-    """Row groups of one piece of a file: those whose middle, by uncompressed bytes, lies in it."""
-    sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]
-    whole = max(2 * sum(sizes), 1)
-    places = [(2 * end - size) * pieces // whole for end, size in zip(accumulate(sizes), sizes, strict=True)]
-    return {group for group, place in enumerate(places) if min(place, pieces - 1) == number}

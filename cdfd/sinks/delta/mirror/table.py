@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -176,7 +176,7 @@ class MirrorTable:
         batches: list[pa.RecordBatch] = []
         for file, positions in self.live.split(numbers):
             with _reader(file.add, schema, self._files) as reader:
-                rows = reader.of_rows(RowSelection(RowSet.of_array(positions)))
+                rows = replace(reader, selection=RowSelection(RowSet.of_array(positions)))
                 batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
 
