@@ -90,12 +90,24 @@ class ImageOrder:
         Raises:
             DataError: a value that is no change type.
         """
-        codes: Iterable[Codes] = iter(types())
+        codes: Iterable[Codes] = types()
         if pairs:
-            seen = _Seen(codes)
-            if (order := cls._of(seen, pairs=True)) is not None:
+            source, first, rows = iter(codes), list[Codes](), 0
+
+            def keep_first() -> Iterator[Codes]:
+                """The codes. The first ones are kept, and not read again: the order is mostly known after a few of them."""
+                nonlocal rows
+                for each in source:
+                    rows += len(each)
+                    if rows <= KEPT_CODES:
+                        first.append(each)
+                    else:
+                        first.clear()
+                    yield each
+
+            if (order := cls._of(keep_first(), pairs=True)) is not None:
                 return order
-            codes = types() if seen.first is None else chain(seen.first, codes)
+            codes = chain(first, source) if rows <= KEPT_CODES else types()
         order = cls._of(codes, pairs=False)
         assert order is not None
         return order
@@ -120,27 +132,6 @@ class ImageOrder:
             return None
         in_order = not late or late.min() + len(late) == row
         return cls(pairs, RowSet(FrozenBitMap64(late)), in_order, starts_with_post, moves)
-
-
-class _Seen:
-    """Passes codes on, and keeps the first ones, so that they need not be read again. Their order is mostly known after a few of them.
-
-    Attributes:
-        first: those that were passed on; None if they are too many to keep.
-    """
-
-    def __init__(self, codes: Iterable[Codes]) -> None:
-        self.first: list[Codes] | None = []
-        self._codes = codes
-        self._rows = 0
-
-    def __iter__(self) -> Iterator[Codes]:
-        for codes in self._codes:
-            self._rows += len(codes)
-            if self.first is not None:
-                self.first.append(codes)
-                self.first = self.first if self._rows <= KEPT_CODES else None
-            yield codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def codes(columns: Sequence[Column], rows: int, *, key: bool = False) -> Integer
 def same(left: Column, right: Column) -> Mask:
     """For each row, whether two columns of the same type have the same value."""
     left, right = _plain(left), _plain(right)
-    if _is_nested(left.type):
+    if pa.types.is_nested(left.type):
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
         both = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
         return np.asarray(both[: len(left)] == both[len(left) :])
@@ -73,7 +73,7 @@ def _hash(column: Column) -> npt.NDArray[np.uint64]:
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         texts = column.cast(pa.string()) if pa.types.is_decimal(kind) else column
         numbers = _hash_of_bytes(texts.cast(pa.large_binary()))
-    elif _is_nested(kind):
+    elif pa.types.is_nested(kind):
         # Only the number of elements: keys are rarely nested, and any function of the value is right.
         numbers = np.zeros(len(column), np.uint64)
     else:
@@ -116,11 +116,12 @@ _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 def _column(column: Column, *, key: bool) -> Integers:
     """Codes of one column, at least 0; they may be far apart."""
     column = _plain(column)
-    if _is_nested(column.type):
+    if pa.types.is_nested(column.type):
         return _nested_codes(column, key=key)
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64)
-    if _is_number(column.type):
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
+    if any(check(column.type) for check in numeric) and not pa.types.is_interval(column.type):
         return _with_nulls(dense(_numbers(column, key=key)), column)
     return _with_nulls(_indices(column), column)
 
@@ -203,15 +204,6 @@ def _floats(column: Column, *, key: bool) -> Integers:
     values = np.where(np.isnan(values), np.float64(np.nan), values)
     # The sum makes -0.0 to 0.0.
     return (values + 0.0 if key else values).view(np.int64)
-
-
-def _is_number(kind: Any) -> bool:
-    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
-    return any(check(kind) for check in numeric) and not pa.types.is_interval(kind)
-
-
-def _is_nested(kind: Any) -> bool:
-    return bool(pa.types.is_nested(kind))
 
 
 def _plain(column: Column) -> Column:

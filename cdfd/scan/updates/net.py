@@ -63,21 +63,20 @@ class NetChanges:
         rows = batch.select(self._rows.names)
         added = (types == INSERT) | (types == POST_IMAGE)
         for side, chosen in enumerate((~added, added)):
-            if chosen.any():
-                self._take(side, rows if chosen.all() else rows.filter(array_of(chosen)))
-
-    def _take(self, side: int, rows: pa.RecordBatch) -> None:
-        rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._rows)
-        if self._sides[0].count > 1:
-            self._sides[side].add(rows, self._buckets(rows))
-            return
-        self._held.append((side, rows))
-        self._bytes += rows.nbytes
-        if self._bytes > SMALL_BYTES:
+            if not chosen.any():
+                continue
+            of_side = rows if chosen.all() else rows.filter(array_of(chosen))
+            of_side = pa.RecordBatch.from_arrays(of_side.columns, schema=self._rows)
+            if self._sides[0].count > 1:
+                self._sides[side].add(of_side, self._buckets(of_side))
+            else:
+                self._held.append((side, of_side))
+                self._bytes += of_side.nbytes
+        if self._bytes > SMALL_BYTES and self._held:
             self._sides = [Buckets(self._space, BUCKETS, self._rows) for _ in range(2)]
             waiting, self._held = self._held, []
-            for each, rows_of_side in waiting:
-                self._sides[each].add(rows_of_side, self._buckets(rows_of_side))
+            for side, of_side in waiting:
+                self._sides[side].add(of_side, self._buckets(of_side))
 
     def _buckets(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         # Without a key, rows that are equal must meet.

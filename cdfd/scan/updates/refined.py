@@ -117,25 +117,20 @@ class RefinedVersion:
         changes = self._match(removed, added, whole=scan.image_phase is None)
         rows = pa.concat_tables([removed, added])
         if scan.image_phase != "late":
-            moved = len(changes.deleted), len(changes.deleted) + 2 * len(changes.left)
-            yield from self._batches(rows, *self._early(changes, removed.num_rows), moved)
+            count, moves, first_added = len(changes.deleted), len(changes.left), removed.num_rows
+            olds = np.concatenate([changes.deleted, changes.left, changes.before])
+            news = np.concatenate([np.full(count, -1), changes.came + first_added, changes.after + first_added])
+            types = np.repeat([GONE, UPDATE, UPDATE], [count, moves, len(changes.before)], axis=0)
+            images = np.stack([olds, news], axis=1)
+            if self.refinement.images and not moves:
+                # As they are read from large files, where nothing waits.
+                order = np.argsort(olds, kind="stable")
+                images, types = images[order], types[order]
+            there = images >= 0
+            yield from self._batches(rows, images[there], types[there], (count, count + 2 * moves))
         if scan.image_phase != "early":
             inserted = changes.inserted + removed.num_rows
             yield from self._batches(rows, inserted, np.full(len(inserted), INSERT))
-
-    def _early(self, changes: _Changes, first_added: int) -> tuple[Integers, Integers]:
-        """Deletes and updates, as positions in the rows of both sides, and their change types."""
-        count, moves = len(changes.deleted), len(changes.left)
-        olds = np.concatenate([changes.deleted, changes.left, changes.before])
-        news = np.concatenate([np.full(count, -1), changes.came + first_added, changes.after + first_added])
-        types = np.repeat([GONE, UPDATE, UPDATE], [count, moves, len(changes.before)], axis=0)
-        rows = np.stack([olds, news], axis=1)
-        if self.refinement.images and not moves:
-            # As they are read from large files, where nothing waits.
-            order = np.argsort(olds, kind="stable")
-            rows, types = rows[order], types[order]
-        there = rows >= 0
-        return rows[there], types[there]
 
     def _batches(
         self, rows: pa.Table, chosen: Integers, types: Integers, moved: tuple[int, int] = (0, 0)

@@ -135,15 +135,12 @@ class _Runs:
             RepeatedRowId: two runs overlap.
         """
         order = np.argsort(self.ids, kind="stable")
-        runs = self.take(order)
+        runs = _Runs(*(each[order] for each in (self.ids, self.counts, self.versions, self.sources, self.rows)))
         twice = np.flatnonzero(runs.ids[1:] < runs.ids[:-1] + runs.counts[:-1])
         if len(twice):
             second = int(twice[0]) + 1
             raise RepeatedRowId(int(runs.ids[second]), int(runs.sources[second]))
         return runs
-
-    def take(self, chosen: Integers) -> _Runs:
-        return _Runs(*(each[chosen] for each in (self.ids, self.counts, self.versions, self.sources, self.rows)))
 
 
 def _of_intervals(gone: _Runs, come: _Runs) -> Iterator[Rows]:

@@ -151,7 +151,14 @@ class Buckets:
 
     def rows(self, bucket: int) -> pa.Table:
         """The rows of a bucket."""
-        return pa.Table.from_batches([*self._read_spill(bucket), *self._held[bucket]], self.schema)
+        batches = list[pa.RecordBatch]()
+        for start, size in self._places[bucket]:
+            assert self._file is not None
+            data = os.pread(self._file.fileno(), size, start)
+            while len(data) < size and (more := os.pread(self._file.fileno(), size - len(data), start + len(data))):
+                data += more
+            batches += pa.ipc.open_stream(pa.py_buffer(data))
+        return pa.Table.from_batches([*batches, *self._held[bucket]], self.schema)
 
     def close(self) -> None:
         """Forget all rows, and return the disk space."""
@@ -165,14 +172,6 @@ class Buckets:
     def __del__(self) -> None:
         # The space is shared: rows that have no reader any more must not fill it.
         self.close()
-
-    def _read_spill(self, bucket: int) -> Iterator[pa.RecordBatch]:
-        for start, size in self._places[bucket]:
-            assert self._file is not None
-            data = os.pread(self._file.fileno(), size, start)
-            while len(data) < size and (more := os.pread(self._file.fileno(), size - len(data), start + len(data))):
-                data += more
-            yield from pa.ipc.open_stream(pa.py_buffer(data))
 
 
 def _divide(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
