@@ -5,10 +5,12 @@ VariantShredding.md of the Parquet format). No Arrow kernel decodes them, so val
 variants of a batch that are not shredded are decoded once.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -116,27 +118,24 @@ class _Texts:
             raise DataError(f"variants of a batch with more than {_MAX_BATCH_BYTES} bytes of JSON", hint=_HINT)
 
 
-class _Typed(Protocol):
-    """A `typed_value`."""
-
-    def has(self, row: int) -> bool:
-        """Whether it has a value in that row."""
-
-    def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
-        """Write the value of that row; `value` is the `value` field of the same row."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A `value` and a `typed_value` that together form at most one variant per row."""
+    """A `value` and a `typed_value` that together form at most one variant per row.
+
+    Attributes:
+        values: the `value` of each row; None if there are none.
+        typed: the `typed_value`, if there is one.
+        present: the rows that have a `typed_value`.
+    """
 
     values: list[bytes | None] | None
     typed: _Typed | None
+    present: list[bool]
 
     def write(self, writer: VariantWriter, row: int, depth: int) -> bool:
         """Write that row's variant; False if it has none."""
         value = None if self.values is None else self.values[row]
-        if self.typed is not None and self.typed.has(row):
+        if self.typed is not None and self.present[row]:
             self.typed.write(writer, row, value, depth)
             return True
         if value is None:
@@ -151,9 +150,6 @@ class _Primitives:
 
     texts: list[bytes | None]
 
-    def has(self, row: int) -> bool:
-        return self.texts[row] is not None
-
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         if value is not None:
             raise malformed_error("both value and typed_value")
@@ -164,12 +160,8 @@ class _Primitives:
 class _Items:
     """A `typed_value` that is a list ("Arrays"): row `n` has the elements from `bounds[n]` to `bounds[n + 1]`."""
 
-    present: list[bool]
     bounds: list[int]
     elements: _Group
-
-    def has(self, row: int) -> bool:
-        return self.present[row]
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         if value is not None:
@@ -190,11 +182,7 @@ class _Fields:
     Fields are in the order of their names, as in objects that are not shredded.
     """
 
-    present: list[bool]
     fields: dict[bytes, tuple[Name, _Group]]
-
-    def has(self, row: int) -> bool:
-        return self.present[row]
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         others = {}
@@ -221,6 +209,10 @@ class _Fields:
         writer.pieces.append(b"{}" if len(writer.pieces) == opening else b"}")
 
 
+_Typed: TypeAlias = _Primitives | _Items | _Fields
+"""A `typed_value`. `write` writes its value in a row; `value` is the `value` field of the same row."""
+
+
 def _group(array: pa.Array, depth: int) -> _Group:
     """The group of a struct of `value` and `typed_value`. Rows in which the struct is null have neither."""
     if depth > MAX_DEPTH:
@@ -229,24 +221,24 @@ def _group(array: pa.Array, depth: int) -> _Group:
         raise malformed_error(f"shredded into {array.type!s:.200} where a group was expected")
     columns = _columns(array)
     value, typed = columns.get("value"), columns.get("typed_value")
-    return _Group(
-        None if value is None else _binary(value).to_pylist(),
-        None if typed is None else _typed_value(_plain(typed), depth),
-    )
+    values = None if value is None else _binary(value).to_pylist()
+    if typed is None:
+        return _Group(values, None, [])
+    typed = _plain(typed)
+    return _Group(values, _typed_value(typed, depth), typed.is_valid().to_pylist())
 
 
 def _typed_value(array: pa.Array, depth: int) -> _Typed:
     kind = array.type
-    present = array.is_valid()
     if pa.types.is_struct(kind):
         columns = _columns(array)
         names = sorted(name.encode() for name in columns)
         fields = {name: (Name.of(name), _group(columns[name.decode()], depth + 1)) for name in names}
-        return _Fields(present.to_pylist(), fields)
+        return _Fields(fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = to_numpy(array.value_lengths().fill_null(0))
         bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
-        return _Items(present.to_pylist(), bounds, _group(_plain(array.flatten()), depth + 1))
+        return _Items(bounds, _group(_plain(array.flatten()), depth + 1))
     numbers, text = _primitives(array)
     return _Primitives([None if number is None else text(number) for number in numbers.to_pylist()])
 
