@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.scan.parquet.text import check_batches
+from cdfd.scan.parquet.text import check_text
 
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
@@ -43,18 +43,14 @@ class ArrowReader:
         """See `ParquetReader.batches`."""
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
-        decoded = self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads)
-        return _count(check_batches(decoded), expected)
-
-
-def _count(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
-    """The batches. ValueError if they have other rows together: pyarrow ends early at a list column whose first page has no values."""
-    rows = 0
-    for batch in batches:
-        rows += batch.num_rows
-        if rows > expected:
-            break
-        yield batch
-    if rows != expected:
-        more = "at least " if rows > expected else ""
-        raise ValueError(f"{more}{rows} rows were read of row groups that have {expected}")
+        count = 0
+        for batch in self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads):
+            check_text(batch)
+            count += batch.num_rows
+            if count > expected:
+                break
+            yield batch
+        # pyarrow ends early at a list column whose first page has no values.
+        if count != expected:
+            more = "at least " if count > expected else ""
+            raise ValueError(f"{more}{count} rows were read of row groups that have {expected}")

@@ -3,7 +3,7 @@
 Arrow's reader accepts any bytes, but consumers may not.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,19 @@ _cache: tuple[tuple[pa.Schema, Sequence[int]], ...] = ()
 """Columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
-def text_columns(schema: pa.Schema) -> Sequence[int]:
-    """Positions of columns that contain text or decimals, at any depth."""
-    global _cache
-    for cached, places in _cache:
-        if schema.equals(cached):
-            return places
-    places = [place for place, field in enumerate(schema) if _has_text(field.type)]
-    _cache = ((schema, places), *_cache)[:8]
-    return places
+def check_text(batch: pa.RecordBatch) -> None:
+    """Check columns with text or decimals, at any depth.
 
-
-def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
-    """Check those columns. ASCII columns are checked with a single pass over their bytes, dictionary columns by their dictionary.
+    ASCII columns are checked with a single pass over their bytes, dictionary columns by their dictionary.
 
     Raises:
         DataError: text that is not UTF-8, a decimal of too many digits.
     """
+    global _cache
+    places = next((places for cached, places in _cache if batch.schema.equals(cached)), None)
+    if places is None:
+        places = [place for place, field in enumerate(batch.schema) if _has_text(field.type)]
+        _cache = ((batch.schema, places), *_cache)[:8]
     for place in places:
         column = batch.column(place)
         for array in (column,) if pa.types.is_string(column.type) else _texts(column):
@@ -43,15 +39,6 @@ def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
                 if pa.types.is_decimal(array.type):
                     raise DataError(f"column {name!r:.200} has a number of more digits than {array.type}")
                 raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=HINT)
-
-
-def check_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches of one file, each checked. Raises what `check_text` does."""
-    places: Sequence[int] | None = None
-    for batch in batches:
-        places = text_columns(batch.schema) if places is None else places
-        check_text(batch, places)
-        yield batch
 
 
 def _is_valid(array: Any) -> bool:

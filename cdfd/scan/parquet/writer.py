@@ -83,21 +83,18 @@ def _repeating(rows: pa.Table) -> list[str] | bool:
     """
     if rows.num_rows < _SAMPLE:
         return True
-    sample = rows.slice(0, _SAMPLE)
-    return [
-        path
-        for field, column in zip(rows.schema, sample.columns, strict=True)
-        if not _differ(column)
-        for path in _leaves(field.name, field.type)
-    ]
-
-
-def _differ(column: pa.ChunkedArray) -> bool:
-    kind = column.type
-    if pa.types.is_dictionary(kind) or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-        return False
-    # A dictionary takes half as long as counting the values.
-    return len(column.combine_chunks().dictionary_encode().dictionary) > _SAMPLE * 3 // 4
+    repeating = list[str]()
+    for field, column in zip(rows.schema, rows.slice(0, _SAMPLE).columns, strict=True):
+        kind = field.type
+        # A dictionary takes half as long as counting the values.
+        if (
+            pa.types.is_dictionary(kind)
+            or pa.types.is_nested(kind)
+            or isinstance(kind, pa.BaseExtensionType)
+            or len(column.combine_chunks().dictionary_encode().dictionary) <= _SAMPLE * 3 // 4
+        ):
+            repeating += _leaves(field.name, kind)
+    return repeating
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
