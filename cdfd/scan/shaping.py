@@ -40,25 +40,6 @@ class _Columns:
     schema: pa.Schema
     columns: tuple[tuple[int, Apply | None], ...]
 
-    @classmethod
-    def of(cls, shape: Shape, schema: TableSchema, rows: pa.Schema) -> _Columns:
-        sources, fields, published = [], [], shape.published(schema)
-        for (child, name, mask), column in zip(shape.columns_of(schema), published.arrow, strict=True):
-            sources.append((rows.get_field_index(child.name), None if mask is None else mask.applied(child)))
-            assert name == column.name
-            fields.append(column)
-        first = len(rows) - len(CHANGE_COLUMNS)
-        sources += [(position, None) for position in range(first, len(rows))]
-        where = None if shape.where is None else compile_filter(shape.where, schema)
-        return cls(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(sources))
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            rows.column(place) if mask is None else mask(rows.column(place)).cast(field.type)
-            for (place, mask), field in zip(self.columns, self.schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
 
 @dataclass(slots=True)
 class RowShaper:
@@ -85,7 +66,12 @@ class RowShaper:
             if rows.num_rows and self.shape.excluded:
                 codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
                 rows = rows.filter(array_of(~np.isin(change_codes(rows.column(CHANGE_TYPE)), codes)))
-            return replace(batch, schema=columns.published, rows=columns(rows))
+            arrays = [
+                rows.column(place) if mask is None else mask(rows.column(place)).cast(field.type)
+                for (place, mask), field in zip(columns.columns, columns.schema, strict=True)
+            ]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+            return replace(batch, schema=columns.published, rows=rows)
         except CdfdError as error:
             raise error.within(version=batch.plan.version) from None
 
@@ -93,7 +79,15 @@ class RowShaper:
         for cached, columns in self._cache:
             if (cached is schema or cached == schema) and columns.source.equals(rows):
                 return columns
-        columns = _Columns.of(self.shape, schema, rows)
+        sources, fields, published = [], [], self.shape.published(schema)
+        for (child, name, mask), column in zip(self.shape.columns_of(schema), published.arrow, strict=True):
+            sources.append((rows.get_field_index(child.name), None if mask is None else mask.applied(child)))
+            assert name == column.name
+            fields.append(column)
+        first = len(rows) - len(CHANGE_COLUMNS)
+        sources += [(position, None) for position in range(first, len(rows))]
+        where = None if self.shape.where is None else compile_filter(self.shape.where, schema)
+        columns = _Columns(rows, where, published, pa.schema([*fields, *CHANGE_COLUMNS]), tuple(sources))
         self._cache = [(schema, columns), *self._cache][:2]
         return columns
 
