@@ -23,10 +23,6 @@ from cdfd.plan.row_options import RowOptions
 class _Fallback(Exception):
     """Why a version cannot be refined."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
 
 def refine(
     plan: ChangePlan,
@@ -64,7 +60,7 @@ def refine(
     try:
         return _refine(plan, commit, header, previous, rows.refine, key)
     except _Fallback as fallback:
-        return replace(plan, unrefined=fallback.reason)
+        return replace(plan, unrefined=str(fallback))
 
 
 def with_images_paired(plan: ChangePlan) -> ChangePlan:
@@ -81,10 +77,8 @@ def _refine(
     if not by_rows and not key:
         return plan
     try:
-        if by_rows:
-            _check_tracking(commit, header, previous)
         tracking = RowTracking.of(header.metadata.configuration) if by_rows else None
-        scans = tuple(_with_ids(plan.scans, commit)) if by_rows else plan.scans
+        scans = tuple(_with_ids(plan.scans, commit, header, previous)) if by_rows else plan.scans
     except (_Fallback, LogError) as error:
         if refine != "auto":
             raise
@@ -108,16 +102,13 @@ def _refine(
     return replace(plan, scans=_buckets(sources, phases=tracking is not None), refinement=refinement)
 
 
-def _check_tracking(commit: Commit, header: Header, previous: Header) -> None:
+def _with_ids(scans: Sequence[FileScan], commit: Commit, header: Header, previous: Header) -> Iterator[FileScan]:
     if not row_tracking_enabled(header.metadata):
         raise _Fallback("row tracking is not enabled")
     if not row_tracking_enabled(previous.metadata):
         raise _Fallback("row tracking was enabled by this version")
     if commit.info is not None and commit.info.rows_preserved is False:
         raise _Fallback("its writer did not preserve row ids")
-
-
-def _with_ids(scans: Sequence[FileScan], commit: Commit) -> Iterator[FileScan]:
     adds: Mapping[str, Add] = {add.path: add for add in commit.adds if add.data_change}
     removes: Mapping[str, Remove] = {remove.path: remove for remove in commit.removes if remove.data_change}
     for scan in scans:

@@ -16,7 +16,6 @@ After a restart, the files that are not published are those from `next` on that 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,24 +67,13 @@ class NumberedFiles:
 
     def _number(self, action: Add | Remove) -> int | None:
         """The number of a file with the same path and deletion vector; None if there is none."""
-        place = bisect_left(_Paths(self._paths), action.path.encode("utf-8", "surrogatepass"))
+        # Files are numbered in the order of their paths as UTF-8.
+        encoded = action.path.encode("utf-8", "surrogatepass")
+        place = bisect_left(self._paths, encoded, key=lambda path: path.as_py().encode("utf-8", "surrogatepass"))
         if place == len(self._paths) or self._paths[place].as_py() != action.path:
             return None
         vector = self.scans[place].without
         return place if action.key == (action.path, None if vector is None else vector.unique_id) else None
-
-
-class _Paths(Sequence[bytes]):
-    """Paths as UTF-8, in whose order files are numbered."""
-
-    def __init__(self, paths: pa.Array) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._paths[place].as_py().encode("utf-8", "surrogatepass")
 
 
 class PendingFiles:

@@ -94,7 +94,7 @@ class RowShaper:
 
 def _filter(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
     """The rows that satisfy a filter, with the change types that they have for a reader who sees no others."""
-    mask, codes = where.mask(rows), change_codes(rows.column(CHANGE_TYPE))
+    mask, codes = where(rows), change_codes(rows.column(CHANGE_TYPE))
     if not ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
         return rows if mask.all() else rows.filter(array_of(mask))
     before = pairs_of(rows, codes)

@@ -56,6 +56,9 @@ from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 Evaluate: TypeAlias = Callable[[pa.RecordBatch], Any]
 """Computes an array, or a scalar that stands for all rows."""
 
+Filter: TypeAlias = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
+"""For each row, whether a filter is true."""
+
 _COMPARE: dict[Operator, Callable[..., Any]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -72,7 +75,15 @@ def compile_filter(predicate: Predicate, schema: TableSchema) -> Filter:
     Raises:
         ConfigError: a field does not exist, or types do not fit; the message says where.
     """
-    return Filter(_Compiler(predicate, schema).of(predicate.root))
+    evaluate = _Compiler(predicate, schema).of(predicate.root)
+
+    def mask(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        truth = evaluate(rows)
+        if isinstance(truth, pa.Scalar):
+            return np.full(rows.num_rows, truth.as_py() is True)
+        return np.asarray(to_numpy(pc.fill_null(truth, scalar_of(False, pa.bool_()))))
+
+    return mask
 
 
 def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tuple[tuple[str, ...], DataType] | None:
@@ -92,20 +103,6 @@ def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tu
         path.append(fields[0].name)
         kind = fields[0].type
     return tuple(path), kind
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A filter of rows of one schema."""
-
-    evaluate: Evaluate
-
-    def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """For each row, whether the filter is true."""
-        truth = self.evaluate(rows)
-        if isinstance(truth, pa.Scalar):
-            return np.full(rows.num_rows, truth.as_py() is True)
-        return np.asarray(to_numpy(pc.fill_null(truth, scalar_of(False, pa.bool_()))))
 
 
 def _call(kernel: Callable[..., Any], *operands: Evaluate) -> Evaluate:
@@ -128,10 +125,6 @@ def _any(*terms: Evaluate) -> Evaluate:
     return lambda rows: reduce(pc.or_kleene, (term(rows) for term in terms))
 
 
-def _not(term: Evaluate) -> Evaluate:
-    return _call(pc.invert, term)
-
-
 _UNKNOWN = _constant(scalar_of(None, pa.bool_()))
 _TRUE, _FALSE = (_constant(scalar_of(truth, pa.bool_())) for truth in (True, False))
 _DOUBLE = pa.float64()
@@ -151,13 +144,20 @@ class _Compiler:
             case Or(terms):
                 return _any(*map(self.of, terms))
             case Not(term):
-                return _not(self.of(term))
+                return _call(pc.invert, self.of(term))
             case Comparison(left, operator, right):
                 return self._comparison(left, operator, right)
             case Membership(column, items):
                 return self._membership(column, items)
             case Like(column, pattern):
-                return self._like(column, pattern)
+                typed = self._column(column)
+                if typed is None:
+                    return _UNKNOWN
+                values, kind = typed
+                if kind != Primitive("string"):
+                    what = f"column {'.'.join(column.path)!r:.100} is of type {kind!s:.80}; LIKE needs a string"
+                    raise self.predicate.error(what, column.at)
+                return lambda rows: pc.match_like(values(rows), pattern.text)
             case IsNull(column):
                 typed = self._column(column)
                 return _TRUE if typed is None else _call(pc.is_null, typed[0])
@@ -197,7 +197,19 @@ class _Compiler:
         other = self._comparable(right)
         if typed is None or other is None:
             return _UNKNOWN
-        return self._of_columns(typed, operator, other, right)
+        (one, kind), (another, other_kind) = typed, other
+        if not is_number(kind) or not is_number(other_kind):
+            if kind != other_kind:
+                what = f"a value of type {kind!s:.80} is compared with one of {other_kind!s:.80}"
+                raise self.predicate.error(what, right.at)
+            return _call(_COMPARE[operator], one, another)
+        if is_float(kind) or is_float(other_kind):
+            # Whole numbers above 2^53 are rounded, as in Spark.
+            return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(another, _DOUBLE, safe=False))
+        common = common_decimal(arrow_type(kind), arrow_type(other_kind))
+        # Arrow casts whole numbers to decimals only if all their digits fit.
+        sides = (_cast(_plain(*side)[0], common) for side in (typed, other))
+        return _call(_COMPARE[operator], *sides)
 
     def _comparable(self, column: Column) -> tuple[Evaluate, DataType] | None:
         typed = self._column(column)
@@ -229,24 +241,6 @@ class _Compiler:
             return _floats(_cast(column, _DOUBLE), operator, _constant(value))
         return _call(_COMPARE[operator], column, _constant(value))
 
-    def _of_columns(
-        self, left: tuple[Evaluate, DataType], operator: Operator, right: tuple[Evaluate, DataType], at: Column
-    ) -> Evaluate:
-        (one, kind), (other, other_kind) = left, right
-        if is_number(kind) and is_number(other_kind):
-            if is_float(kind) or is_float(other_kind):
-                # Whole numbers above 2^53 are rounded, as in Spark.
-                return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(other, _DOUBLE, safe=False))
-            common = common_decimal(arrow_type(kind), arrow_type(other_kind))
-            # Arrow casts whole numbers to decimals only if all their digits fit.
-            sides = (_cast(_plain(*side)[0], common) for side in (left, right))
-            return _call(_COMPARE[operator], *sides)
-        if kind != other_kind:
-            raise self.predicate.error(
-                f"a value of type {kind!s:.80} is compared with one of {other_kind!s:.80}", at.at
-            )
-        return _call(_COMPARE[operator], one, other)
-
     def _membership(self, column: Column, items: tuple[Literal, ...]) -> Evaluate:
         typed = self._comparable(column)
         if typed is None:
@@ -262,16 +256,6 @@ class _Compiler:
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = _TRUE if len(values) < len(items) else _call(pc.is_null, typed[0])
         return _any(lambda rows: pc.is_in(plain(rows), listed), _all(unknown, _UNKNOWN))
-
-    def _like(self, column: Column, pattern: Literal) -> Evaluate:
-        typed = self._column(column)
-        if typed is None:
-            return _UNKNOWN
-        if typed[1] != Primitive("string"):
-            what = f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}; LIKE needs a string"
-            raise self.predicate.error(what, column.at)
-        values, _ = typed
-        return lambda rows: pc.match_like(values(rows), pattern.text)
 
 
 def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
@@ -292,9 +276,9 @@ def _floats(left: Evaluate, operator: Operator, right: Evaluate) -> Evaluate:
         case ">":
             return _floats(right, "<", left)
         case "<":
-            return _any(_call(pc.less, left, right), _all(_not(left_nan), right_nan))
+            return _any(_call(pc.less, left, right), _all(_call(pc.invert, left_nan), right_nan))
         case ">=" | "<=" | "<>":
-            return _not(_floats(left, NEGATED[operator], right))
+            return _call(pc.invert, _floats(left, NEGATED[operator], right))
     return _any(_call(pc.equal, left, right), _all(left_nan, right_nan))
 
 

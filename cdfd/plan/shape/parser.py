@@ -14,7 +14,6 @@ comparison = = | == | <> | != | < | <= | > | >=
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
@@ -107,18 +106,16 @@ class _Parser:
         return self._tokens[self._next]
 
     def _any(self) -> Node:
-        terms = self._join("OR", self._all)
-        return terms[0] if len(terms) == 1 else Or(terms)
+        terms = [self._all()]
+        while self._accept("OR"):
+            terms.append(self._all())
+        return terms[0] if len(terms) == 1 else Or(tuple(terms))
 
     def _all(self) -> Node:
-        terms = self._join("AND", self._term)
-        return terms[0] if len(terms) == 1 else And(terms)
-
-    def _join(self, word: str, one: Callable[[], Node]) -> tuple[Node, ...]:
-        terms = [one()]
-        while self._accept(word):
-            terms.append(one())
-        return tuple(terms)
+        terms = [self._term()]
+        while self._accept("AND"):
+            terms.append(self._term())
+        return terms[0] if len(terms) == 1 else And(tuple(terms))
 
     def _term(self) -> Node:
         self._depth += 1
@@ -216,10 +213,17 @@ class _Parser:
             quoted = self._token.text[1:-1].replace("''", "'")
             self._next += 1
             return Literal(quoted, "date" if word == "DATE" else "timestamp", at)
-        literal = _literal(kind, text, word, at)
-        if literal is None:
+        if kind == "text":
+            return Literal(text[1:-1].replace("''", "'"), "text", at)
+        if kind == "number":
+            return Literal(text, "number", at)
+        if kind == "binary":
+            return Literal(text[2:-1], "binary", at)
+        if kind == "word" and word in ("TRUE", "FALSE"):
+            return Literal(word.lower(), "boolean", at)
+        if kind != "word" or word != "NULL":
             self._fail("a literal is expected: a number, 'text', TRUE, FALSE or NULL", at)
-        return literal
+        return Literal("", "null", at)
 
     def _accept(self, wanted: str) -> bool:
         # A quoted name or text has its quotes, so it is no keyword.
@@ -246,19 +250,6 @@ def _tokens(text: str) -> list[_Token]:
         tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         place = match.end()
     return [*tokens, _Token("end", "", len(text))]
-
-
-def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
-    """The literal of a single token; None if it is none."""
-    if kind == "text":
-        return Literal(text[1:-1].replace("''", "'"), "text", at)
-    if kind == "number":
-        return Literal(text, "number", at)
-    if kind == "binary":
-        return Literal(text[2:-1], "binary", at)
-    if kind == "word" and word in ("TRUE", "FALSE"):
-        return Literal(word.lower(), "boolean", at)
-    return Literal("", "null", at) if kind == "word" and word == "NULL" else None
 
 
 def _negate(node: Node, negated: bool) -> Node:

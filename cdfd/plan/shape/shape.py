@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
@@ -68,9 +68,7 @@ class Shape:
         Raises:
             MissingColumnError: the version has none of the columns to publish.
         """
-        if self.names is None:
-            return schema
-        return self._with_filter(schema, schema.present(self.names) if self.names else _nothing(schema))
+        return self._to_read(schema, schema.present)
 
     def target(self, schema: TableSchema) -> TableSchema:
         """The columns to read of the schema that rows are brought into. All of them have to be there.
@@ -78,11 +76,14 @@ class Shape:
         Raises:
             ConfigError: a column is missing.
         """
+        return self._to_read(schema, schema.select)
+
+    def _to_read(self, schema: TableSchema, choose: Callable[[Sequence[str]], TableSchema]) -> TableSchema:
         if self.names is None:
             return schema
-        return self._with_filter(schema, schema.select(self.names) if self.names else _nothing(schema))
-
-    def _with_filter(self, schema: TableSchema, chosen: TableSchema) -> TableSchema:
+        # Readers may want the change columns alone.
+        nothing = replace(schema, struct=StructType(()), partition_columns=())
+        chosen = choose(self.names) if self.names else nothing
         if self.where is None:
             return chosen
         find, names = ByName({child.name: child for child in schema.struct}), set(chosen.names)
@@ -170,11 +171,6 @@ class Shape:
                 f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",
                 hint="A writer renamed or dropped it; change `where` and `mask`. Everything before this version is delivered",
             )
-
-
-def _nothing(schema: TableSchema) -> TableSchema:
-    """The schema without columns: readers may want the change columns alone."""
-    return replace(schema, struct=StructType(()), partition_columns=())
 
 
 AS_IT_IS = Shape()

@@ -65,7 +65,7 @@ class RowCheck:
                 _check_nulls(chunk, rows.schema.field(name), name)
         for name, each in self._filters:
             for batch in rows.to_batches():
-                mask = each.mask(batch)
+                mask = each(batch)
                 if not mask.all():
                     number = int(np.argmin(mask))
                     raise DataError(

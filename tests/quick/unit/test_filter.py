@@ -41,7 +41,7 @@ SCHEMA = TableSchema(from_arrow(ROWS.schema))
 
 def kept(text: str, rows: pa.RecordBatch = ROWS, schema: TableSchema = SCHEMA) -> str:
     """For each row, whether it is kept."""
-    return "".join("y" if each else "-" for each in compile_filter(parse_filter(text), schema).mask(rows))
+    return "".join("y" if each else "-" for each in compile_filter(parse_filter(text), schema)(rows))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_many_terms_nest_no_deeper_than_their_logarithm() -> None:
 def test_three_valued_logic(filter: tuple[str, Any], rows: list[Values]) -> None:
     text, truth = filter
     batch = pa.RecordBatch.from_pylist(rows, NUMBERS)
-    actual = compile_filter(parse_filter(text), TableSchema(from_arrow(NUMBERS))).mask(batch)
+    actual = compile_filter(parse_filter(text), TableSchema(from_arrow(NUMBERS)))(batch)
     assert actual.tolist() == [truth(row) is True for row in rows]
 
 

@@ -72,7 +72,7 @@ def table(rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("where", FILTERS)
 def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
     schema = TableSchema(from_arrow(rows.schema))
-    kept = compile_filter(parse_filter(where), schema).mask(rows.combine_chunks().to_batches()[0])
+    kept = compile_filter(parse_filter(where), schema)(rows.combine_chunks().to_batches()[0])
     wanted = [number for number, keep in enumerate(kept) if keep]
     assert wanted
     actual = cdfd.changes(table, where=where).read_all()

@@ -59,14 +59,14 @@ def range_of(rows: list[Any], name: str) -> Range:
 @given(texts(), ROWS, st.booleans())
 def test_no_row_is_lost(filter: tuple[str, Any], rows: list[Any], known: bool) -> None:
     predicate = parse_filter(filter[0])
-    kept = compile_filter(predicate, SCHEMA).mask(pa.RecordBatch.from_pylist(rows, NUMBERS))
+    kept = compile_filter(predicate, SCHEMA)(pa.RecordBatch.from_pylist(rows, NUMBERS))
     actual = possible(predicate, SCHEMA, lambda name: range_of(rows, name) if known else Range())
     assert actual or not kept.any()
 
 
 def kept(column: Column, text: str) -> npt.NDArray[np.bool_]:
     """Which rows a filter keeps that reads all of them."""
-    return compile_filter(parse_filter(text), column.schema()).mask(column.rows)
+    return compile_filter(parse_filter(text), column.schema())(column.rows)
 
 
 def is_skipped(column: Column, text: str, scan: FileScan, stats: str | None, *partition_by: str) -> bool:
@@ -103,7 +103,7 @@ def test_partition_values_lose_no_row(kinds: str, data: st.DataObject) -> None:
             if is_skipped(column, text, replace(FILE, partition_values={"x": written}), None, "x"):
                 read = values.parse(written, column.field.type)
                 rows = pa.record_batch([pa.array([read], read.type)], ["x"])
-                assert not compile_filter(parse_filter(text), column.schema()).mask(rows).any(), (text, written)
+                assert not compile_filter(parse_filter(text), column.schema())(rows).any(), (text, written)
 
 
 @pytest.mark.parametrize("kinds", KINDS)
