@@ -40,7 +40,7 @@ class SparkEngine:
 
     async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
-        if sum(part.count for part in splits) <= _FEW_FILES:
+        if sum(len(part.plan.scans) for part in splits) <= _FEW_FILES:
             return await measure_here(assignment, splits)
         items = [parts.pack(part) for part in enumerate(splits)]
         results = await self._run(assignment, items, partial(parts.measure, assignment))
