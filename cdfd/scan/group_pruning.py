@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -66,26 +67,15 @@ def kept_batches(
     reader: FileReader, excluded: frozenset[int], batch_rows: int, use_threads: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The rows of the other groups, each batch with the number of selected rows that were skipped before it. The last may be empty."""
-    skipped, run = 0, list[int]()
-    selection, metadata = reader.selection, reader.file.metadata
-
-    def batches() -> Iterator[tuple[pa.RecordBatch, int]]:
-        nonlocal skipped
-        kept = replace(reader, selection=replace(selection, groups=frozenset(run)))
+    skipped, selection = 0, reader.selection
+    for is_excluded, groups in groupby(selection.row_groups(reader.file.metadata), lambda each: each[0] in excluded):
+        if is_excluded:
+            skipped += sum(selection.count_in(row, rows) for _, row, rows in groups)
+            continue
+        kept = replace(reader, selection=replace(selection, groups=frozenset(group for group, _, _ in groups)))
         for batch in kept.batches(batch_rows, use_threads):
             yield batch, skipped
             skipped = 0
-        run.clear()
-
-    for group, row, rows in selection.row_groups(metadata):
-        if group in excluded:
-            if run:
-                yield from batches()
-            skipped += selection.count_in(row, rows)
-        else:
-            run.append(group)
-    if run:
-        yield from batches()
     if skipped:
         empty = [pa.nulls(0, kind) for kind in reader.projection.row_schema.types]
         yield pa.RecordBatch.from_arrays(empty, schema=reader.projection.row_schema), skipped

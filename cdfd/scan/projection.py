@@ -298,7 +298,8 @@ class _Resolver:
             array = array if pa.types.is_list(source) else array.cast(plain)
             offsets, start, count = list_window(array)
             elements = inner(array.values.slice(start, count))
-            return pa.ListArray.from_arrays(offsets, elements, type=target, mask=_null_mask(array))
+            mask = array.is_null() if array.null_count else None
+            return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
 
         return rebuild
 
@@ -314,7 +315,8 @@ class _Resolver:
                 return pa.nulls(0, target)
             offsets, start, count = list_window(array)
             keys, items = of_keys(array.keys.slice(start, count)), of_values(array.items.slice(start, count))
-            return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_null_mask(array))
+            mask = array.is_null() if array.null_count else None
+            return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
 
         return rebuild
 
@@ -329,10 +331,6 @@ def list_window(array: Any) -> tuple[Array, int, int]:
     if start or array.offset:
         offsets = pc.subtract(offsets, scalar_of(start, offsets.type))
     return offsets, start, end - start
-
-
-def _null_mask(array: Array) -> Any:
-    return array.is_null() if array.null_count else None
 
 
 def _field_id(field: pa.Field[Any]) -> int | None:

@@ -21,6 +21,8 @@ from cdfd.scan.updates.equality import Integers, Mask, codes, same
 COMPARED_ROWS = 1 << 16
 """Pairs of rows whose values are compared at once: copies of so many rows are in memory."""
 
+_NO_ROWS: Integers = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -30,12 +32,15 @@ class Matched:
         deleted: of the removed rows.
         before, after: the images of updates, of the removed and the added rows. Pairs are in the order of `after`.
         inserted: of the added rows.
+        left, came: the images of updates that move a row to another key, in pairs.
     """
 
     deleted: Integers
     before: Integers
     after: Integers
     inserted: Integers
+    left: Integers = _NO_ROWS
+    came: Integers = _NO_ROWS
 
     @classmethod
     def of(cls, gone: Mask, come: Mask, before: Integers, after: Integers) -> Matched:
@@ -45,6 +50,14 @@ class Matched:
         inserted[after] = False
         order = np.argsort(after, kind="stable")
         return cls(np.flatnonzero(deleted), before[order], after[order], np.flatnonzero(inserted))
+
+    @classmethod
+    def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> Matched:
+        """From the rows of both sides that did not only move, and the images of updates among them."""
+        before, after, left, came = images
+        gone[before] = gone[left] = False
+        come[after] = come[came] = False
+        return cls(np.flatnonzero(gone), before, after, np.flatnonzero(come), left, came)
 
 
 def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Integers, Integers]:
@@ -88,7 +101,12 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
     both = pa.concat_tables([removed, added])
     keys = codes([both.column(name) for name in key], both.num_rows, key=True)
     gone, come = np.ones(count, np.bool_), np.ones(added.num_rows, np.bool_)
-    several = _in_groups(keys[:count], keys[count:]) if key else np.ones(both.num_rows, np.bool_)
+    several = np.ones(both.num_rows, np.bool_)
+    if key:
+        # Only of keys that are there twice on a side.
+        most = int(keys.max(initial=-1)) + 1
+        repeats = [np.bincount(side, minlength=most) > 1 for side in (keys[:count], keys[count:])]
+        several = (repeats[0] | repeats[1])[keys]
     if several.any():
         rows = np.flatnonzero(several)
         chosen = both.take(array_of(rows))
@@ -98,8 +116,7 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
         gone[rows[:first][moved]] = False
         come[rows[first:][arrived] - count] = False
     if not key:
-        nothing = np.zeros(0, np.int64)
-        return Matched.of(gone, come, nothing, nothing)
+        return Matched.of(gone, come, _NO_ROWS, _NO_ROWS)
     left, right = np.flatnonzero(gone), np.flatnonzero(come)
     before, after = match(keys[:count][left], keys[count:][right])
     before, after = left[before], right[after]
@@ -107,15 +124,6 @@ def by_key(removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
     gone[before[unchanged]] = False
     come[after[unchanged]] = False
     return Matched.of(gone, come, before[~unchanged], after[~unchanged])
-
-
-def _in_groups(left: Integers, right: Integers) -> Mask:
-    """For each row, the left ones first, whether another row of its side has the same code."""
-    most = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
-    several = (np.bincount(left, minlength=most) > 1) | (np.bincount(right, minlength=most) > 1)
-    if not several.any():
-        return np.zeros(len(left) + len(right), np.bool_)
-    return np.concatenate([several[left], several[right]])
 
 
 def by_row_id(

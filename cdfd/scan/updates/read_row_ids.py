@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,43 +23,27 @@ ID_ROWS = 1 << 20
 """Rows of a batch of row ids."""
 
 
-class IdBatch(NamedTuple):
-    """Row ids of a run of rows of a file.
+def read_row_ids(
+    scan: FileScan, files: TableFiles, tracking: RowTracking
+) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """The row ids of the rows of a scan, batch by batch. Other columns are not read. Raises what `read` does.
 
-    Attributes:
-        rows: numbers of the rows in the file, ascending.
-        ids, versions: row id and commit version of each.
+    Yields:
+        Numbers of rows in the file, ascending; the row id and the commit version of each.
     """
-
-    rows: Integers
-    ids: Integers
-    versions: Integers
-
-
-def read_row_ids(scan: FileScan, files: TableFiles, tracking: RowTracking) -> Iterator[IdBatch]:
-    """The row ids of the rows of a scan. Other columns are not read. Raises what `read` does."""
     with files.open_scan(scan) as (_, file):
         assert scan.row_ids is not None
         row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         selection = selection_of(scan, files, file.metadata)
-        for group, start, count in selection.row_groups(file.metadata):
-            if not row_ids.names:
-                ids, versions = row_ids.infer(start, count)
-                yield IdBatch(*_select(selection, start, ids, versions))
-                continue
-            row = start
-            for batch in file.batches(row_ids.names, [group], rows=ID_ROWS):
-                ids, versions = row_ids.of_batch(batch, row)
-                yield IdBatch(*_select(selection, row, ids, versions))
-                row += batch.num_rows
-
-
-def _select(
-    selection: RowSelection, first: int, ids: Integers, versions: Integers
-) -> tuple[Integers, Integers, Integers]:
-    rows = np.arange(first, first + len(ids), dtype=np.int64)
-    kept = selection.mask(first, len(ids))
-    return (rows, ids, versions) if kept is None else (rows[kept], ids[kept], versions[kept])
+        for group, first, count in selection.row_groups(file.metadata):
+            # Without stored ids, nothing is read.
+            batches = file.batches(row_ids.names, [group], rows=ID_ROWS) if row_ids.names else (None,)
+            for batch in batches:
+                ids, versions = row_ids.infer(first, count) if batch is None else row_ids.of_batch(batch, first)
+                rows = np.arange(first, first + len(ids), dtype=np.int64)
+                kept = selection.mask(first, len(ids))
+                yield (rows, ids, versions) if kept is None else (rows[kept], ids[kept], versions[kept])
+                first += len(ids)
 
 
 def read_with_ids(

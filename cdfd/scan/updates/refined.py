@@ -38,7 +38,7 @@ from cdfd.runtime.ordered_pool import run_in_order
 from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
 from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.table_files import TableFiles
-from cdfd.scan.updates.equality import Integers, Mask, codes, dense, hashes
+from cdfd.scan.updates.equality import Integers, codes, dense, hashes
 from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
 from cdfd.scan.updates.read_row_ids import read_row_ids, read_with_ids
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
@@ -144,13 +144,13 @@ class RefinedVersion:
             here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
             yield pa.RecordBatch.from_arrays([*columns, column], schema=schema), (here[0], here[1])
 
-    def _match(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
+    def _match(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> Matched:
         """The changes of a bucket; `whole` says whether it is the only one."""
         key = self._key_names()
         if self.refinement.images:
             return self._pair(removed, added, key)
         if self.refinement.tracking is None:
-            return _Changes.of(by_key(removed, added, key))
+            return by_key(removed, added, key)
         names = self._read_schema().names
         count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
         ids = dense(within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
@@ -162,14 +162,14 @@ class RefinedVersion:
             come[after[equal]] = False
             before, after = before[~equal], after[~equal]
         if not key:
-            return _Changes.of(Matched.of(gone, come, before, after))
+            return Matched.of(gone, come, before, after)
         if whole:
-            return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after))
+            return Matched.by_key(gone, come, _images_by_key(removed, added, key, before, after))
         # A row may get a key that another bucket frees: all deletes come first.
         stays = equal_rows(removed, before, added, after, key)
-        return _Changes.of(Matched.of(gone, come, before[stays], after[stays]))
+        return Matched.of(gone, come, before[stays], after[stays])
 
-    def _pair(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
+    def _pair(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> Matched:
         """The changes of change data files."""
         pairs = [np.asarray(to_numpy(side.column(side.num_columns - 1))) for side in (removed, added)]
         sources = self.refinement.sources
@@ -184,7 +184,7 @@ class RefinedVersion:
             before, after = np.concatenate([before, lone[0]]), np.concatenate([after, lone[1]])
             lone = lone[0][:0], lone[1][:0]
         gone, come = (np.ones(len(side), np.bool_) for side in pairs)
-        return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
+        return Matched.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
 
     def _key_names(self) -> tuple[str, ...]:
         columns = (self._read_schema().find((name,)) for name in self.refinement.key)
@@ -205,23 +205,22 @@ class RefinedVersion:
         removed, added = (Buckets(self.space, bucket.of, schema, compressed=compressed) for _ in range(2))
         return removed, added
 
-    @property
-    def _scan_reader(self) -> ScanReader:
-        return ScanReader(self.files, lambda _: self._read_schema(), on_missing=self.on_missing)
-
     def _read_all(self) -> tuple[Buckets, Buckets]:
         """All rows of both sides, in buckets by the hash of the key."""
         schema, key = self._read_schema(), self._key_names()
-        sides = self._sides_of(schema.arrow)
+        sides, reader = (
+            self._sides_of(schema.arrow),
+            ScanReader(self.files, lambda _: schema, on_missing=self.on_missing),
+        )
 
-        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
-            for scanned in self._scan_reader.read(self.plan, scan):
+        def rows(_: int, scan: FileScan) -> Iterator[_SideRows]:
+            for scanned in reader.read(self.plan, scan):
                 batch = pa.RecordBatch.from_arrays(scanned.rows.columns[:-1], schema=schema.arrow)
                 buckets, count = None, sides[0].count
                 if count > 1:
                     columns = [batch.column(name) for name in key]
                     buckets = (hashes(columns, batch.num_rows) % np.uint64(count)).astype(np.int64)
-                yield number, batch, buckets
+                yield scan.change_type == "insert", batch, buckets
 
         return self._fill(sides, rows)
 
@@ -230,10 +229,11 @@ class RefinedVersion:
         schema, left = self._read_schema(), self._unmoved_rows(tracking)
         sides = self._sides_of(pa.schema([*schema.arrow, *ROW_ID_FIELDS]))
 
-        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+        def rows(number: int, scan: FileScan) -> Iterator[_SideRows]:
             if left[number]:
                 for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
-                    yield number, batch, bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
+                    buckets = bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
+                    yield scan.change_type == "insert", batch, buckets
 
         return self._fill(sides, rows)
 
@@ -241,11 +241,11 @@ class RefinedVersion:
         """All rows of change data files, with the number of the pair that they belong to."""
         schema = self._read_schema()
         rows_schema = pa.schema([*schema.arrow, pa.field(PAIR, pa.int64(), nullable=False)])
-        sides = self._sides_of(rows_schema)
+        reader = ScanReader(self.files, lambda _: schema, on_missing=self.on_missing)
 
-        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+        def rows(number: int, scan: FileScan) -> Iterator[_SideRows]:
             written = replace(scan, image_phase="as_written")
-            batches = [scanned.rows for scanned in self._scan_reader.read(self.plan, written)]
+            batches = [scanned.rows for scanned in reader.read(self.plan, written)]
             types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
             pairs, start = pair_numbers(types, number << 32), 0
             for batch in batches:
@@ -253,20 +253,18 @@ class RefinedVersion:
                 start += batch.num_rows
                 whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], array_of(pairs[span])], schema=rows_schema)
                 is_added = (types[span] == INSERT) | (types[span] == POST_IMAGE)
-                yield number, whole, is_added.astype(np.int64)
+                yield False, whole.filter(array_of(~is_added)), None
+                yield True, whole.filter(array_of(is_added)), None
 
-        for _, batch, is_added in self._read_sources(rows):
-            for place, side in enumerate(sides):
-                side.add(batch.filter(array_of(is_added == place)))
-        return sides
+        return self._fill(self._sides_of(rows_schema), rows)
 
     def _unmoved_rows(self, tracking: RowTracking) -> list[RowSet]:
         """For each source, its rows that did not only move."""
 
-        def runs(number: int, scan: FileScan) -> Iterator[_Found]:
-            for ids in read_row_ids(scan, self.files, tracking):
-                batch = runs_of(number, ids.rows, ids.ids, ids.versions)
-                yield number, batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
+        def runs(number: int, scan: FileScan) -> Iterator[_SideRows]:
+            for rows, ids, versions in read_row_ids(scan, self.files, tracking):
+                batch = runs_of(number, rows, ids, versions)
+                yield scan.change_type == "insert", batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
 
         sides = self._sides_of(RUNS, compressed=False)
         removed, added = self._fill(sides, runs)
@@ -288,59 +286,23 @@ class RefinedVersion:
         return [RowSet(FrozenBitMap64(rows)) for rows in left]
 
     def _fill(
-        self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
+        self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_SideRows]]
     ) -> tuple[Buckets, Buckets]:
         """Both sides, with the rows of all sources, in their order."""
-        for number, batch, buckets in self._read_sources(read_source):
-            sides[self.refinement.sources[number].change_type == "insert"].add(batch, buckets)
+        tasks = (partial(self._guard, read_source, number, scan) for number, scan in enumerate(self.refinement.sources))
+        for is_added, batch, buckets in run_in_order(tasks, workers=self.workers, ahead=1):
+            sides[is_added].add(batch, buckets)
         return sides
 
-    def _read_sources(self, read_source: Callable[[int, FileScan], Iterator[_Found]]) -> Iterator[_Found]:
-        """The rows of all sources, in their order."""
-        tasks = (partial(self._guard, read_source, number, scan) for number, scan in enumerate(self.refinement.sources))
-        return run_in_order(tasks, workers=self.workers, ahead=1)
-
     def _guard(
-        self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
-    ) -> Iterator[_Found]:
+        self, read_source: Callable[[int, FileScan], Iterator[_SideRows]], number: int, scan: FileScan
+    ) -> Iterator[_SideRows]:
         with scan_errors(self.plan, scan, self.files.storage.uri, self.on_missing):
             yield from read_source(number, scan)
 
 
-_Found = tuple[int, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
-"""Rows of a source: its number, the rows, and the bucket of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """The changes of a bucket, as positions in the rows of both sides.
-
-    Attributes:
-        deleted, inserted: rows that are gone, and new rows.
-        before, after: images of updates, in pairs.
-        left, came: images of updates that move a row to another key, in pairs.
-    """
-
-    deleted: Integers
-    inserted: Integers
-    before: Integers
-    after: Integers
-    left: Integers
-    came: Integers
-
-    @classmethod
-    def of(cls, matched: Matched) -> _Changes:
-        """From matched rows."""
-        nothing = np.zeros(0, np.int64)
-        return cls(matched.deleted, matched.inserted, matched.before, matched.after, nothing, nothing)
-
-    @classmethod
-    def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> _Changes:
-        """From the rows of both sides that did not only move, and the images of updates among them."""
-        before, after, left, came = images
-        gone[before] = gone[left] = False
-        come[after] = come[came] = False
-        return cls(np.flatnonzero(gone), np.flatnonzero(come), before, after, left, came)
+_SideRows = tuple[bool, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
+"""Rows of a source: whether they are added, the rows, and the bucket of each."""
 
 
 def _images_by_key(

@@ -171,21 +171,16 @@ def _of_rows(gone: _Runs, come: _Runs, buckets: int) -> Iterator[Rows]:
     split = len(ids[0])
     sides = codes[:split], codes[split:]
     for side, of_side, numbers in zip((gone, come), sides, ids, strict=True):
-        _check_unique(side, of_side, numbers)
+        if len(of_side) and np.bincount(of_side).max() > 1:
+            order = np.argsort(of_side, kind="stable")
+            second = int(order[1:][np.diff(of_side[order]) == 0].min())
+            run = int(np.searchsorted(np.cumsum(side.counts), second, "right"))
+            raise RepeatedRowId(int(numbers[second]), int(side.sources[run]))
     versions = [np.repeat(side.versions, side.counts) for side in (gone, come)]
     is_gone, is_come, *_ = by_row_id(*sides, *versions)
     for side, mask in ((gone, is_gone), (come, is_come)):
         rows = _expand(side.rows, side.counts)[mask]
         yield Rows(np.repeat(side.sources, side.counts)[mask], rows, np.ones(len(rows), np.int64))
-
-
-def _check_unique(side: _Runs, codes: Integers, ids: Integers) -> None:
-    if not len(codes) or np.bincount(codes).max() < 2:
-        return
-    order = np.argsort(codes, kind="stable")
-    second = int(order[1:][np.diff(codes[order]) == 0].min())
-    run = int(np.searchsorted(np.cumsum(side.counts), second, "right"))
-    raise RepeatedRowId(int(ids[second]), int(side.sources[run]))
 
 
 def _expand(starts: Integers, counts: Integers) -> Integers:
