@@ -110,18 +110,14 @@ def plan_splits(
                 Split(replace(plan, scans=run), part + first, ordinal if first_known else run[0].bucket.ordinal)
             )
             continue
-        looks = _looks((*run, *plan.cross_partition) if first_known and len(scans) < len(plan.scans) else run, seen)
-        splits.append(Split(replace(plan, scans=run), part + first, ordinal if first_known else None, None, looks))
+        looks = dict[str, FileScan]()
+        if run[0].change_type is None:
+            looked_at = (*run, *plan.cross_partition) if first_known and len(scans) < len(plan.scans) else run
+            looks = {scan.path: scan for scan in looked_at if scan.path not in seen}
+            seen.update(looks)
+        known = ordinal if first_known else None
+        splits.append(Split(replace(plan, scans=run), part + first, known, None, tuple(looks.values())))
     return splits
-
-
-def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
-    """The change data files among these that are not `seen` yet."""
-    if isinstance(scans, LiveScans) or scans[0].change_type is not None:
-        return ()
-    unseen = {scan.path: scan for scan in scans if scan.path not in seen}
-    seen.update(unseen)
-    return tuple(unseen.values())
 
 
 def _scan_runs(scans: Sequence[FileScan], limit: int) -> Iterator[tuple[int, Sequence[FileScan]]]:

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
-from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed_error
+from cdfd.scan.updates.equality import plain
+from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, malformed_error
 
 _MAX_BATCH_BYTES = (1 << 31) - 1
 _HINT = "Read smaller batches"
@@ -43,7 +44,7 @@ def to_json(array: pa.Array) -> pa.Array:
     Raises:
         DataError: a value is not a variant.
     """
-    array = _plain(array)
+    array = plain(array)
     if not pa.types.is_struct(array.type):
         raise malformed_error(f"a column of type {array.type!s:.200}")
     present = array.drop_null()
@@ -103,7 +104,7 @@ class _Texts:
 
     def add(self, writer: VariantWriter) -> None:
         """Add the text of one variant."""
-        self._texts.append(writer.text())
+        self._texts.append(b"".join(writer.pieces))
         self._check_length(self._length + len(self._texts[-1]))
 
     def spread(self, which: npt.NDArray[np.int64]) -> pa.Array:
@@ -188,8 +189,6 @@ class _Fields:
         others = {}
         order: Iterable[bytes] = self.fields
         if value is not None:
-            if not is_object(value):
-                raise malformed_error("a value that is not an object, next to the fields of one")
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
         opening = len(writer.pieces)
@@ -224,7 +223,7 @@ def _group(array: pa.Array, depth: int) -> _Group:
     values = None if value is None else _binary(value).to_pylist()
     if typed is None:
         return _Group(values, None, [])
-    typed = _plain(typed)
+    typed = plain(typed)
     return _Group(values, _typed_value(typed, depth), typed.is_valid().to_pylist())
 
 
@@ -238,7 +237,7 @@ def _typed_value(array: pa.Array, depth: int) -> _Typed:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = to_numpy(array.value_lengths().fill_null(0))
         bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
-        return _Items(bounds, _group(_plain(array.flatten()), depth + 1))
+        return _Items(bounds, _group(plain(array.flatten()), depth + 1))
     numbers, text = _primitives(array)
     return _Primitives([None if number is None else text(number) for number in numbers.to_pylist()])
 
@@ -282,15 +281,8 @@ def _columns(array: pa.Array) -> dict[str, pa.Array]:
     return dict(zip(names, array.flatten(), strict=True))
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """The array in plain Arrow types: the storage of extension types, the values of dictionaries."""
-    while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
-        array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
-    return array
-
-
 def _binary(array: pa.Array) -> pa.Array:
-    array = _plain(array)
+    array = plain(array)
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return array.cast(pa.large_binary())

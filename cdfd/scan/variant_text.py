@@ -108,10 +108,6 @@ class VariantWriter:
         self._names = names
         self._name_bytes = 0
 
-    def text(self) -> bytes:
-        """The text that was written."""
-        return b"".join(self.pieces)
-
     def name(self, name: Name) -> None:
         """Write a field's name. `DataError` where the names get too long altogether."""
         self._name_bytes += len(name.json)
@@ -137,8 +133,10 @@ class VariantWriter:
             self._array(data, span, depth)
 
     def fields(self, data: bytes, span: Span) -> list[tuple[Name, Span]]:
-        """Fields of an object, in the order in which it has them, which is that of their names."""
+        """Fields of an object, in the order in which it has them, which is that of their names. `DataError` for another value."""
         start, end = span
+        if start >= end or data[start] & 3 != 2:
+            raise malformed_error("a value that is not an object, next to the fields of one")
         header = data[start] >> 2
         offset_width, id_width = (header & 3) + 1, (header >> 2 & 3) + 1
         count, place = _count(data, start + 1, end, large=bool(header >> 4 & 1))
@@ -180,11 +178,6 @@ class VariantWriter:
                 pieces.append(b",")
             self.value(data, (first + offsets[number], first + offsets[number + 1]), depth + 1)
         pieces.append(b"]")
-
-
-def is_object(data: bytes) -> bool:
-    """Whether a value is an object."""
-    return bool(data) and data[0] & 3 == 2
 
 
 def _check_places(offsets: Sequence[int], first: int, end: int) -> None:

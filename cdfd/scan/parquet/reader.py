@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -158,13 +157,12 @@ class ParquetReader:
 
     def size_of(self, columns: Sequence[str]) -> int:
         """Decoded bytes of these columns, about: of the file's, as much as they have of its stored bytes."""
-        stored = sum(end - start for _, start, end in self._file.ranges(list(columns)))
+        chosen, whole = (
+            sum(end - start for _, start, end in self._file.ranges(names))
+            for names in (list(columns), self.schema_arrow.names)
+        )
         decoded = sum(group.total_byte_size for group in self.metadata.groups)
-        return decoded * stored // max(1, self._stored)
-
-    @cached_property
-    def _stored(self) -> int:
-        return sum(end - start for _, start, end in self._file.ranges(self.schema_arrow.names))
+        return decoded * chosen // max(1, whole)
 
 
 class _Ranges:

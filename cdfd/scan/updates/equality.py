@@ -39,7 +39,7 @@ def codes(columns: Sequence[Column], rows: int, *, key: bool = False) -> Integer
 
 def same(left: Column, right: Column) -> Mask:
     """For each row, whether two columns of the same type have the same value."""
-    left, right = _plain(left), _plain(right)
+    left, right = plain(left), plain(right)
     if pa.types.is_nested(left.type):
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
         both = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
@@ -61,14 +61,14 @@ def hashes(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint64]:
     """A hash of each row's key, the same in any process: equal keys have equal hashes."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
-        total = _mix(total ^ _hash(_plain(column)))
+        total = _mix(total ^ _hash(plain(column)))
     return total
 
 
 def _hash(column: Column) -> npt.NDArray[np.uint64]:
     kind = column.type
     if pa.types.is_dictionary(kind) or isinstance(column, pa.ChunkedArray):
-        column = _plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        column = plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         texts = column.cast(pa.string()) if pa.types.is_decimal(kind) else column
@@ -115,7 +115,7 @@ _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 
 def _column(column: Column, *, key: bool) -> Integers:
     """Codes of one column, at least 0; they may be far apart."""
-    column = _plain(column)
+    column = plain(column)
     if pa.types.is_nested(column.type):
         return _nested_codes(column, key=key)
     if pa.types.is_null(column.type):
@@ -206,8 +206,8 @@ def _floats(column: Column, *, key: bool) -> Integers:
     return (values + 0.0 if key else values).view(np.int64)
 
 
-def _plain(column: Column) -> Column:
-    """The storage of extension types, such as variants; the values of dictionaries."""
+def plain(column: Column) -> Column:
+    """A column in plain Arrow types: the storage of extension types, such as variants; the values of dictionaries."""
     while True:
         if isinstance(column.type, pa.BaseExtensionType):
             storage = column.type.storage_type

@@ -39,8 +39,8 @@ class Matched:
     before: Integers
     after: Integers
     inserted: Integers
-    left: Integers = _NO_ROWS
-    came: Integers = _NO_ROWS
+    left: Integers
+    came: Integers
 
     @classmethod
     def of(cls, gone: Mask, come: Mask, before: Integers, after: Integers) -> Matched:
@@ -49,7 +49,8 @@ class Matched:
         deleted[before] = False
         inserted[after] = False
         order = np.argsort(after, kind="stable")
-        return cls(np.flatnonzero(deleted), before[order], after[order], np.flatnonzero(inserted))
+        inserts = np.flatnonzero(inserted)
+        return cls(np.flatnonzero(deleted), before[order], after[order], inserts, _NO_ROWS, _NO_ROWS)
 
     @classmethod
     def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> Matched:
@@ -68,7 +69,7 @@ def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Int
         unique: whether it is known that no code is there twice on one side.
     """
     if not len(left) or not len(right):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return _NO_ROWS, _NO_ROWS
     most = int(max(left.max(), right.max())) + 1
     if unique or not (_repeats(left, most) or _repeats(right, most)):
         places = np.full(most, -1, np.int64)

@@ -153,8 +153,8 @@ class RefinedVersion:
             return by_key(removed, added, key)
         names = self._read_schema().names
         count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
-        ids = dense(within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
-        versions = (_integers(side, ROW_VERSION) for side in (removed, added))
+        ids = dense(within_bucket(np.concatenate([to_numpy(side.column(ROW_ID)) for side in (removed, added)]), count))
+        versions = (to_numpy(side.column(ROW_VERSION)) for side in (removed, added))
         gone, come, before, after = by_row_id(ids[: removed.num_rows], ids[removed.num_rows :], *versions)
         if self.drop_unchanged:
             equal = equal_rows(removed, before, added, after, names)
@@ -321,10 +321,6 @@ def _images_by_key(
     both = pa.concat_tables([removed.select(key), added.select(key)])
     keys = codes(both.columns, both.num_rows, key=True)
     return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
-
-
-def _integers(rows: pa.Table, name: str) -> Integers:
-    return np.asarray(to_numpy(rows.column(name)))
 
 
 @lru_cache(maxsize=64)
