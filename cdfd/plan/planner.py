@@ -42,7 +42,7 @@ def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") 
     """
     if not previous.metadata.partition_columns:
         return False
-    return any(not _complete(remove, previous) for remove in _removes(commit, changes))
+    return any(not remove.partition_values for remove in _removes(commit, changes))
 
 
 def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
@@ -152,7 +152,7 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
     meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
     for remove in ({**removed, **meant}).values():
-        if _complete(remove, previous) or not previous.metadata.partition_columns:
+        if remove.partition_values or not previous.metadata.partition_columns:
             values = remove.partition_values or {}
         else:
             live = None if before is None else before.find(remove.key)
@@ -172,12 +172,6 @@ def _by_path(actions: Iterable[F]) -> dict[str, F]:
         if files.setdefault(action.path, action) is not action:
             raise LogError("two actions of one kind for one data file in one version", path=action.path)
     return files
-
-
-def _complete(remove: Remove, header: Header) -> bool:
-    return remove.partition_values is not None and (
-        bool(remove.partition_values) or not header.metadata.partition_columns
-    )
 
 
 def _changed_nothing(commit: Commit) -> bool:

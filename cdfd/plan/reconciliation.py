@@ -75,8 +75,6 @@ class SchemaReconciler:
 
 @dataclass(frozen=True, slots=True)
 class _FieldMatching:
-    """Matches the fields of an earlier schema with those of a later one."""
-
     old: ColumnMappingMode
     new: ColumnMappingMode
 

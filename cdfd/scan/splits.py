@@ -127,20 +127,17 @@ def _scan_runs(scans: Sequence[FileScan], limit: int) -> Iterator[tuple[int, Seq
     while start < len(scans):
         before = ends[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
-        pieces = _pieces(scans[start], limit) if end == start + 1 else 1
+        scan, pieces = scans[start], 1
+        # An image phase is not a place in a file.
+        is_divisible = scan.image_phase == "as_written" or (scan.change_type is not None and scan.image_phase is None)
+        if end == start + 1 and is_divisible:
+            pieces = min(-(-scan.share // max(limit, 1)), MOST_PIECES)
         if pieces > 1:
             for number in range(pieces):
-                yield start, (replace(scans[start], piece=(number, pieces)),)
+                yield start, (replace(scan, piece=(number, pieces)),)
         else:
             yield start, scans[start:end]
         start = end
-
-
-def _pieces(scan: FileScan, limit: int) -> int:
-    """In how many to read a file. An image phase is not a place in a file."""
-    if scan.image_phase in ("early", "late") or (scan.change_type is None and scan.image_phase is None):
-        return 1
-    return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
 
 
 def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:

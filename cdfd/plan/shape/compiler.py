@@ -132,8 +132,6 @@ _DOUBLE = pa.float64()
 
 @dataclass(eq=False)
 class _Compiler:
-    """Compiles the tree of a filter."""
-
     predicate: Predicate
     schema: TableSchema
 

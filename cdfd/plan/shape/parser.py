@@ -88,8 +88,6 @@ def parse_filter(text: str) -> Predicate:
 
 
 class _Parser:
-    """A recursive-descent parser."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(_tokens(text))

@@ -200,11 +200,9 @@ def _keep(
     if not len(scans):
         return np.ones(0, np.bool_)
     may_have_rows = compile_pruning(predicate, schema)
-
-    def keeps(scan: FileScan, stats: str | None) -> bool:
-        if scan.schema is not None:
-            return True  # rows of the schema before
-        parsed = statistics.parse(stats, columns.schema)
-        return may_have_rows(lambda name: columns.range(name, scan, parsed))
-
-    return np.fromiter(map(keeps, scans, texts), np.bool_, len(scans))
+    kept = np.ones(len(scans), np.bool_)
+    for number, (scan, text) in enumerate(zip(scans, texts, strict=True)):
+        if scan.schema is None:  # otherwise its rows are of the schema before
+            stats = statistics.parse(text, columns.schema)
+            kept[number] = may_have_rows(lambda name: columns.range(name, scan, stats))  # noqa: B023 # called at once
+    return kept
