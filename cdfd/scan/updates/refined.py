@@ -35,14 +35,16 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.runtime.ordered_pool import run_in_order
+from cdfd.scan.data_files import prefetch_columns
+from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
 from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
 from cdfd.scan.read import ScanReader, scan_errors
+from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers, codes, dense, hashes
 from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
-from cdfd.scan.updates.read_row_ids import read_row_ids, read_with_ids
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
-from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
+from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.scan.updates.spill import Buckets, SpillSpace
 
 UPDATE, GONE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
@@ -50,6 +52,9 @@ UPDATE, GONE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
 
 MovedRows = tuple[pa.RecordBatch, tuple[int, int]]
 """Change rows, and which of them are images of updates that change the key; see `Scanned`."""
+
+ID_ROWS = 1 << 20
+"""Rows of a batch of row ids."""
 
 PAIR = "_cdfd_pair"
 """Name of the column of rows of change data files that numbers pairs of images."""
@@ -230,8 +235,15 @@ class RefinedVersion:
         sides = self._sides_of(pa.schema([*schema.arrow, *ROW_ID_FIELDS]))
 
         def rows(number: int, scan: FileScan) -> Iterator[_SideRows]:
-            if left[number]:
-                for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
+            if not left[number]:
+                return
+            assert scan.row_ids is not None
+            with self.files.open_scan(scan) as (source, file):
+                row_ids, only = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow), RowSelection(left[number])
+                reader = replace(FileReader.prepare(file, schema, scan, self.files), selection=only, row_ids=row_ids)
+                groups = {group for _, groups in reader.row_groups() for group in groups}
+                prefetch_columns(source, file, reader.names, groups)
+                for batch in reader.batches(BATCH_ROWS, use_threads=False):
                     buckets = bucket_of(to_numpy(batch.column(ROW_ID)), sides[0].count)
                     yield scan.change_type == "insert", batch, buckets
 
@@ -262,7 +274,7 @@ class RefinedVersion:
         """For each source, its rows that did not only move."""
 
         def runs(number: int, scan: FileScan) -> Iterator[_SideRows]:
-            for rows, ids, versions in read_row_ids(scan, self.files, tracking):
+            for rows, ids, versions in _read_row_ids(scan, self.files, tracking):
                 batch = runs_of(number, rows, ids, versions)
                 yield scan.change_type == "insert", batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
 
@@ -303,6 +315,29 @@ class RefinedVersion:
 
 _SideRows = tuple[bool, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
 """Rows of a source: whether they are added, the rows, and the bucket of each."""
+
+
+def _read_row_ids(
+    scan: FileScan, files: TableFiles, tracking: RowTracking
+) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """The row ids of the rows of a scan, batch by batch. Other columns are not read. Raises what `read` does.
+
+    Yields:
+        Numbers of rows in the file, ascending; the row id and the commit version of each.
+    """
+    with files.open_scan(scan) as (_, file):
+        assert scan.row_ids is not None
+        row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
+        selection = selection_of(scan, files, file.metadata)
+        for group, first, count in selection.row_groups(file.metadata):
+            # Without stored ids, nothing is read.
+            batches = file.batches(row_ids.names, [group], rows=ID_ROWS) if row_ids.names else (None,)
+            for batch in batches:
+                ids, versions = row_ids.infer(first, count) if batch is None else row_ids.of_batch(batch, first)
+                rows = np.arange(first, first + len(ids), dtype=np.int64)
+                kept = selection.mask(first, len(ids))
+                yield (rows, ids, versions) if kept is None else (rows[kept], ids[kept], versions[kept])
+                first += len(ids)
 
 
 def _images_by_key(

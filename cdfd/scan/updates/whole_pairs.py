@@ -65,11 +65,8 @@ def with_moves_apart(scanned: Scanned) -> Scanned:
     first, end = scanned.moved
     column = scanned.rows.column(scanned.rows.num_columns - 1)
     codes = np.array(to_numpy(column.indices))
-    moved = codes[first:end]
-    moved[:] = np.where(moved == PRE_IMAGE, DELETE, INSERT)
-    types = pa.DictionaryArray.from_arrays(array_of(codes), CHANGE_TYPES)
-    columns = [*scanned.rows.columns[:-1], types]
-    return scanned._replace(rows=pa.RecordBatch.from_arrays(columns, schema=scanned.rows.schema), moved=(0, 0))
+    codes[first:end] = np.where(codes[first:end] == PRE_IMAGE, DELETE, INSERT)
+    return scanned._replace(rows=with_codes(scanned.rows, codes), moved=(0, 0))
 
 
 def without_lone_images(rows: pa.RecordBatch) -> pa.RecordBatch:
