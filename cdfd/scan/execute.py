@@ -210,11 +210,14 @@ class Execution:
         if not scans:
             return
         workers = 1 if is_small(plan.size) else self._parallel_scans()
-
-        def task() -> Iterator[Scanned]:
-            return run_in_order(self._tasks_of(plan, scans), workers=workers, ahead=1)
-
-        one = partial(read_shared, shared, "version", [PlannedScan(plan, scan) for scan in scans], task)
+        planned = [PlannedScan(plan, scan) for scan in scans]
+        one = partial(
+            read_shared,
+            shared,
+            "version",
+            planned,
+            lambda: run_in_order(self._tasks_of(plan, scans), workers=workers, ahead=1),
+        )
         yield Inline(one) if self._is_tiny(plan.size) else one
 
     @property

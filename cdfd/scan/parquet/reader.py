@@ -72,16 +72,8 @@ class Footer:
     """Counts of a file; see `cdfd.scan.data_files.Footer`."""
 
     groups: Sequence[RowGroup]
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the file."""
-        return sum(group.num_rows for group in self.groups)
-
-    @property
-    def num_row_groups(self) -> int:
-        """How many there are."""
-        return len(self.groups)
+    num_rows: int
+    num_row_groups: int
 
     def row_group(self, number: int) -> RowGroup:
         """One of them."""
@@ -101,7 +93,8 @@ class ParquetReader:
         self.size: int = source.size()
         self._dictionaries = list(dictionaries)
         self._file = native_file(source)
-        self.metadata = Footer([RowGroup(*counts) for counts in self._file.row_groups])
+        groups = [RowGroup(*counts) for counts in self._file.row_groups]
+        self.metadata = Footer(groups, sum(group.num_rows for group in groups), len(groups))
         self.schema_arrow: pa.Schema = self._file.schema(self._dictionaries)
 
     def batches(

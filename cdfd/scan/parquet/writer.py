@@ -155,17 +155,12 @@ def _bound(raw: Any, kind: pa.DataType, *, upper: bool) -> int | str | None:
         number = raw if kind.unit == "ms" else -(-raw // 1000) if upper else raw // 1000
         return _format(number, "%Y-%m-%dT%H:%M:%S", fraction=True, zone="" if kind.tz is None else "Z")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        text = str(raw, "utf-8")
-        return _prefix(text, upper=upper)
+        text, end = str(raw, "utf-8"), _CHARACTERS
+        # Not longer than needed, and not above the whole text, or not below.
+        while upper and text[end : end + 1] == _LAST_CHARACTER:
+            end += 1
+        return text if len(text) <= end else text[:end] + (_LAST_CHARACTER if upper else "")
     return None
-
-
-def _prefix(text: str, *, upper: bool) -> str:
-    """A text that is not longer than needed, and not above the whole one, or not below."""
-    end = _CHARACTERS
-    while upper and text[end : end + 1] == _LAST_CHARACTER:
-        end += 1
-    return text if len(text) <= end else text[:end] + (_LAST_CHARACTER if upper else "")
 
 
 def _format(milliseconds: int, form: str, *, fraction: bool = False, zone: str = "") -> str | None:
