@@ -371,13 +371,13 @@ class TestProgress:
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         windows: list[tuple[int, int]] = []
-        last = progress_records._last
+        last = progress_records.NewestRecord._last
 
-        def noted(consumer: Any, place: Any, key: bytes, bounds: tuple[int, int], *others: Any) -> Any:
-            windows.append(bounds)
-            return last(consumer, place, key, bounds, *others)
+        def noted(newest: progress_records.NewestRecord, options: Any, lower: int, upper: int) -> Any:
+            windows.append((lower, upper))
+            return last(newest, options, lower, upper)
 
-        monkeypatch.setattr(progress_records, "_last", noted)
+        monkeypatch.setattr(progress_records.NewestRecord, "_last", noted)
         monkeypatch.setattr(progress_records, "_TAIL", 100)
         monkeypatch.setattr(progress_records, "_GROWTH", 4)
 

@@ -1,6 +1,6 @@
 """The newest position in a progress topic, from consumers that stand still or go back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,9 +28,6 @@ class Scripted:
         self._reached = 0
         self.sought: list[int] = []
 
-    def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        assert partitions == [PARTITION]
-
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.sought.append(offset)
 
@@ -52,10 +49,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_RECONNECT_AFTER", 0.0)
 
 
-def newest(consumers: Sequence[Scripted], hidden: Callable[[int, int], bool] = lambda lower, upper: True) -> Any:
+def newest(consumers: Sequence[Scripted], hidden: bytes = KEY) -> Any:
+    """The newest of offsets 4 to 9. The broker has one more record, of the key `hidden`, which is not committed."""
     waiting = iter(consumers)
-    reader = records._Reader(lambda: next(waiting), PARTITION)
-    return records._last(reader, PARTITION, KEY, (4, 10), 60.0, hidden)
+
+    class Scripts(records.NewestRecord):
+        def _connect(self, options: Mapping[str, Any], *, committed: bool = True) -> Scripted:
+            return next(waiting) if committed else Scripted([([Record(9, hidden)], 10)])
+
+    return Scripts({}, PARTITION.topic, KEY, 60.0, 60.0)._last({}, 4, 10)
 
 
 def test_a_consumer_that_stands_still_is_replaced() -> None:
@@ -75,4 +77,4 @@ def test_one_that_goes_back_and_never_gets_further_is_replaced() -> None:
 
 
 def test_nothing_is_waited_for_where_nothing_of_ours_is_hidden() -> None:
-    assert newest([Scripted([([Record(4, KEY)], 5), ([], 5)])], lambda lower, upper: False) == Record(4, KEY)
+    assert newest([Scripted([([Record(4, KEY)], 5), ([], 5)])], hidden=b"other") == Record(4, KEY)

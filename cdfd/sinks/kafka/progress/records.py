@@ -12,10 +12,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -159,7 +158,7 @@ class NewestRecord:
         self._key = key
         self._hidden_timeout = hidden_timeout
         self._timeout = timeout
-        self._reader: _Reader | None = None
+        self._consumer: KafkaConsumer | None = None
         self._record: Any = None
         self.end = 0
 
@@ -193,139 +192,92 @@ class NewestRecord:
 
     def close(self) -> None:
         """Release the connection."""
-        if self._reader is not None:
-            self._reader.close()
+        if self._consumer is not None:
+            self._consumer.close()
 
     def _newest(self, options: Mapping[str, Any], start: int, end: int) -> Any | None:
-        partition, key, timeout = self._partition, self._key, self._timeout
-        if self._reader is None:
-            self._reader = _Reader(partial(_consumer, options, timeout), partition)
         upper, size = end, _TAIL
         while upper > start:
             lower = max(upper - size, start)
-            has_hidden = partial(_has_hidden, options, partition, key, timeout)
-            record = _last(self._reader, partition, key, (lower, upper), self._hidden_timeout, has_hidden)
+            record = self._last(options, lower, upper)
             if record is not None:
                 return record
             upper, size = lower, size * _GROWTH
         return None
 
+    def _last(self, options: Mapping[str, Any], position: int, end: int) -> Any | None:
+        """The last record with the key between two offsets."""
+        if self._consumer is None:
+            self._consumer = self._connect(options)
+        self._consumer.seek(self._partition, position)
+        newest, logged, checked = None, False, False
+        started = advanced = connected = time.monotonic()
+        while position < end:
+            records = self._consumer.poll(timeout_ms=_POLL_MS).get(self._partition, ())
+            reached = self._consumer.position(self._partition)
+            ours = (r for r in reversed(records) if r.key == self._key and position <= r.offset < end)
+            newest = next(ours, newest)
+            now = time.monotonic()
+            if reached > position:
+                position, advanced, connected, checked = reached, now, now, False
+            elif now - advanced > _CHECK_HIDDEN_AFTER and not checked:
+                checked = True
+                if not self._has_hidden(options, position, end):
+                    return newest
+            elif now - advanced > self._hidden_timeout:
+                raise SinkError(
+                    f"the end of topic {self._partition.topic} cannot be read: "
+                    f"no record after offset {position} for {now - advanced:.0f} seconds",
+                    hint="Another table's transaction may be open: run `kafka-transactions.sh find-hanging`",
+                    retriable=True,
+                )
+            elif now - started > _LOG_AFTER and not logged:
+                log.info(
+                    "waiting for transactions of other tables to end: from offset %d they hide the newest positions in %s",
+                    position,
+                    self._partition.topic,
+                )
+                logged = True
+            elif now - connected > _RECONNECT_AFTER:
+                # A consumer may wait for an answer that never comes, or return to an earlier offset again and again.
+                self._consumer.close()
+                self._consumer = self._connect(options)
+                self._consumer.seek(self._partition, position)
+                connected = time.monotonic()
+        return newest
 
-def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = True) -> KafkaConsumer:
-    return KafkaConsumer(
-        **options,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed" if committed else "read_uncommitted",
-        allow_auto_create_topics=False,
-        max_poll_records=_POLL_RECORDS,
-        # A consumer asks for the next records in advance. Until the broker answers that, it answers nothing else on the connection.
-        fetch_max_wait_ms=_FETCH_WAIT_MS,
-        bootstrap_timeout_ms=int(timeout * 1000),
-        request_timeout_ms=int(timeout * 1000),
-        metrics_enabled=False,
-        # A reader asks for metadata twice before its first record: for the brokers, and for the partition's leader.
-        retry_backoff_ms=_RETRY_BACKOFF_MS,
-    )
+    def _has_hidden(self, options: Mapping[str, Any], lower: int, upper: int) -> bool:
+        """Whether there is a record with the key between two offsets, committed or not."""
+        with closing(self._connect(options, committed=False)) as consumer:
+            consumer.seek(self._partition, lower)
+            deadline = time.monotonic() + self._timeout
+            while consumer.position(self._partition) < upper:
+                records = consumer.poll(timeout_ms=_POLL_MS).get(self._partition, ())
+                if any(record.key == self._key for record in records):
+                    return True
+                if time.monotonic() > deadline:
+                    return True  # the caller then waits, and reports a timeout
+        return False
 
-
-class _Reader:
-    """Reads the records of one partition that are committed.
-
-    Args:
-        connect: returns a consumer.
-        partition: the partition.
-    """
-
-    def __init__(self, connect: Callable[[], KafkaConsumer], partition: TopicPartition) -> None:
-        self._connect = connect
-        self._partition = partition
-        self._consumer = self._assign()
-
-    def seek(self, offset: int) -> None:
-        """Go on at an offset."""
-        self._consumer.seek(self._partition, offset)
-
-    def poll(self) -> tuple[Sequence[Any], int]:
-        """The next records, none after a short while, and the offset after them."""
-        records = self._consumer.poll(timeout_ms=_POLL_MS).get(self._partition, ())
-        return records, self._consumer.position(self._partition)
-
-    def reconnect(self, offset: int) -> None:
-        """Go on at an offset, by another consumer."""
-        self.close()
-        self._consumer = self._assign()
-        self.seek(offset)
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._consumer.close()
-
-    def _assign(self) -> KafkaConsumer:
-        consumer = self._connect()
+    def _connect(self, options: Mapping[str, Any], *, committed: bool = True) -> KafkaConsumer:
+        consumer = KafkaConsumer(
+            **options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            allow_auto_create_topics=False,
+            max_poll_records=_POLL_RECORDS,
+            # A consumer asks for the next records in advance. Until the broker answers that, it answers nothing else on the connection.
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            bootstrap_timeout_ms=int(self._timeout * 1000),
+            request_timeout_ms=int(self._timeout * 1000),
+            metrics_enabled=False,
+            # A reader asks for metadata twice before its first record: for the brokers, and for the partition's leader.
+            retry_backoff_ms=_RETRY_BACKOFF_MS,
+        )
         consumer.assign([self._partition])
         return consumer
-
-
-def _has_hidden(
-    options: Mapping[str, Any], partition: TopicPartition, key: bytes, timeout: float, lower: int, upper: int
-) -> bool:
-    """Whether there is a record with the key between two offsets, committed or not."""
-    with closing(_consumer(options, timeout, committed=False)) as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, lower)
-        deadline = time.monotonic() + timeout
-        while consumer.position(partition) < upper:
-            if any(record.key == key for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ())):
-                return True
-            if time.monotonic() > deadline:
-                return True  # the caller then waits, and reports a timeout
-    return False
-
-
-def _last(
-    reader: _Reader,
-    partition: TopicPartition,
-    key: bytes,
-    bounds: tuple[int, int],
-    hidden_timeout: float,
-    has_hidden: Callable[[int, int], bool],
-) -> Any | None:
-    """The last record with the key between two offsets. `has_hidden` tells whether an uncommitted one lies between two offsets."""
-    position, upper = bounds
-    reader.seek(position)
-    newest, logged, checked = None, False, False
-    started = advanced = connected = time.monotonic()
-    while position < upper:
-        records, reached = reader.poll()
-        ours = (record for record in reversed(records) if record.key == key and position <= record.offset < upper)
-        newest = next(ours, newest)
-        now = time.monotonic()
-        if reached > position:
-            position, advanced, connected, checked = reached, now, now, False
-        elif now - advanced > _CHECK_HIDDEN_AFTER and not checked:
-            checked = True
-            if not has_hidden(position, upper):
-                return newest
-        elif now - advanced > hidden_timeout:
-            raise SinkError(
-                f"the end of topic {partition.topic} cannot be read: no record after offset {position} for {now - advanced:.0f} seconds",
-                hint="Another table's transaction may be open: run `kafka-transactions.sh find-hanging`",
-                retriable=True,
-            )
-        elif now - started > _LOG_AFTER and not logged:
-            log.info(
-                "waiting for transactions of other tables to end: from offset %d they hide the newest positions in %s",
-                position,
-                partition.topic,
-            )
-            logged = True
-        elif now - connected > _RECONNECT_AFTER:
-            # A consumer may wait for an answer that never comes, or return to an earlier offset again and again.
-            reader.reconnect(position)
-            connected = time.monotonic()
-    return newest
 
 
 def _parse(record: Any, parse: Callable[[bytes], T]) -> T | None:
