@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pyarrow as pa
@@ -77,8 +77,5 @@ async def announcing(
     connection: Mapping[str, Any], topic: Topic, make: MakeProducer, compression: Compression
 ) -> AsyncIterator[Announce]:
     """A writer of records to a topic, closed at the end of the block; see `Connector.announcing`."""
-    announcer = Announcer(connection, topic, make, compression)
-    try:
+    with closing(Announcer(connection, topic, make, compression)) as announcer:
         yield announcer.write
-    finally:
-        announcer.close()

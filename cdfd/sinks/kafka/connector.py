@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,12 +25,12 @@ from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
-from cdfd.sinks.kafka.lease import KafkaLease, open_lease
+from cdfd.sinks.kafka.lease import KafkaLease
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, own_topic, progress_topic
 from cdfd.sinks.kafka.records.batches import rows as rows_of
 from cdfd.sinks.kafka.settings import KafkaSettings
-from cdfd.sinks.kafka.signals import signal_topic, signals
+from cdfd.sinks.kafka.signals import KafkaSignals, signal_topic
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import Connected, KafkaSink, connect, discard
 from cdfd.sinks.own_topics import Announce, Signals
@@ -189,15 +189,18 @@ class KafkaConnector(Connector):
     def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
-        return announcing(arguments(sink), self._own_topic(topic, compacted=compacted), client(sink), sink.compression)
+        place = own_topic(topic, sink.topics, compacted=compacted)
+        return announcing(arguments(sink), place, client(sink), sink.compression)
 
-    def _own_topic(self, topic: str, *, compacted: bool) -> Topic:
-        return replace((announcement_topic if compacted else side_topic)(topic, self._sink.topics), keyed=True)
-
-    def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
+    @asynccontextmanager
+    async def signals(self, reader: str = "") -> AsyncIterator[Signals]:
         """A consumer of its own; see the port."""
-        sink, hidden = self._sink, self._sink.transaction_timeout + positions.MARGIN
-        return signals(arguments(sink), self._config.pipeline, sink.topics, client(sink), hidden, reader)
+        sink, pipeline, connection = self._sink, self._config.pipeline, arguments(self._sink)
+        hidden = sink.transaction_timeout + positions.MARGIN
+        async with announcing(connection, progress_topic(pipeline, sink.topics), client(sink), "none") as announce:
+            with closing(KafkaSignals(connection, pipeline, sink.topics, reader, announce, hidden)) as signals:
+                await signals.open()
+                yield signals
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the newest progress record; see the port."""
@@ -208,10 +211,13 @@ class KafkaConnector(Connector):
         """The sink of a backfill; see the port."""
         return self.open_at(self.destination(table, role), table)
 
-    def lease(self, patience: float) -> AbstractAsyncContextManager[KafkaLease]:
+    @asynccontextmanager
+    async def lease(self, patience: float) -> AsyncIterator[KafkaLease]:
         """An offset of a consumer group; see the port."""
-        progress = progress_topic(self._config.pipeline, self._sink.topics)
-        return open_lease(arguments(self._sink), self._config.pipeline, progress, max(1.0, patience / 2))
+        pipeline = self._config.pipeline
+        progress = progress_topic(pipeline, self._sink.topics)
+        with closing(KafkaLease(arguments(self._sink), pipeline, progress, max(1.0, patience / 2))) as lease:
+            yield lease
 
     async def reach(self) -> None:
         """Connect to the cluster; see the port."""
@@ -220,16 +226,16 @@ class KafkaConnector(Connector):
 
     async def check_own_topics(self) -> str | None:
         """Check the topics of heartbeats, notifications and signals, if they are asked for; see the port."""
-        config, own, topics = self._config, self._config.own_topics, []
+        config, sink, own, needed = self._config, self._sink, self._config.own_topics, []
         if own.has_heartbeats:
-            topics.append(self._own_topic(own.heartbeats, compacted=True))
+            needed.append(own_topic(own.heartbeats, sink.topics, compacted=True))
         if config.controls.notifications:
-            topics.append(self._own_topic(own.notifications, compacted=False))
+            needed.append(own_topic(own.notifications, sink.topics, compacted=False))
         if config.controls.signals:
-            topics.append(signal_topic(config.pipeline, self._sink.topics))
-            if not self._sink.keeps_positions:
-                topics.append(progress_topic(config.pipeline, self._sink.topics))
-        return await positions.check_topics(arguments(self._sink), topics) if topics else None
+            needed.append(signal_topic(config.pipeline, sink.topics))
+            if not sink.keeps_positions:
+                needed.append(progress_topic(config.pipeline, sink.topics))
+        return await positions.check_topics(arguments(sink), needed) if needed else None
 
     async def check(self, table: Table) -> str:
         """Check the broker, the topics and the schema registry; see the port.
@@ -329,8 +335,6 @@ class KnownSchemas:
 
     Attributes:
         schemas: the registry, which looks schemas up and registers none.
-
-    Attributes:
         samples: the schemas that were asked for.
     """
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -100,9 +100,9 @@ class Destination:
         for name in (self.schema_topic, self.transactions_topic):
             if name is not None:
                 # They may be compacted, because some consumers need only the newest schema of each table.
-                needed.append(replace(side_topic(name, self.topics), keyed=True))
+                needed.append(side_topic(name, self.topics, keyed=True))
         if self.oversized == "dlq":
-            needed.append(side_topic(self.dlq_topic, self.topics))
+            needed.append(side_topic(self.dlq_topic, self.topics, keyed=False))
         return needed
 
     def origin(self, table_id: str) -> Origin:

@@ -9,8 +9,8 @@ conditionally, so the last writer wins. Brokers keep the offset for `offsets.ret
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -30,7 +30,7 @@ _DENIED = (GroupAuthorizationFailedError, TopicAuthorizationFailedError)
 
 
 class KafkaLease(Lease):
-    """The lease of a pipeline. All calls are made in one thread, and in order.
+    """The lease of a pipeline. It accesses nothing before the first call. All calls are made in one thread, and in order.
 
     Args:
         connection: of `connection.arguments`.
@@ -104,15 +104,3 @@ class KafkaLease(Lease):
         if self._admin is not None:
             self._admin.close()
             self._admin = None
-
-
-@asynccontextmanager
-async def open_lease(
-    connection: Mapping[str, Any], pipeline: str, progress: Topic, timeout: float
-) -> AsyncIterator[KafkaLease]:
-    """The lease of a pipeline, closed at the end of the block. It accesses nothing yet."""
-    lease = KafkaLease(connection, pipeline, progress, timeout)
-    try:
-        yield lease
-    finally:
-        lease.close()

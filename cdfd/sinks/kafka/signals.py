@@ -7,18 +7,16 @@ applies both to every producer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, in_worker
-from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.records import NewestRecord, offset_of, offset_value, signals_key
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, progress_topic
@@ -165,19 +163,3 @@ def _verify(topic: ExistingTopic) -> None:
         raise SinkError(
             f"topic {topic.name} accepts batches of {size} bytes", hint="Set its max.message.bytes to 131072"
         )
-
-
-@asynccontextmanager
-async def signals(
-    connection: Mapping[str, Any],
-    pipeline: str,
-    topics: Topics,
-    make: MakeProducer,
-    hidden_timeout: float,
-    reader: str = "",
-) -> AsyncIterator[KafkaSignals]:
-    """The signals of a pipeline, closed at the end of the block; see `Connector.signals`."""
-    async with announcing(connection, progress_topic(pipeline, topics), make, "none") as announce:
-        with closing(KafkaSignals(connection, pipeline, topics, reader, announce, hidden_timeout)) as source:
-            await source.open()
-            yield source

@@ -59,7 +59,7 @@ class TestMissing:
         own = Topics(config={"message.timestamp.type": "CreateTime"})
         wanted = [
             data_topic(name, Topics(), keyed=True),
-            side_topic(f"{name}.side", Topics()),
+            side_topic(f"{name}.side", Topics(), keyed=False),
             progress_topic(name, own),
             data_topic(f"{name}.own", own, keyed=True),
         ]
@@ -210,7 +210,7 @@ class TestKinds:
 
     def test_beside_the_rows(self, topics: TopicAdmin, name: str) -> None:
         told = Topics(partitions=9, config={"cleanup.policy": "compact", "max.message.bytes": "2000000"})
-        actual = topics.ensure([side_topic(name, told)])[name]
+        actual = topics.ensure([side_topic(name, told, keyed=False)])[name]
         assert actual.partitions == 1
         assert not actual.compacted
         assert actual.max_message_bytes == 2_000_000

@@ -111,16 +111,17 @@ def data_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
     return Topic(name, topics.partitions, topics.replication_factor, {**_COMMON_CONFIG, **topics.config}, keyed)
 
 
-def side_topic(name: str, topics: Topics) -> Topic:
+def side_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
     """A topic for schema changes, versions or oversized records. It has one partition, to keep their order."""
     config = {key: value for key, value in topics.config.items() if key != "cleanup.policy"}
-    return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | config, keyed=False)
+    return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | config, keyed)
 
 
-def announcement_topic(name: str, topics: Topics) -> Topic:
-    """A topic for records of the daemon itself: the newest record of each key stays."""
-    config = _COMMON_CONFIG | {"cleanup.policy": "compact"}
-    return Topic(name, 1, topics.replication_factor, config)
+def own_topic(name: str, topics: Topics, *, compacted: bool) -> Topic:
+    """A topic for records of the daemon itself, which have keys. If it is compacted, the newest record of each key stays."""
+    if not compacted:
+        return side_topic(name, topics, keyed=True)
+    return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | {"cleanup.policy": "compact"})
 
 
 def tombstones(setting: Literal["auto", "always", "never"], existing: ExistingTopic) -> bool:
