@@ -25,7 +25,7 @@ from cdfd.encode.formats import EncodingName, EnvelopeName, FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.model.columns import VersionColumns, constant_type
-from cdfd.sinks.kafka.client import kafka_python, topic_ids
+from cdfd.sinks.kafka.client import kafka_python, librdkafka
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
@@ -564,7 +564,7 @@ class TestTopicCreatedAgain:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monkeypatch.setattr(kafka_python, "METADATA_SECONDS", 0.0)
-        monkeypatch.setattr(topic_ids, "LOOKUP_SECONDS", 0.0)
+        monkeypatch.setattr(librdkafka, "LOOKUP_SECONDS", 0.0)
         producer = PRODUCERS[client]
         place = Place(servers, name)
         async with place.sink(producer=producer) as sink:

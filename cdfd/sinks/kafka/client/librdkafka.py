@@ -6,23 +6,32 @@ It takes records one by one as Python objects and builds the batches itself. Tha
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
+import kafka.errors
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
+from kafka import KafkaAdminClient
 
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import TlsFiles
+from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import failure, fenced_error
-from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
-from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.client.login import Credentials, SecretArgument, login_hint, ready
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, known_id
 from cdfd.sinks.kafka.client.tokens import TokenProvider
-from cdfd.sinks.kafka.client.topic_ids import TopicIds
 from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Oversized, Partitions, each, rows
 
+log = logging.getLogger("cdfd.kafka")
 _client_log = logging.getLogger("kafka.librdkafka")
+
+LOOKUP_SECONDS = 60.0
+"""Time between two lookups of a topic's id. Each has a connection of its own, so that idle tables have none; it takes 10 ms of a local
+broker."""
+_ANSWER_MS = 5000
 
 _NAMES = {
     "bootstrap_servers": "bootstrap.servers",
@@ -88,7 +97,8 @@ class LibrdkafkaProducer(Producer):
         self._client: Any = None
         self._credentials = Credentials(dict(settings.connection), time.monotonic())
         self._files = TlsFiles(settings.connection)
-        self._topic_ids = TopicIds(settings.connection)
+        self._topic_ids: dict[str, str | None] = {}
+        self._next_lookup = time.monotonic() + LOOKUP_SECONDS
         doing = f"connect to Kafka at {_text(settings.connection.get('bootstrap_servers', ()))}"
         ready(settings.connection)
         try:
@@ -133,8 +143,21 @@ class LibrdkafkaProducer(Producer):
         super().begin()
 
     def topic_id(self, topic: str) -> str | None:
-        """See the port. librdkafka does not tell ids of topics to producers."""
-        return self._topic_ids.topic_id(topic)
+        """See the port; None before the first lookup. librdkafka does not tell ids of topics to producers, but kafka-python does.
+
+        A lookup that fails raises nothing: a commit follows, whose error says more.
+        """
+        if time.monotonic() >= self._next_lookup:
+            self._next_lookup = time.monotonic() + LOOKUP_SECONDS
+            try:
+                with network(self._settings.connection) as options:
+                    admin = KafkaAdminClient(**options, bootstrap_timeout_ms=_ANSWER_MS, request_timeout_ms=_ANSWER_MS)
+                with closing(admin):
+                    (described,) = admin.describe_topics([topic])
+                self._topic_ids[topic] = known_id(described.get("topic_id"))
+            except (kafka.errors.KafkaError, SinkError) as error:
+                log.debug("cannot look up the id of topic %s: %s", topic, error)
+        return self._topic_ids.get(topic)
 
     def _init_transactions(self) -> None:
         self._client.init_transactions(self._settings.timeout)
@@ -275,7 +298,7 @@ def _options(settings: ProducerSettings) -> dict[str, Any]:
     if unknown:
         raise SinkError(f"librdkafka has no setting for {', '.join(sorted(unknown))}")
     timeout_ms = int(settings.timeout * 1000)
-    options: dict[str, Any] = {_NAMES[name]: _text(current(value)) for name, value in connection.items()}
+    options: dict[str, Any] = {_NAMES[name]: _text(value) for name, value in connection.items()}
     if provider is not None:
         options["oauth_cb"] = partial(_token, provider)
     options |= {
@@ -306,5 +329,8 @@ def _token(provider: TokenProvider, _: object) -> tuple[str, float, str, dict[st
     return token.value, token.expires, "cdfd", provider.extensions()
 
 
-def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value)
+def _text(argument: Any) -> str:
+    """An argument as it is now: secrets may have changed since it was made."""
+    if isinstance(argument, SecretArgument):
+        return str(argument.now())
+    return ",".join(argument) if isinstance(argument, list) else str(argument)

@@ -62,11 +62,6 @@ class SecretArgument(str):
         return self if self.secret.reveal() == self else SecretArgument(self.secret)
 
 
-def current(argument: Any) -> Any:
-    """An argument as it is now: secrets may have changed since it was made."""
-    return argument.now() if isinstance(argument, SecretArgument) else argument
-
-
 class Credentials:
     """The credentials of one of kafka-python's network clients.
 
@@ -118,9 +113,15 @@ def login(security: Security, servers: Sequence[str]) -> dict[str, Any]:
             return {}
         case "OAUTHBEARER":
             assert security.oauth is not None
-            return _bearer(TokenProvider(oauth_tokens(security.oauth), "OAUTHBEARER", security.oauth.extensions))
+            provider = TokenProvider(oauth_tokens(security.oauth), "OAUTHBEARER", security.oauth.extensions)
         case "AWS_MSK_IAM":
-            return _bearer(TokenProvider(_msk_tokens(security.aws or Aws(), servers), "AWS_MSK_IAM", {}))
+            from cdfd.sinks.kafka.client import msk  # botocore is slow to import, and few need it
+
+            msk.signer()
+            aws = security.aws or Aws()
+            region = msk.region_of(aws, servers)
+            tokens = shared_tokens((region, *_key(aws)), lambda: Tokens(partial(msk.fetch, aws, region)))
+            provider = TokenProvider(tokens, "AWS_MSK_IAM", {})
         case mechanism:
             assert security.username is not None
             assert security.password is not None
@@ -129,9 +130,6 @@ def login(security: Security, servers: Sequence[str]) -> dict[str, Any]:
                 "sasl_plain_username": SecretArgument(security.username),
                 "sasl_plain_password": SecretArgument(security.password),
             }
-
-
-def _bearer(provider: TokenProvider) -> dict[str, Any]:
     return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
 
 
@@ -146,14 +144,6 @@ def _key(settings: OAuth | Aws) -> tuple[Any, ...]:
     """The values of settings, as a key of a dictionary."""
     values = (getattr(settings, name) for name in type(settings).model_fields)
     return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
-
-
-def _msk_tokens(aws: Aws, servers: Sequence[str]) -> Tokens:
-    from cdfd.sinks.kafka.client import msk  # botocore is slow to import, and few need it
-
-    msk.signer()
-    region = msk.region_of(aws, servers)
-    return shared_tokens((region, *_key(aws)), lambda: Tokens(partial(msk.fetch, aws, region)))
 
 
 def ready(options: Mapping[str, Any]) -> None:
