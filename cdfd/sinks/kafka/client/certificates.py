@@ -29,12 +29,8 @@ class TlsFiles:
     def changed(self) -> bool:
         """Whether there are other files than the client has read, that fit together."""
         states = states_of(self._paths)
-        if states == self._states or not self._usable():
+        if states == self._states:
             return False
-        self._states = states
-        return True
-
-    def _usable(self) -> bool:
         authority, certificate, key = self._paths
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
@@ -44,6 +40,7 @@ class TlsFiles:
                 context.load_cert_chain(certificate, key, "" if self._password is None else str(self._password.now()))
         except OSError:  # SSLError is one
             return False
+        self._states = states
         return True
 
 

@@ -29,7 +29,7 @@ from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import check_files
 from cdfd.sinks.kafka.client.failures import TRANSIENT
 from cdfd.sinks.kafka.client.login import Credentials, SecretArgument, login, ready
-from cdfd.sinks.kafka.client.reasons import hangup, reason_of, tls_error
+from cdfd.sinks.kafka.client.reasons import reason_of, tls_error
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 from cdfd.sinks.kafka.settings import KafkaSettings
 
@@ -102,7 +102,7 @@ def network(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if network.failure is None:
             problem = SinkError(f"{what}: {error}", retriable=isinstance(error, TRANSIENT))
         else:
-            reason, hint = hangup(options) if network.failure.refused else reason_of(network.failure.error, options)
+            reason, hint = reason_of(network.failure.error, options, refused=network.failure.refused)
             where = "" if list(servers) == [network.failure.address] else f"{network.failure.address}: "
             problem = SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not network.failure.final)
         raise problem from error
@@ -129,18 +129,7 @@ class _ClientFactory:
         manager = KafkaConnectionManager(selector, **options)
         manager.cluster.config["allow_auto_create_topics"] = False
         manager.cluster.config["retry_backoff_ms"] = options["retry_backoff_ms"]
-        self._watch(manager, Credentials(manager.config, self._begun))
-        client = KafkaNetClient(net=selector, manager=manager, **options)
-        self._clients.append((selector, client))
-        return client
-
-    def close(self) -> None:
-        for selector, client in self._clients:
-            selector.stop()
-            client.close()
-
-    def _watch(self, manager: Any, credentials: Credentials) -> None:
-        connect = manager.get_connection
+        credentials, connect = Credentials(manager.config, self._begun), manager.get_connection
 
         def get_connection(node: Any, *further: Any, **options: Any) -> Any:
             credentials.refresh()  # a new connection is made with them
@@ -157,6 +146,14 @@ class _ClientFactory:
             return connection
 
         manager.get_connection = get_connection
+        client = KafkaNetClient(net=selector, manager=manager, **options)
+        self._clients.append((selector, client))
+        return client
+
+    def close(self) -> None:
+        for selector, client in self._clients:
+            selector.stop()
+            client.close()
 
     def _note_failure(self, address: str, error: Exception, credentials: Credentials) -> None:
         if credentials.mechanism is not None and "socket disconnected" in error.args:

@@ -88,19 +88,15 @@ def translate(error: Exception, doing: str) -> SinkError:
     `KafkaError`. Such an error is retriable, because another producer may succeed.
     """
     code = getattr(error, "errno", None)
-    reason = _reason(error) if isinstance(error, KafkaError) else repr(error)
+    reason = str(error) if isinstance(error, KafkaError) else repr(error)
+    if isinstance(error, BrokerResponseError) and all(part is None for part in error.args):
+        # Answers of a broker may have no text, which shows as None.
+        reason = f"{type(error).__name__}: {_REASONS.get(error.errno) or error.description}"
     retriable = isinstance(error, TRANSIENT)
     if code is None and (wrapped := _WRAPPED.search(reason)) is not None:
         code = int(wrapped[1])
         retriable = issubclass(for_code(code), RetriableError)
     return failure(doing, reason, code=code, retriable=retriable or (code is None and type(error) is KafkaError))
-
-
-def _reason(error: KafkaError) -> str:
-    """The text of an error of kafka-python. Answers of a broker may have none, which shows as None."""
-    if any(part is not None for part in error.args) or not isinstance(error, BrokerResponseError):
-        return str(error)
-    return f"{type(error).__name__}: {_REASONS.get(error.errno) or error.description}"
 
 
 @contextmanager

@@ -218,7 +218,11 @@ class KafkaPythonProducer(Producer):
 
     def _settle(self, partition: TopicPartition, batch: RecordBatch, answer: Any) -> None:
         """Callback of the sender thread for an acknowledged or failed batch. `answer`: an error, or a tuple with the records' errors."""
-        error = answer if isinstance(answer, Exception) else _error_of(answer[2], batch.count)
+        error = answer if isinstance(answer, Exception) else None
+        if error is None and answer[2] is not None:
+            # The broker may report an error for some of the records, which makes the others fail too.
+            errors: list[Exception] = [answer[2](number) for number in range(batch.count)]
+            error = next((each for each in errors if isinstance(each, BrokerResponseError)), errors[0])
         doing = f"deliver to partition {partition.partition} of topic {partition.topic}"
         self._in_flight.settle(len(batch.data), None if error is None else translate(error, doing))
         if isinstance(error, InvalidProducerEpochError) and self._transactional:
@@ -308,14 +312,6 @@ def _wait(ending: Any, timeout: float) -> None:
     """Wait for the end of a transaction. The public methods would wait forever."""
     if not ending.wait(timeout_ms=timeout * 1000):
         raise KafkaTimeoutError(f"no answer within {timeout:g} seconds")
-
-
-def _error_of(errors_by_record: Any, count: int) -> Exception | None:
-    """The error of a batch. The broker may report an error for some of its records, which makes the others fail too."""
-    if errors_by_record is None:
-        return None
-    errors: list[Exception] = [errors_by_record(number) for number in range(count)]
-    return next((error for error in errors if isinstance(error, BrokerResponseError)), errors[0])
 
 
 class _FinishedBatch(ProducerBatch):  # type: ignore[misc]  # kafka-python has no types

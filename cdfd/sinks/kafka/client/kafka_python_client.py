@@ -76,10 +76,29 @@ class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
 
 def connect(settings: ProducerSettings) -> KafkaProducer:
     """A client that has met a broker."""
+    timeout_ms = int(settings.timeout * 1000)
+    options = {
+        "acks": "all",
+        "enable_idempotence": True,
+        "allow_auto_create_topics": False,
+        "linger_ms": 0,
+        "max_request_size": max(_REQUEST_BYTES, settings.batching.limit),
+        "bootstrap_timeout_ms": timeout_ms,
+        "max_block_ms": timeout_ms,
+        "delivery_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms // 3,
+        "retry_backoff_ms": _RETRY_BACKOFF_MS,
+        "connections_max_idle_ms": IDLE_MS,
+        "metrics_enabled": False,
+    }
+    if settings.transactional_id is not None:
+        options |= {
+            "transactional_id": settings.transactional_id,
+            "transaction_timeout_ms": int(settings.transaction_timeout * 1000),
+        }
     with network(settings.connection) as connection:
         made = connection.pop("kafka_client")
-        options = connection | _options(settings)
-        return _Client(**options, kafka_client=lambda **arguments: _retrying(made(**arguments)))
+        return _Client(**connection | options, kafka_client=lambda **arguments: _retrying(made(**arguments)))
 
 
 def _retrying(client: Any) -> Any:
@@ -107,27 +126,3 @@ def _retrying(client: Any) -> Any:
 
     client.await_ready, client.least_loaded_node = await_ready, least_loaded_node
     return client
-
-
-def _options(settings: ProducerSettings) -> dict[str, Any]:
-    timeout_ms = int(settings.timeout * 1000)
-    options = {
-        "acks": "all",
-        "enable_idempotence": True,
-        "allow_auto_create_topics": False,
-        "linger_ms": 0,
-        "max_request_size": max(_REQUEST_BYTES, settings.batching.limit),
-        "bootstrap_timeout_ms": timeout_ms,
-        "max_block_ms": timeout_ms,
-        "delivery_timeout_ms": timeout_ms,
-        "request_timeout_ms": timeout_ms // 3,
-        "retry_backoff_ms": _RETRY_BACKOFF_MS,
-        "connections_max_idle_ms": IDLE_MS,
-        "metrics_enabled": False,
-    }
-    if settings.transactional_id is not None:
-        options |= {
-            "transactional_id": settings.transactional_id,
-            "transaction_timeout_ms": int(settings.transaction_timeout * 1000),
-        }
-    return options
