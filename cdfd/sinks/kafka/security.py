@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -138,31 +138,30 @@ class Security(Section):
 
     @model_validator(mode="after")
     def _check_protocol(self) -> Security:
-        conflicts = list(self._conflicts())
-        if conflicts:
-            raise Conflicts(*conflicts)
-        return self
-
-    def _conflicts(self) -> Iterator[tuple[Path, str]]:
+        conflicts: list[tuple[Path, str]] = []
         sasl = self.protocol.startswith("SASL_")
         needed = {"mechanism", *_NEEDED[self.mechanism]} if sasl else set()
         for name in ("mechanism", "username", "password", "oauth", "aws"):
             is_set = getattr(self, name) is not None
             if name in needed and not is_set:
                 mechanism = f" and mechanism {self.mechanism}" if name == "oauth" else ""
-                yield (name,), f"required with protocol {self.protocol}{mechanism}"
+                conflicts.append(((name,), f"required with protocol {self.protocol}{mechanism}"))
             elif is_set and not sasl:
-                yield (name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT"
+                useless = f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT"
+                conflicts.append(((name,), useless))
             elif is_set and name not in needed | {"mechanism", *_ALLOWED[self.mechanism]}:
-                yield (name,), f"has no use with mechanism {self.mechanism}"
+                conflicts.append(((name,), f"has no use with mechanism {self.mechanism}"))
         if self.mechanism == "AWS_MSK_IAM" and self.protocol == "SASL_PLAINTEXT":
-            yield ("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"
+            conflicts.append((("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"))
         tls = self.protocol.endswith("SSL")
         for name in ("ca_path", "certificate_path", "key_path"):
             if not tls and getattr(self, name) is not None:
-                yield (name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"
+                conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
         if tls and (self.certificate_path is None) != (self.key_path is None):
-            yield (), "certificate_path and key_path go together"
+            conflicts.append(((), "certificate_path and key_path go together"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
 
 
 _WITH_PASSWORD = ("username", "password")

@@ -271,7 +271,7 @@ class TestChunks:
     def test_many_side_records_fill_a_chunk(self) -> None:
         chunk = Chunk()
         while not chunk.full:
-            chunk.add_side_record("t", None)  # type: ignore[arg-type]
+            chunk.side_records["t"].append(None)  # type: ignore[arg-type]
             assert len(chunk.side_records["t"]) <= CHUNK_ROWS
         assert chunk.side_records
 

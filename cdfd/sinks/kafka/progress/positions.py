@@ -1,6 +1,6 @@
 """A table's position in Kafka without a sink: reads it while a daemon delivers, sets it, and checks the cluster."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial, wraps
@@ -157,8 +157,8 @@ def check(destination: Destination) -> str:
         existing = admin.check(destination.needed())
         if destination.exactly_once:
             admin.check_transactions(destination.transactional_id)
-    missing = [topic.name for topic in destination.needed() if topic.name not in existing]
-    return _note([_describe(existing[destination.topic])] if destination.topic in existing else [], missing)
+    shown = [existing[destination.topic]] if destination.topic in existing else []
+    return _state(shown, [topic.name for topic in destination.needed() if topic.name not in existing])
 
 
 @_in_thread
@@ -177,8 +177,7 @@ def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -> str:
     """
     with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
         existing = admin.check(topics)
-    there = [_describe(topic) for topic in existing.values()]
-    return _note(there, [topic.name for topic in topics if topic.name not in existing])
+    return _state(existing.values(), [topic.name for topic in topics if topic.name not in existing])
 
 
 def _progress_at(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
@@ -195,10 +194,11 @@ def _progress_at(destination: Destination, admin: TopicAdmin, position: Position
     return Progress(position, control=replace(last.control, snapshot=None), topic=last.topic)
 
 
-def _note(there: Sequence[str], missing: Sequence[str]) -> str:
-    return "ok, " + "; ".join([*there, *([f"will be created: {', '.join(missing)}"] if missing else [])])
-
-
-def _describe(topic: ExistingTopic) -> str:
-    count = f"{topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
-    return f"topic {topic.name} has {count}{' and is compacted' if topic.compacted else ''}"
+def _state(existing: Iterable[ExistingTopic], missing: Sequence[str]) -> str:
+    parts = []
+    for topic in existing:
+        count = f"{topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
+        parts.append(f"topic {topic.name} has {count}{' and is compacted' if topic.compacted else ''}")
+    if missing:
+        parts.append(f"will be created: {', '.join(missing)}")
+    return "ok, " + "; ".join(parts)

@@ -90,14 +90,6 @@ class Batching:
         """Bytes of records that are a batch within the limit, however well they can be compressed. Only a record that is alone exceeds it."""
         return max(min(self.target, self.limit - HEADER_BYTES), 0)
 
-    def section_limit_after(self, section: int, size: int) -> int:
-        """`section_limit` after a batch of so many bytes, of which `section` were records before compression.
-
-        The next batch may be twice as large, because fewer batches take less time, if it is likely to be within the limit.
-        """
-        likely = int(_LIKELY * self.limit * section / size)
-        return max(self.section_limit, min(2 * self.target, likely))
-
     @classmethod
     def for_topic(cls, compression: Compression, limit: int, topic_codec: str) -> Self:
         """The batches of a topic.
@@ -184,7 +176,12 @@ def record_batches(
         yield from _batches_of_objects(records, partitions, timestamp, batching)
         return
     sections = _Sections(records)
-    order, ends = _by_partition(partitions, len(records))
+    # The order of records by partition, and the end of each partition's records in it.
+    if isinstance(partitions, int):
+        order, ends = np.arange(len(records)), np.array([len(records)])
+    else:
+        counts = np.bincount(partitions)
+        order, ends = stable_order(partitions, len(counts)), np.cumsum(counts[counts > 0])
     start, limit = 0, batching.section_limit
     for end in ends.tolist():
         while start < end:
@@ -194,20 +191,14 @@ def record_batches(
             count, section = sections.section(order[start:end], limit)
             batch = _batch(section, first, count, timestamp, batching)
             if isinstance(batch, RecordBatch):
-                limit = batching.section_limit_after(len(section), len(batch.data))
+                # The next batch may be twice as large, because fewer batches take less time, if it is likely to be within the limit.
+                likely = int(_LIKELY * batching.limit * len(section) / len(batch.data))
+                limit = max(batching.section_limit, min(2 * batching.target, likely))
             elif count > 1:
                 limit = batching.section_limit
                 continue
             yield partition, batch
             start += count
-
-
-def _by_partition(partitions: Partitions, rows: int) -> tuple[Integers, Integers]:
-    """The order of records by partition, and the end of each partition's records in it."""
-    if isinstance(partitions, int):
-        return np.arange(rows), np.array([rows])
-    counts = np.bincount(partitions)
-    return stable_order(partitions, len(counts)), np.cumsum(counts[counts > 0])
 
 
 def _batches_of_objects(

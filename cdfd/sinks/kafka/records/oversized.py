@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
@@ -65,24 +64,20 @@ class OversizedRecords:
                     hint="Raise max.message.bytes of the topic, or set sink.oversized to dlq or skip",
                 )
             if destination.oversized == "dlq":
-                value = self._dlq_value(key, item, version)
+                document = {
+                    "reason": "the record is larger than the topic takes",
+                    "pipeline": destination.pipeline,
+                    "table": destination.table,
+                    "topic": destination.topic,
+                    "version": version,
+                    "key": None if key is None else key[: self._key_limit].decode(errors="backslashreplace"),
+                    "size": item.size,
+                    "limit": self._limit,
+                }
+                value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
                 key = key if len(key or b"") <= self._key_limit else None
                 send_record(producer, destination.dlq_topic, 0, key, value, limited_by=destination.topic)
             if not self.count or destination.oversized == "skip":
                 where = "skipped" if destination.oversized == "skip" else f"see topic {destination.dlq_topic}"
                 log.warning("%s: %s", what, where, extra={"table": destination.table, "version": version})
             self.count += 1
-
-    def _dlq_value(self, key: bytes | None, item: Oversized, version: int) -> bytes:
-        destination = self._destination
-        document: dict[str, Any] = {
-            "reason": "the record is larger than the topic takes",
-            "pipeline": destination.pipeline,
-            "table": destination.table,
-            "topic": destination.topic,
-            "version": version,
-            "key": None if key is None else key[: self._key_limit].decode(errors="backslashreplace"),
-            "size": item.size,
-            "limit": self._limit,
-        }
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,5 +1,6 @@
 """Chunks of a delivery: rows that are encoded and sent together, so that many small versions cost no more than one large version."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -37,12 +38,12 @@ class Chunk:
     Attributes:
         limit: bytes of a full chunk. A batch of this size gets a row group of its own.
         groups: the rows.
-        side_records: by topic.
+        side_records: by topic. They may be sent after rows that are added later.
     """
 
     limit: int = CHUNK_BYTES
     groups: list[RowGroup] = field(default_factory=list)
-    side_records: dict[str, list[Records]] = field(default_factory=dict)
+    side_records: defaultdict[str, list[Records]] = field(default_factory=lambda: defaultdict(list))
     _bytes: int = 0
     _rows: int = 0
 
@@ -77,7 +78,3 @@ class Chunk:
             self.groups.append(RowGroup([batch], snapshot, oldest, version, part))
         self._bytes += size
         self._rows += batch.num_rows
-
-    def add_side_record(self, topic: str, record: Records) -> None:
-        """Append a record for a side topic. It may be sent after rows that are added later."""
-        self.side_records.setdefault(topic, []).append(record)

@@ -114,10 +114,10 @@ class KafkaDelivery(Delivery):
             topic = destination.schema_topic
             if topic is not None and (not self._announced or (version.schema_change and not continued)):
                 change = version.schema_change if self._announced else None
-                self._chunk.add_side_record(topic, schema_record(self._origin, plan, change))
+                self._chunk.side_records[topic].append(schema_record(self._origin, plan, change))
                 self._announced = True
             if destination.transactions_topic is not None and not continued:
-                self._chunk.add_side_record(destination.transactions_topic, begin_record(self._origin, plan))
+                self._chunk.side_records[destination.transactions_topic].append(begin_record(self._origin, plan))
         if self._chunk.full:
             await self._submit()
         if not self._aborted:
@@ -193,7 +193,7 @@ class KafkaDelivery(Delivery):
         require_open(self._state, self._position)
         topic = self._context.destination.schema_topic
         if topic is not None and not self._announced:
-            self._chunk.add_side_record(topic, schema_record(self._origin, version.plan, None))
+            self._chunk.side_records[topic].append(schema_record(self._origin, version.plan, None))
             self._announced = True
         self._version, self._incremental = version, True
 
@@ -215,7 +215,7 @@ class KafkaDelivery(Delivery):
             return
         topic = self._context.destination.transactions_topic
         if topic is not None:
-            self._chunk.add_side_record(topic, end_record(self._origin, self._version.plan, self._count_rows()))
+            self._chunk.side_records[topic].append(end_record(self._origin, self._version.plan, self._count_rows()))
         self._counts_before = {}
 
     def _count_rows(self) -> Mapping[str, int]:

@@ -307,7 +307,15 @@ def _open(
     takeover: _Takeover,
     prepared: Future[Connected | None] | None,
 ) -> _Opened:
-    if (waiting := _prepared_connections(prepared)) is not None:
+    waiting = None
+    if prepared is not None:
+        try:
+            waiting = prepared.result(CONNECT_SECONDS)
+        except TimeoutError:
+            discard(prepared)
+        except SinkError as error:
+            log.debug("no connections are prepared: %s", error)
+    if waiting is not None:
         try:
             return _take_over(destination, waiting, takeover)
         except SinkError as error:
@@ -317,19 +325,6 @@ def _open(
     connected = connect(destination, make_producer)
     assert connected is not None
     return _take_over(destination, connected, takeover)
-
-
-def _prepared_connections(prepared: Future[Connected | None] | None) -> Connected | None:
-    """Connections that are prepared, if they could be."""
-    if prepared is None:
-        return None
-    try:
-        return prepared.result(CONNECT_SECONDS)
-    except TimeoutError:
-        discard(prepared)
-    except SinkError as error:
-        log.debug("no connections are prepared: %s", error)
-    return None
 
 
 def discard(prepared: Future[Connected | None]) -> None:
