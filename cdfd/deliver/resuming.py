@@ -26,7 +26,7 @@ from cdfd.log import bounds
 from cdfd.model.position import Position
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.sinks.ledger.ledger import LedgerEntry
-from cdfd.sinks.ledger.recovery import Places, Start, decide
+from cdfd.sinks.ledger.recovery import Start, decide
 
 NO_CHANGE_DATA = (
     "`key` does not pair updates: the table has no change data feed, so an update arrives as a delete and an insert, "
@@ -112,7 +112,7 @@ def resume_position(
     Raises:
         TableChangedError, SinkError: as `decide` says.
     """
-    start = decide(delivered, entry, table_id, recover, Places(sink, f"the ledger {ledger}"))
+    start = decide(delivered, entry, table_id, recover, sink, f"the ledger {ledger}")
     if ledger is not None or start.position is None:
         return start
     return Start(start.position, None, f"resuming at version {start.position.version}, the position in {sink}")

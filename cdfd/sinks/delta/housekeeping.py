@@ -27,7 +27,7 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.delta.compactor import Compaction, Compactor
-from cdfd.sinks.ledger.checkpoints import publish
+from cdfd.sinks.ledger.txn_log import publish
 from cdfd.sinks.ledger.txn_state import TxnState
 
 logger = logging.getLogger("cdfd.sink")

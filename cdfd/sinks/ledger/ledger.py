@@ -40,11 +40,12 @@ class Ledger(Protocol):
     """Stores positions by appId. The last record counts, even if its version is lower. Methods may be called concurrently.
 
     All methods raise `StorageError` if the store fails, and `LogError` if the ledger's log is damaged.
+
+    Attributes:
+        uri: the name of the ledger in messages.
     """
 
-    @property
-    def uri(self) -> str:
-        """The name of the ledger in messages."""
+    uri: str
 
     async def position(self, app_id: str) -> LedgerEntry | None:
         """The last record of any writer; None if there is none, or after `forget`. Writes nothing."""
@@ -70,10 +71,7 @@ class Ledger(Protocol):
 class NoLedger:
     """The `Ledger` port without a ledger."""
 
-    @property
-    def uri(self) -> str:
-        """The name of the ledger in messages."""
-        return "none"
+    uri = "none"
 
     async def position(self, app_id: str) -> LedgerEntry | None:
         """Always None."""

@@ -17,7 +17,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types import schema as schemas
 from cdfd.delta.write.writing import PLAIN, metadata_fields, protocol_fields
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.sinks.ledger.ledger import PREFIX, LedgerEntry
+from cdfd.sinks.ledger.ledger import PREFIX
 from cdfd.sinks.ledger.txn_positions import position_actions, renewal, stored_position
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
@@ -76,34 +76,22 @@ def check(metadata: Metadata) -> None:
         raise UnsupportedError(f"the ledger has format {form!r}, not {_FORMAT!r}", hint="A newer cdfd may read it")
 
 
-def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
-    """The entry of an appId."""
-    stored = stored_position(state, app_id)
-    if stored.version < 0:
-        return None
-    table_id = state.metadata.configuration.get(_key(app_id))
-    return LedgerEntry(app_id, stored.version, table_id, stored.last_updated, stored.digest)
-
-
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
     """The actions that record `changes`. Of several changes of one appId the last one counts. Empty if all are recorded."""
     configuration = dict(state.metadata.configuration)
     renewals = {change.app_id: renewal(state, change.app_id, now_ms) for change in changes if change.renews}
     actions: list[Action] = []
     for change in {change.app_id: change for change in changes if not change.renews}.values():
-        stored, digest = stored_position(state, change.app_id), change.digest
-        if digest is None and (stored.version, configuration.get(_key(change.app_id))) == (
-            change.version,
-            change.table_id,
-        ):
+        key, stored, digest = key_of(change.app_id), stored_position(state, change.app_id), change.digest
+        if digest is None and (stored.version, configuration.get(key)) == (change.version, change.table_id):
             digest = stored.digest
         renewed = renewals.pop(change.app_id, [])
         # Readers refuse an entry with two `txn` of one appId. A new record has the present time, too.
         actions += position_actions(state, change.app_id, change.version, digest, now_ms) or renewed
         if change.table_id is None:
-            configuration.pop(_key(change.app_id), None)
+            configuration.pop(key, None)
         else:
-            configuration[_key(change.app_id)] = change.table_id
+            configuration[key] = change.table_id
     actions += [action for renewed in renewals.values() for action in renewed]
     if configuration != state.metadata.configuration:
         actions.append(("metaData", metadata_fields(state.metadata) | {"configuration": configuration}))
@@ -116,5 +104,6 @@ def is_plain(state: Snapshot) -> bool:
     return state.protocol == PLAIN and not files and not state.domains
 
 
-def _key(app_id: str) -> str:
+def key_of(app_id: str) -> str:
+    """The property of the ledger with the id of an appId's table."""
     return _TABLE + app_id.removeprefix(PREFIX)

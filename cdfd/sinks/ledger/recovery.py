@@ -15,14 +15,6 @@ FLAG = "--recover-from-ledger"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The names of sink and ledger in messages."""
-
-    sink: str = "the sink"
-    ledger: str = "the ledger"
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
     """The start of a table.
 
@@ -40,7 +32,12 @@ class Start:
 
 
 def decide(
-    sink: Position | None, entry: LedgerEntry | None, table_id: str, recover: bool, places: Places | None = None
+    sink: Position | None,
+    entry: LedgerEntry | None,
+    table_id: str,
+    recover: bool,
+    sink_name: str = "the sink",
+    ledger_name: str = "the ledger",
 ) -> Start:
     """Decide where a table resumes.
 
@@ -50,51 +47,48 @@ def decide(
         table_id: `metaData.id` of the current table. If a position has a digest, the log entry decides instead: see `Tailer.resume`.
         recover: whether to resume at the ledger's position if the sink has none: with `--recover-from-ledger`, and always for sinks without
             positions.
-        places: their names.
+        sink_name, ledger_name: in messages.
 
     Raises:
         TableChangedError: the ledger's position is authoritative, has no digest, and is of another table.
         SinkError: only the ledger has a position, and `recover` is not set.
     """
-    places = places or Places()
     if sink is not None:
         whole = delivered_version(sink)
-        resuming = f"resuming at version {sink.version}, the position in {places.sink}"
+        resuming = f"resuming at version {sink.version}, the position in {sink_name}"
         if whole is None:
             return Start(sink, None, resuming)
         if entry is None:
-            return Start(sink, whole, f"{resuming}; {places.ledger} has nothing yet")
+            return Start(sink, whole, f"{resuming}; {ledger_name} has nothing yet")
         if entry.table_id not in (None, sink.table_id):
-            return Start(
-                sink, whole, f"{resuming}; {places.ledger} is of another table, {entry.table_id}", warning=True
-            )
+            return Start(sink, whole, f"{resuming}; {ledger_name} is of another table, {entry.table_id}", warning=True)
         if entry.version < whole:
-            return Start(sink, whole, f"{resuming}; {places.ledger} lags at version {entry.version}")
+            return Start(sink, whole, f"{resuming}; {ledger_name} lags at version {entry.version}")
         if entry.version > whole:
             reason = (
-                f"{resuming}, although {places.ledger} says that version {entry.version} was delivered: "
+                f"{resuming}, although {ledger_name} says that version {entry.version} was delivered: "
                 "the sink has lost its newest records, or was reset"
             )
             return Start(sink, whole, reason, warning=True)
         same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
         return Start(sink, None if same else whole, resuming)
     if entry is None:
-        return Start(None, None, f"neither {places.sink} nor {places.ledger} has a position")
+        return Start(None, None, f"neither {sink_name} nor {ledger_name} has a position")
     if entry.digest is None and entry.table_id not in (None, table_id):
         raise TableChangedError(
             "the table was deleted and created again, or replaced: "
-            f"{places.ledger} has a position of {entry.table_id}, and the table is {table_id}",
+            f"{ledger_name} has a position of {entry.table_id}, and the table is {table_id}",
             hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
         )
     if not recover:
         raise SinkError(
-            f"{places.sink} has no position, but {places.ledger} says that version {entry.version} was delivered",
+            f"{sink_name} has no position, but {ledger_name} says that version {entry.version} was delivered",
             version=entry.version,
             hint=f"If the sink is new or was emptied, start once with {FLAG} to resume at version {entry.version + 1}, "
             "or run `cdfd progress reset` to start over",
         )
     position = Position(entry.table_id or table_id, entry.version + 1, digest=entry.digest)
-    return Start(position, None, f"resuming at version {position.version}, the position in {places.ledger}")
+    return Start(position, None, f"resuming at version {position.version}, the position in {ledger_name}")
 
 
 def delivered_version(position: Position) -> int | None:

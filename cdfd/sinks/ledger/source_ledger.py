@@ -8,7 +8,6 @@ from cdfd.delta.protocol import check_writable
 from cdfd.errors import NotFoundError, TableChangedError, Within
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
-from cdfd.sinks.ledger.ledger import LedgerEntry
 from cdfd.sinks.ledger.txn_ledger import TxnLedger
 from cdfd.sinks.ledger.txn_positions import FORGOTTEN, position_actions, stored_position
 from cdfd.sinks.ledger.txn_state import Action, TxnState, is_ours
@@ -23,14 +22,11 @@ class SourceLedger(TxnLedger):
     It never records a version that contains only progress. Otherwise each record would create the next one, forever.
     """
 
-    def _entry(self, state: TxnState, app_id: str) -> LedgerEntry | None:
+    def _table_id(self, state: TxnState, app_id: str) -> str | None:
         # A table that cdfd cannot write could not record the next position.
         check_writable(state.protocol)
-        stored = stored_position(state, app_id)
-        if stored.version < 0:
-            return None
         # The ledger is in the table's own log, so it is of that table, also after entries that changed the id.
-        return LedgerEntry(app_id, stored.version, None, stored.last_updated, stored.digest)
+        return None
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """See the port.

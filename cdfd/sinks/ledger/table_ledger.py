@@ -12,10 +12,9 @@ from cdfd.errors import LogError, NotATableError, StorageError
 from cdfd.log.log import DeltaLog
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.ledger import ledger_table
-from cdfd.sinks.ledger.checkpoints import publish
-from cdfd.sinks.ledger.ledger import LedgerEntry
 from cdfd.sinks.ledger.ledger_table import Change
 from cdfd.sinks.ledger.txn_ledger import TxnLedger
+from cdfd.sinks.ledger.txn_log import publish
 from cdfd.sinks.ledger.txn_positions import FORGOTTEN
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 from cdfd.storage.base import Storage
@@ -84,9 +83,9 @@ class TableLedger(TxnLedger):
         self._waiting: list[Change] = []
         self._cleaning = False
 
-    def _entry(self, state: TxnState, app_id: str) -> LedgerEntry | None:
+    def _table_id(self, state: TxnState, app_id: str) -> str | None:
         ledger_table.check(state.metadata)
-        return ledger_table.entry_of(state, app_id)
+        return state.metadata.configuration.get(ledger_table.key_of(app_id))
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """See the port.

@@ -9,6 +9,7 @@ from cdfd.errors import StorageError, Within
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.ledger.ledger import LedgerEntry
 from cdfd.sinks.ledger.txn_log import TxnLog
+from cdfd.sinks.ledger.txn_positions import FORGOTTEN, stored_position
 from cdfd.sinks.ledger.txn_state import TxnState
 from cdfd.storage.base import Storage
 
@@ -41,7 +42,11 @@ class TxnLedger(ABC):
             if state is None:
                 return None
             with Within(self.uri):
-                return self._entry(state, app_id)
+                table_id = self._table_id(state, app_id)
+                stored = stored_position(state, app_id)
+                if stored.version == FORGOTTEN:
+                    return None
+                return LedgerEntry(app_id, stored.version, table_id, stored.last_updated, stored.digest)
 
     async def close(self) -> None:
         """See the port."""
@@ -50,8 +55,8 @@ class TxnLedger(ABC):
             return
 
     @abstractmethod
-    def _entry(self, state: TxnState, app_id: str) -> LedgerEntry | None:
-        """The entry of an appId. Raises a `CdfdError` if the table cannot be used as a ledger."""
+    def _table_id(self, state: TxnState, app_id: str) -> str | None:
+        """The id of an appId's table; None if the ledger does not have it. Raises a `CdfdError` if the table cannot be used as a ledger."""
 
     def _require_open(self) -> None:
         if self._closed:

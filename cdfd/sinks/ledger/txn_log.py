@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdfd.delta import commit as commits
-from cdfd.delta import paths
+from cdfd.delta import last_checkpoint, paths
+from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.protocol import check_readable, check_writable
 from cdfd.errors import ExistsError, LogError, NotATableError, NotFoundError, StorageError, Within
 from cdfd.log import checkpoint_files
@@ -42,6 +43,35 @@ class _Tip:
 
     state: TxnState
     stamp: tuple[int, int] | None
+
+
+async def publish(log: DeltaLog, name: str, data: bytes, hint: LastCheckpoint) -> bool:
+    """Write a checkpoint, and `_last_checkpoint` unless there is a newer one, so that it never stays behind those of other writers.
+
+    Args:
+        log: of the table.
+        name: of the checkpoint's file in the log.
+        data: its content.
+        hint: that names it.
+
+    Returns:
+        Whether it is the newest. Then the log may be cleaned up.
+
+    Raises:
+        StorageError: the files cannot be written.
+    """
+    storage, place = log.storage, log_path(paths.LAST_CHECKPOINT)
+    await storage.put(log_path(name), data)
+    if await log.newest_checkpoint(hint.version) > hint.version:
+        return False
+    await storage.put(place, last_checkpoint.serialize(hint))
+    newest = await log.listed_checkpoint(hint.version)
+    if newest <= hint.version:
+        return True
+    if await log.hint() != newest:
+        # The other writer's is replaced. Without one, readers list the log, and the next writer writes a checkpoint.
+        await storage.delete(place)
+    return False
 
 
 class TxnLog:

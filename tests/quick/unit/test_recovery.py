@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from cdfd.errors import SinkError, TableChangedError
 from cdfd.model.position import Position
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
-from cdfd.sinks.ledger.recovery import Places, Start, decide, delivered_version
+from cdfd.sinks.ledger.recovery import Start, decide, delivered_version
 
 TABLE, OTHER = "table-1", "table-2"
-PLACES = Places("the topic _cdfd_progress", "the ledger /var/lib/cdfd/ledger")
+NAMES = ("the topic _cdfd_progress", "the ledger /var/lib/cdfd/ledger")
 
 
 def entry(version: int, table_id: str | None = TABLE) -> LedgerEntry:
@@ -37,7 +37,7 @@ class TestTheSinkWins:
         assert facts(start) == (Position(TABLE, 13), None, False)
 
     def test_the_ledger_is_behind(self, recover: bool) -> None:
-        start = decide(Position(TABLE, 13), entry(8), TABLE, recover, PLACES)
+        start = decide(Position(TABLE, 13), entry(8), TABLE, recover, *NAMES)
         assert facts(start) == (Position(TABLE, 13), 12, False)
         assert "_cdfd_progress" in start.reason
         assert "lags at version 8" in start.reason
@@ -101,20 +101,20 @@ class TestTheSinkKnowsNothing:
     @pytest.mark.parametrize("table_id", [TABLE, None])
     def test_sink_without_the_position_of_the_ledger_is_refused(self, table_id: str | None) -> None:
         with pytest.raises(SinkError) as caught:
-            decide(None, entry(12, table_id), TABLE, False, PLACES)
+            decide(None, entry(12, table_id), TABLE, False, *NAMES)
         for word in ("_cdfd_progress", "/var/lib/cdfd/ledger", "version 12", "--recover-from-ledger", "version 13"):
             assert word in str(caught.value)
 
     @pytest.mark.parametrize("table_id", [TABLE, None])
     def test_the_ledger_does_and_is_trusted(self, table_id: str | None) -> None:
-        start = decide(None, entry(12, table_id), TABLE, True, PLACES)
+        start = decide(None, entry(12, table_id), TABLE, True, *NAMES)
         assert facts(start) == (Position(TABLE, 13), None, False)
         assert "/var/lib/cdfd/ledger" in start.reason
 
     @pytest.mark.parametrize("recover", [False, True])
     def test_the_ledger_knows_another_table(self, recover: bool) -> None:
         with pytest.raises(TableChangedError) as caught:
-            decide(None, entry(12, OTHER), TABLE, recover, PLACES)
+            decide(None, entry(12, OTHER), TABLE, recover, *NAMES)
         for word in (TABLE, OTHER, "/var/lib/cdfd/ledger"):
             assert word in str(caught.value)
 
