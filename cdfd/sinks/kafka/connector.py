@@ -254,7 +254,8 @@ class KafkaConnector(Connector):
 
     async def position(self, table: Table) -> Position | None:
         """The position of the newest progress record; see the port."""
-        return await positions.read_position(self.destination(table))
+        progress = await positions.read_progress(self.destination(table))
+        return None if progress is None else progress.position
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Write a progress record; see the port. Fences a daemon that delivers the table."""

@@ -102,23 +102,23 @@ class Format(Section):
     @model_validator(mode="after")
     def _check_combination(self) -> Format:
         conflicts: list[tuple[Path, str]] = []
-        if self.name is not None:
+        choice = self.choice
+        if isinstance(choice, str):
             others = self.model_fields_set - {"name"}
             conflicts += [((other,), "has no use with name") for other in sorted(others)]
-        elif (conflict := self._of_cdfd.conflict) is not None:
-            conflicts.append(((conflict[0],), conflict[1]))
+        elif choice.conflict is not None:
+            key, what = choice.conflict
+            conflicts.append(((key,), what))
         if conflicts:
             raise Conflicts(*conflicts)
         return self
 
     @property
-    def _of_cdfd(self) -> FormatChoice:
-        return FormatChoice(self.envelope, self.encoding, self.decimal, self.time, self.binary)
-
-    @property
     def choice(self) -> str | FormatChoice:
         """The envelope and the encoding, or the name of another package's format."""
-        return self._of_cdfd if self.name is None else self.name
+        if self.name is not None:
+            return self.name
+        return FormatChoice(self.envelope, self.encoding, self.decimal, self.time, self.binary)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -126,8 +126,8 @@ class Format(Section):
         return record_format(self.choice)
 
     def __str__(self) -> str:
-        words = [word for word, choice in CHOICES.items() if choice == self._of_cdfd]
-        return self.name or next(iter(words), f"{{envelope: {self.envelope}, encoding: {self.encoding}}}")
+        words = (word for word, choice in CHOICES.items() if choice == self.choice)
+        return self.name or next(words, f"{{envelope: {self.envelope}, encoding: {self.encoding}}}")
 
 
 class SchemaRegistry(Section):

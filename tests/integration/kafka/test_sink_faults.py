@@ -20,7 +20,7 @@ from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
 from cdfd.sinks.kafka.destination import MakeProducer, encoders
 from cdfd.sinks.kafka.progress import records as progress_records
-from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
+from cdfd.sinks.kafka.progress.positions import check, move_position
 from cdfd.sinks.kafka.progress.records import Progress, key_of, progress_of, value_of
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.axes import under_test
@@ -76,7 +76,7 @@ class TestTakenOver:
                 await delivery.abort()
                 await deliver(second, rows(2))
         assert ids(read(place.topic, at_least=3)) == [0, 1, 2]
-        assert await read_position(place.destination) == at(3)
+        assert await place.stored_position() == at(3)
 
     async def test_a_commit_just_before_the_other_is_fenced_counts(
         self, producer: MakeProducer, servers: str, name: str, read: Read
@@ -365,7 +365,7 @@ class TestProgress:
             await place.open()
         assert f"topic {topic}, partition 0, offset {offset}" in str(raised.value)
         await move_position(place.destination, PRODUCERS["kafka-python"], at(3))
-        assert await read_position(place.destination) == at(3)
+        assert await place.stored_position() == at(3)
 
     async def test_no_more_is_read_than_is_needed(
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
@@ -408,7 +408,7 @@ class TestProgress:
             another.send(place.destination.progress.name, b"open", b"others", partition=0)
             another.flush()
             await deliver(sink, rows(1))
-        assert await read_position(place.destination) == at(1), "it is hidden"
+        assert await place.stored_position() == at(1), "it is hidden"
         with caplog.at_level("INFO", "cdfd"):
             opening = asyncio.create_task(place.open())
             await until(lambda: "waiting for transactions of other tables" in caplog.text)

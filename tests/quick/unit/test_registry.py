@@ -106,7 +106,7 @@ def test_registry_is_asked_with_the_configured_password(server: Registry, client
     server.require("ada", "pa:ßword")
     with pytest.raises(SinkError, match=r"answered 401.*username"):
         client.register("orders-value", record(a="int"))
-    known = SchemaRegistry(server.url, username="ada", password="pa:ßword")
+    known = SchemaRegistry(server.url, login=lambda: basic("ada", "pa:ßword"))
     assert known.register("orders-value", record(a="int")) == 1
     known.check()
     known.close()

@@ -28,7 +28,7 @@ from cdfd.model.columns import VersionColumns, constant_type
 from cdfd.sinks.kafka.client import kafka_python, librdkafka
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.destination import MakeProducer
-from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
+from cdfd.sinks.kafka.progress.positions import check, move_position
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
@@ -188,7 +188,7 @@ class TestOversized:
             assert part in told
         assert not raised.value.retriable
         assert read(place.topic) == []
-        assert asyncio.run(read_position(place.destination)) is None
+        assert asyncio.run(place.stored_position()) is None
 
     def test_skip(
         self, producer: MakeProducer, servers: str, name: str, read: Read, caplog: pytest.LogCaptureFixture
@@ -197,7 +197,7 @@ class TestOversized:
         assert asyncio.run(self.deliver(place, producer)) == 1
         assert ids(read(place.topic, at_least=2)) == [1, 3]
         assert 'key {"id":2}' in caplog.text
-        assert asyncio.run(read_position(place.destination)) == at(8)
+        assert asyncio.run(place.stored_position()) == at(8)
 
     def test_dead_letters(self, producer: MakeProducer, servers: str, name: str, read: Read) -> None:
         place = Place(servers, name, topics=self.CONFIG, oversized="dlq")
@@ -368,7 +368,7 @@ class TestAtLeastOnce:
         assert [record.offset for record in records] == [0, 1, 2, 3], "there are marks of transactions"
         with pytest.raises(TimeoutError):
             read(place.destination.progress.name, timeout=0.5)
-        assert await read_position(place.destination) is None
+        assert await place.stored_position() is None
 
     async def test_what_was_aborted_may_be_there(self, servers: str, name: str, read: Read) -> None:
         place = Place(servers, name, delivery="at_least_once")
@@ -613,17 +613,17 @@ class TestTopicCreatedAgain:
 class TestByHand:
     async def test_positions_are_shown_and_moved(self, producer: MakeProducer, servers: str, name: str) -> None:
         place = Place(servers, name)
-        assert await read_position(place.destination) is None
+        assert await place.stored_position() is None
         await move_position(place.destination, producer, at(7))
-        assert await read_position(place.destination) == at(7)
+        assert await place.stored_position() == at(7)
         async with place.sink() as sink:
             assert await sink.last_position() == at(7)
             await deliver(sink, rows(7))
-            assert await read_position(place.destination) == at(8)
+            assert await place.stored_position() == at(8)
             await move_position(place.destination, producer, None)
             with pytest.raises(SinkError):
                 await deliver(sink, rows(8))
-        assert await read_position(place.destination) is None
+        assert await place.stored_position() is None
         async with place.sink() as sink:
             assert await sink.last_position() is None
 

@@ -18,6 +18,7 @@ from cdfd.model.version import Version
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.progress.positions import read_progress
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.change_rows import TIME, Row, change_rows
@@ -53,6 +54,10 @@ class Place:
     @property
     def topic(self) -> str:
         return self.destination.topic
+
+    async def stored_position(self) -> Position | None:
+        progress = await read_progress(self.destination)
+        return None if progress is None else progress.position
 
     async def open(
         self,

@@ -39,9 +39,7 @@ class SchemaRegistry:
 
     Args:
         url: of the registry, or several of the same one; what is behind the host is kept.
-        username: for basic authentication; None for none.
-        password: of the user.
-        login: the header `Authorization`, asked for at each request; instead of `username` and `password`.
+        login: the header `Authorization`, asked for at each request; None for none.
         tls: how to verify the registry's certificate, and the client's own; None for the system's authorities.
         timeout: seconds to wait for an answer.
         attempts: how often to ask where there is no answer, or none that will last.
@@ -53,8 +51,6 @@ class SchemaRegistry:
         self,
         url: str | Sequence[str],
         *,
-        username: str | None = None,
-        password: str | None = None,
         login: Callable[[], str | None] | None = None,
         tls: ssl.SSLContext | None = None,
         timeout: float = 10.0,
@@ -65,8 +61,7 @@ class SchemaRegistry:
         urls = [url] if isinstance(url, str) else url
         self._urls = [each.rstrip("/") for each in urls]
         self._url = self._urls[0]
-        fixed = None if username is None else basic(username, password or "")
-        self._login: Callable[[], str | None] = login or (lambda: fixed)
+        self._login: Callable[[], str | None] = login or (lambda: None)
         self._headers = {
             "Accept": f"{_MEDIA_TYPE}, application/json",
             "Content-Type": _MEDIA_TYPE,

@@ -5,6 +5,7 @@ import re
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -53,9 +54,22 @@ def fetch(oauth: OAuth, timeout: float = TIMEOUT) -> Token:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
-    if status == 200:
-        return _token(answer, oauth.token_url, asked)
-    raise _refusal(status, answer, oauth.token_url, secret)
+    fields = answer if isinstance(answer, dict) else {}
+    if status != 200:
+        raise _refusal(status, fields, oauth.token_url, secret)
+    cannot, value = _cannot(oauth.token_url), fields.get("access_token")
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+        raise SinkError(f"{cannot}: its answer has no access_token", hint=f"Check {_URL}: is it a token endpoint?")
+    kind = fields.get("token_type", "Bearer")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise SinkError(f"{cannot}: the token is not of the type Bearer", hint=f"Check {_URL}")
+    lifetime = fields.get("expires_in")
+    if isinstance(lifetime, str) and lifetime.isdecimal():  # some providers
+        lifetime = int(lifetime[:12])
+    if isinstance(lifetime, int | float) and 0 < lifetime < 1e12:
+        # Relative to this machine's clock, unlike the token's own claim.
+        return Token(value, asked + lifetime, asked)
+    return Token(value, expiry(value) or asked + UNKNOWN_LIFETIME, asked)
 
 
 def _post(oauth: OAuth, url: str, client: str, secret: str, timeout: float) -> tuple[int, bytes]:
@@ -137,26 +151,7 @@ def _unreachable(error: Exception, url: str, authority: str | None) -> SinkError
     return SinkError(f"{_cannot(url)}: {_show(text)}", hint=_REACHABLE, retriable=True)
 
 
-def _token(answer: Any, url: str, asked: float) -> Token:
-    value = answer.get("access_token") if isinstance(answer, dict) else None
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise SinkError(
-            f"{_cannot(url)}: its answer has no access_token", hint=f"Check {_URL}: is it a token endpoint?"
-        )
-    kind = answer.get("token_type", "Bearer")
-    if not isinstance(kind, str) or kind.lower() != "bearer":
-        raise SinkError(f"{_cannot(url)}: the token is not of the type Bearer", hint=f"Check {_URL}")
-    lifetime = answer.get("expires_in")
-    if isinstance(lifetime, str) and lifetime.isdecimal():  # some providers
-        lifetime = int(lifetime[:12])
-    if isinstance(lifetime, int | float) and 0 < lifetime < 1e12:
-        # Relative to this machine's clock, unlike the token's own claim.
-        return Token(value, asked + lifetime, asked)
-    return Token(value, expiry(value) or asked + UNKNOWN_LIFETIME, asked)
-
-
-def _refusal(status: int, answer: Any, url: str, secret: str) -> SinkError:
-    fields = answer if isinstance(answer, dict) else {}
+def _refusal(status: int, fields: Mapping[str, Any], url: str, secret: str) -> SinkError:
     code, text = (fields.get(name) for name in ("error", "error_description"))
     said = ": ".join(part for part in (code, text) if isinstance(part, str))
     for form in {secret, quote_plus(secret)}:

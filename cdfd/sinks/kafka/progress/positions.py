@@ -37,12 +37,6 @@ def _in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     return run
 
 
-async def read_position(destination: Destination) -> Position | None:
-    """The next position to deliver; see `read_progress`."""
-    progress = await read_progress(destination)
-    return None if progress is None else progress.position
-
-
 @_in_thread
 def read_progress(destination: Destination) -> Progress | None:
     """The progress record of the last visible commit; None if there is none.
