@@ -21,8 +21,7 @@ from cdfd.encode.records import Records
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.records.batches import Batching, RecordBatch, record_batches
-from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.batches import Batching, Compression, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.support.kafka.broker import Broker
 

@@ -20,8 +20,7 @@ from cdfd.deliver.configured import BATCH_ROWS
 from cdfd.encode.formats import CHOICES, EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Kind, Registration
-from cdfd.sinks.kafka.records.batches import Batching, Partitions, RecordBatch, record_batches
-from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.batches import Batching, Compression, Partitions, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.murmur2 import partitions
 
 FORMATS: dict[str, FormatChoice] = {

@@ -157,8 +157,9 @@ def _path_text(path: Path) -> str:
 
 
 def _record(key: Mapping[str, Any], value: Mapping[str, Any]) -> Records:
-    return Records(pool(_json(key)), pool(_json(value)))
+    return Records(pool(json_bytes(key)), pool(json_bytes(value)))
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as compact JSON."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

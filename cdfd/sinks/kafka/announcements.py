@@ -15,8 +15,7 @@ from cdfd.sinks.kafka.client.worker import Worker, in_worker
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import Topic
-from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.batches import Batching, Compression
 from cdfd.sinks.own_topics import Announce
 
 CLOSING_SECONDS = 1.0

@@ -13,8 +13,7 @@ from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Registration
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
-from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.batches import Batching, Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.settings import DEAD_LETTER_SUFFIX, Topics
 

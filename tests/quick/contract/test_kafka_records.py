@@ -17,8 +17,7 @@ from bench.kafka_batches import orders
 from cdfd.encode.records import HeaderColumn, Records
 from cdfd.runtime import native
 from cdfd.sinks.kafka.records import batches
-from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, Oversized, RecordBatch, record_batches
-from cdfd.sinks.kafka.records.compression import compress
+from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, Oversized, RecordBatch, compress, record_batches
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.support.sampling import stride
 

@@ -19,9 +19,9 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.chunk import CHUNK_ROWS, Chunk
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.writer import CHUNK_ROWS, Chunk
 from tests.support.change_rows import Row, change_rows
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
 from tests.support.kafka.sinking import Place, at, deliver, rows, version

@@ -25,8 +25,7 @@ from cdfd.sinks.kafka.client import kafka_python, kafka_python_client
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.batches import Batching, Compression
 from tests.support.axes import under_test
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.reading import Record, read_topic

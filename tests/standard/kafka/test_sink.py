@@ -30,8 +30,8 @@ from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position
 from cdfd.sinks.kafka.settings import Topics
-from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.sinks.kafka.transactions.writer import CHUNK_BYTES
 from tests.support.axes import under_test
 from tests.support.change_rows import TIME, Row, change_rows
 from tests.support.kafka.reading import wait_for_markers

@@ -17,8 +17,15 @@ from kafka.record.util import encode_varint
 
 from cdfd.encode.records import HeaderColumn, Records
 from cdfd.sinks.kafka.records import batches
-from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
-from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
+from cdfd.sinks.kafka.records.batches import (
+    CODES,
+    Batching,
+    Compression,
+    Oversized,
+    RecordBatch,
+    compress,
+    record_batches,
+)
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

@@ -161,17 +161,17 @@ class SchemaRegistry:
             for url in (*self._urls[first:], *self._urls[:first]):
                 self._url = url
                 try:
-                    status, text = self._request(method, url + path, data, what)
+                    status, answer = self._request(method, url + path, data, what)
                 except SinkError as error:
                     failure = error
                     continue
                 if status not in _RETRIED:
-                    return status, _parse(text)
-                failure = self._error(status, _parse(text), what)
+                    return status, answer
+                failure = self._error(status, answer, what)
         assert failure is not None
         raise failure
 
-    def _request(self, method: str, url: str, data: bytes | None, what: str) -> tuple[int, bytes]:
+    def _request(self, method: str, url: str, data: bytes | None, what: str) -> tuple[int, Any]:
         login = self._login()
         headers = self._headers if login is None else self._headers | {"Authorization": login}
         deadline = time.monotonic() + self._timeout
@@ -191,7 +191,10 @@ class SchemaRegistry:
                 response.release_conn()
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:
             raise self._silent(what, str(getattr(error, "reason", None) or error)) from error
-        return response.status, text
+        try:
+            return response.status, json.loads(text)
+        except (ValueError, RecursionError):
+            return response.status, text.decode(errors="replace")
 
     def _silent(self, what: str, reason: str) -> SinkError:
         return SinkError(
@@ -252,13 +255,6 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
             hint="Check ca_path, certificate_path and key_path: expected readable files as PEM, a key without a password",
         ) from error
     return context
-
-
-def _parse(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text.decode(errors="replace")
 
 
 def _message(answer: Any) -> str:

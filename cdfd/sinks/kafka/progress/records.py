@@ -7,7 +7,6 @@ A record is written in the transaction with the rows before its position, so tha
 deletes the position. Readers ignore unknown fields.
 """
 
-import json
 import logging
 import os
 import socket
@@ -21,6 +20,7 @@ import orjson
 from kafka import KafkaConsumer, TopicPartition
 
 from cdfd import __version__
+from cdfd.encode.side import json_bytes
 from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
@@ -72,17 +72,17 @@ class _InvalidRecord(ValueError):
 
 def key_of(pipeline: str, table: str) -> bytes:
     """The key of a table's records."""
-    return _json({"pipeline": pipeline, "table": table})
+    return json_bytes({"pipeline": pipeline, "table": table})
 
 
 def signals_key(pipeline: str, reader: str) -> bytes:
     """The key of the offset at which the next signal is read; see `Connector.signals`."""
-    return _json({"pipeline": pipeline, "signals": reader})
+    return json_bytes({"pipeline": pipeline, "signals": reader})
 
 
 def offset_value(offset: int) -> bytes:
     """The value of a record with an offset."""
-    return _json({"offset": offset})
+    return json_bytes({"offset": offset})
 
 
 def value_of(progress: Progress) -> bytes:
@@ -101,7 +101,7 @@ def value_of(progress: Progress) -> bytes:
         document["control"] = progress.control.document()
     if progress.topic:
         document["topic"] = dict(progress.topic)
-    return _json(document | {"writer": writer})
+    return json_bytes(document | {"writer": writer})
 
 
 def progress_of(value: bytes) -> Progress:
@@ -305,7 +305,3 @@ def _number(document: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _InvalidRecord(f"{name} is {value!r}")
     return value
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

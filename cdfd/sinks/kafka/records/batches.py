@@ -17,8 +17,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+import lz4.frame
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,11 +30,15 @@ from cdfd.encode.cells.pieces import Integers, nulls_of, parts, pool_of
 from cdfd.encode.records import HeaderColumn, Records, Wrapping
 from cdfd.runtime import native
 from cdfd.runtime.arrays import stable_order
-from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
 if TYPE_CHECKING:
     from cdfd_native.kafka_records import Integers as Numbers
     from cdfd_native.kafka_records import Texts
+
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+CODES: dict[Compression, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""Bits 0 to 2 of a record batch's attributes."""
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -47,6 +52,12 @@ _TRANSACTIONAL = 0x10
 _MAGIC = 2
 _NONE = -1
 _NO_PRODUCER = (_NONE, _NONE, _NONE)
+
+# The levels of Kafka's own clients.
+_LEVELS: dict[Compression, int] = {"gzip": 6, "zstd": 3}
+# Snappy has no framing. Kafka's consumers expect that of the Java library: a header, then blocks that start with their length.
+_SNAPPY_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_SNAPPY_BLOCK = 32 * 1024
 
 # Up to this number of records and bytes, Python objects are faster than arrays.
 _FEW = 8
@@ -223,12 +234,9 @@ def _batches_of_objects(
 
 
 def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], delta: int) -> bytes:
-    fields = b"\x00\x00" + b"".join((_varint(delta), _field(key), _field(value), _headers(headers)))
+    texts = [_varint(_NONE) if text is None else _varint(len(text)) + text for text in (key, value)]
+    fields = b"".join((b"\x00\x00", _varint(delta), *texts, _headers(headers)))
     return _varint(len(fields)) + fields
-
-
-def _field(text: bytes | None) -> bytes:
-    return _varint(_NONE) if text is None else _varint(len(text)) + text
 
 
 def _batch(section: memoryview, first: int, count: int, timestamp: int, batching: Batching) -> RecordBatch | Oversized:
@@ -255,6 +263,28 @@ def _batch(section: memoryview, first: int, count: int, timestamp: int, batching
         count,
     )
     return RecordBatch(bytearray().join((header, packed)), count)
+
+
+def compress(compression: Compression, data: memoryview) -> bytes | memoryview:
+    """The compressed bytes. Releases the GIL."""
+    match compression:
+        case "none":
+            return data
+        case "lz4":
+            # Kafka cannot read frames with linked blocks: a broker returns UNKNOWN_SERVER_ERROR.
+            frame: bytes = lz4.frame.compress(data, block_linked=False)
+            return frame
+        case "snappy":
+            codec = pa.Codec("snappy")
+            pieces = [_SNAPPY_HEADER]
+            for start in range(0, len(data), _SNAPPY_BLOCK):
+                block = codec.compress(data[start : start + _SNAPPY_BLOCK], asbytes=True)
+                pieces += [struct.pack(">i", len(block)), block]
+            return b"".join(pieces)
+        case "gzip" | "zstd":
+            # A new codec for each call, because it has state.
+            packed: bytes = pa.Codec(compression, compression_level=_LEVELS[compression]).compress(data, asbytes=True)
+            return packed
 
 
 def _headers(headers: Sequence[tuple[str, bytes]], *, counted: bool = True) -> bytes:

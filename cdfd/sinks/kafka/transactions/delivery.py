@@ -21,8 +21,7 @@ from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.chunk import Chunk
-from cdfd.sinks.kafka.transactions.writer import Encoded, RecordWriter
+from cdfd.sinks.kafka.transactions.writer import Chunk, Encoded, RecordWriter
 
 log = logging.getLogger("cdfd.kafka")
 

@@ -26,9 +26,8 @@ from cdfd.sinks.kafka.progress.records import NewestRecord, Progress
 from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
 from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.transactions.chunk import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
-from cdfd.sinks.kafka.transactions.writer import RecordWriter
+from cdfd.sinks.kafka.transactions.writer import CHUNK_BYTES, RecordWriter
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -151,7 +150,7 @@ class KafkaSink(Sink):
     @property
     def oversized(self) -> int:
         """Number of oversized records, which were not delivered."""
-        return self.context.writer.oversized.count
+        return self.context.writer.oversized
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""

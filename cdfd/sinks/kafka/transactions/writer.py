@@ -1,25 +1,109 @@
-"""From change rows to a committed transaction: encodes rows, and sends their records."""
+"""From change rows to a committed transaction: encodes rows, and sends their records.
 
+Rows go in chunks, which are encoded and sent together, so that many small versions cost no more than one large version.
+"""
+
+import logging
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from cdfd.encode.records import RecordEncoder, Records, SnapshotPart
+from cdfd.encode.side import json_bytes
+from cdfd.errors import SinkError
+from cdfd.model.columns import COMMIT_VERSION
 from cdfd.sinks.base import ReopenSinkError, StageTimer
 from cdfd.sinks.kafka.client.producer import Producer, oversized_error, send_record
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
-from cdfd.sinks.kafka.records.batches import Partitions
+from cdfd.sinks.kafka.records.batches import Oversized, Partitions
 from cdfd.sinks.kafka.records.murmur2 import partitions
-from cdfd.sinks.kafka.records.oversized import OversizedRecords
-from cdfd.sinks.kafka.transactions.chunk import Chunk
+
+log = logging.getLogger("cdfd.kafka")
 
 Encoded = Sequence[tuple[Records, int]]
 """Records, and the newest version among them."""
+
+CHUNK_BYTES = 64 * 1024
+CHUNK_ROWS = 4096
+_CHUNK_SIDE_RECORDS = 2048
+
+# Bytes of the key of an oversized record that a log or an error shows.
+_SHOWN = 200
+# A key may have this fraction of the limit: the dead-letter record contains it twice, once with its characters escaped.
+_KEY_SHARE = 8
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """Rows that are encoded together.
+
+    Attributes:
+        batches: the rows; all batches have the same schema.
+        snapshot: whether they are live rows of a version.
+        oldest, version: versions of the first and the last row.
+        part: which ones of the live rows.
+    """
+
+    batches: list[pa.RecordBatch]
+    snapshot: bool
+    oldest: int
+    version: int
+    part: SnapshotPart = SnapshotPart.MIDDLE
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows, and records for side topics about their versions, by topic. Side topics have one partition.
+
+    Attributes:
+        limit: bytes of a full chunk. A batch of this size gets a row group of its own.
+        groups: the rows.
+        side_records: by topic. They may be sent after rows that are added later.
+    """
+
+    limit: int = CHUNK_BYTES
+    groups: list[RowGroup] = field(default_factory=list)
+    side_records: defaultdict[str, list[Records]] = field(default_factory=lambda: defaultdict(list))
+    _bytes: int = 0
+    _rows: int = 0
+
+    @property
+    def version(self) -> int | None:
+        """The version of all rows; None if there is not exactly one."""
+        versions = {version for group in self.groups for version in (group.oldest, group.version)}
+        return versions.pop() if len(versions) == 1 else None
+
+    @property
+    def full(self) -> bool:
+        """Whether it is large enough to be encoded and sent."""
+        return (
+            self._bytes >= self.limit
+            or self._rows >= CHUNK_ROWS
+            or sum(map(len, self.side_records.values())) >= _CHUNK_SIDE_RECORDS
+        )
+
+    def add(
+        self, batch: pa.RecordBatch, *, snapshot: bool, version: int, part: SnapshotPart = SnapshotPart.MIDDLE
+    ) -> None:
+        """Append rows of a version, or of several up to it."""
+        size = batch.nbytes
+        last = self.groups[-1] if self.groups and size < self.limit else None
+        same = last is not None and (last.snapshot, last.part) == (snapshot, part)
+        if last is not None and same and last.batches[0].schema == batch.schema:
+            last.batches.append(batch)
+            last.version = version
+        else:
+            place = batch.schema.get_field_index(COMMIT_VERSION)
+            oldest = version if place < 0 else int(batch.column(place)[0].as_py())
+            self.groups.append(RowGroup([batch], snapshot, oldest, version, part))
+        self._bytes += size
+        self._rows += batch.num_rows
 
 
 class RecordWriter:
@@ -31,6 +115,9 @@ class RecordWriter:
         destination: of the table.
         facts: of its topic.
         stage: receives the durations of `encode` and `send`.
+
+    Attributes:
+        oversized: number of records that were larger than the topic takes, and are not delivered.
     """
 
     def __init__(
@@ -45,7 +132,7 @@ class RecordWriter:
         self._key = key_of(destination.pipeline, destination.delivery_name)
         self._in_transaction = False
         self._last_partition = 0
-        self.oversized = OversizedRecords(destination, facts.limit)
+        self.oversized = 0
 
     def encode(self, chunk: Chunk, table_id: str) -> Encoded:
         """The records of a chunk's rows, in order."""
@@ -90,13 +177,55 @@ class RecordWriter:
                     places = partitions(records.keys, self._facts.partitions, records.key_wrapping)
                 oversized = self._producer.send(topic, places, records, now, more=more)
                 if oversized:
-                    self.oversized.handle(self._producer, records, oversized, version)
+                    self._handle_oversized(records, oversized, version)
             for side_topic, several in sorted(side_records.items()):
                 records = Records(
                     pa.concat_arrays([r.keys for r in several]), pa.concat_arrays([r.values for r in several])
                 )
                 for each in self._producer.send(side_topic, 0, records, now, more=more):
                     raise oversized_error(each.size, side_topic, topic)
+
+    def _handle_oversized(self, records: Records, oversized: Sequence[Oversized], version: int) -> None:
+        """Skip records that the producer refused, or write about each of them to the dead-letter topic. `SinkError` if it is to fail."""
+        destination, keys, limit = self._destination, records.whole_keys, self._facts.limit
+        key_limit = limit // _KEY_SHARE
+        for item in oversized:
+            key = keys[item.index]
+            # A key as text of bounded length.
+            if key is None:
+                shown = "no key"
+            else:
+                text = key[: _SHOWN + 1].decode(errors="backslashreplace")
+                shown = f"key {text if len(key) <= _SHOWN else text[:_SHOWN] + '...'}"
+            what = (
+                f"a record of {item.size} bytes, with {shown}, is too large for topic {destination.topic}, "
+                f"whose limit is {limit}"
+            )
+            if destination.oversized == "fail":
+                raise SinkError(
+                    what,
+                    table=destination.table,
+                    version=version,
+                    hint="Raise max.message.bytes of the topic, or set sink.oversized to dlq or skip",
+                )
+            if destination.oversized == "dlq":
+                document = {
+                    "reason": "the record is larger than the topic takes",
+                    "pipeline": destination.pipeline,
+                    "table": destination.table,
+                    "topic": destination.topic,
+                    "version": version,
+                    "key": None if key is None else key[:key_limit].decode(errors="backslashreplace"),
+                    "size": item.size,
+                    "limit": limit,
+                }
+                value = json_bytes(document)
+                key = key if len(key or b"") <= key_limit else None
+                send_record(self._producer, destination.dlq_topic, 0, key, value, limited_by=destination.topic)
+            if not self.oversized or destination.oversized == "skip":
+                where = "skipped" if destination.oversized == "skip" else f"see topic {destination.dlq_topic}"
+                log.warning("%s: %s", what, where, extra={"table": destination.table, "version": version})
+            self.oversized += 1
 
     def commit(self, progress: Progress) -> None:
         """Send the progress record, if delivery is exactly once, and commit.
