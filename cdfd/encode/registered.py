@@ -37,9 +37,6 @@ class Schemas(Protocol):
             SinkError: the registry cannot be reached, or does not do it for another reason.
         """
 
-    def check(self, kind: Kind) -> None:
-        """`SinkError` where there is no registry that we may use and that has schemas of this kind; registers nothing."""
-
     def history(self, subject: str) -> Sequence[str]:
         """The schemas that a subject has or had, the newest last; none if it has none. `SinkError` as `register` says."""
 

@@ -34,9 +34,6 @@ class Catalog:
     def history(self, subject: str) -> list[str]:
         return [schema for name, schema in self.subjects if name == subject]
 
-    def check(self, kind: Kind) -> None:
-        """It has every kind."""
-
     def schema(self, number: int) -> str:
         return self.subjects[number - self.first][1]
 

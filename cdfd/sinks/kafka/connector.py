@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -34,6 +35,9 @@ from cdfd.sinks.kafka.signals import KafkaSignals, signal_topic
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import Connected, KafkaSink, connect, discard
 from cdfd.sinks.own_topics import Announce, Signals
+
+if TYPE_CHECKING:
+    from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry
 
 logger = logging.getLogger("cdfd.kafka")
 
@@ -123,8 +127,8 @@ class KafkaConnector(Connector):
     ) -> AsyncIterator[KafkaSink]:
         """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `open`."""
         sink, prepared = self._sink, self._prepared.pop(_key(place), None)
-        with registry(sink) as registration:
-            kafka_sink = await KafkaSink.open(place, client(sink), self._encoders(table, registration), stage, prepared)
+        with registry(sink) as schemas:
+            kafka_sink = await KafkaSink.open(place, client(sink), self._encoders(table, schemas), stage, prepared)
             try:
                 yield kafka_sink
             finally:
@@ -148,8 +152,11 @@ class KafkaConnector(Connector):
         for each in prepared:
             discard(each)
 
-    def _encoders(self, table: Table, registration: Registration | None) -> MakeEncoder:
+    def _encoders(self, table: Table, schemas: Schemas | None) -> MakeEncoder:
         sink = self._sink
+        registration = None
+        if schemas is not None and sink.schema_registry is not None:
+            registration = Registration(schemas, sink.schema_registry.subject, sink.schema_registry.framing)
         return encoders(
             sink.format.choice,
             table.rows.published_key,
@@ -169,12 +176,10 @@ class KafkaConnector(Connector):
         compacted = "compact" in topics.config.get("cleanup.policy", "")
         tombstones = sink.tombstone_rule == "always" or (sink.tombstone_rule == "auto" and compacted)
         facts = TopicFacts(topics.partitions, tombstones and bool(table.key), 1 << 20)
-        with registry(sink, auto_register=False) as registration:
-            lookup = None if registration is None else KnownSchemas(registration.schemas)
-            if registration is not None and lookup is not None:
-                registration = replace(registration, schemas=lookup)
+        with registry(sink, auto_register=False) as schemas:
+            lookup = None if schemas is None else KnownSchemas(schemas)
             origin = Origin(self._config.pipeline, table.name, table_id, table.topic)
-            encoder = self._encoders(table, registration)(origin, facts)
+            encoder = self._encoders(table, lookup)(origin, facts)
             part = SnapshotPart.END if snapshot else SnapshotPart.MIDDLE
             batches = encoder.encode(rows, snapshot=snapshot, part=part)
         records = tuple(
@@ -249,7 +254,7 @@ class KafkaConnector(Connector):
         with registry(self._sink) as schemas:
             kind = self._sink.format.record_format.schemas
             if schemas is not None and kind is not None:
-                await asyncio.to_thread(schemas.schemas.check, kind)
+                await asyncio.to_thread(schemas.check, kind)
         return state
 
     async def position(self, table: Table) -> Position | None:
@@ -293,8 +298,8 @@ def _prepare(place: Destination, make: MakeProducer, before: Future[Connected | 
 
 
 @contextmanager
-def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Registration | None]:
-    """How schemas are registered, by a client that is closed at the end of the block; None if there is no registry."""
+def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator["SchemaRegistry | None"]:
+    """A client of the schema registry, closed at the end of the block; None if there is no registry."""
     settings = sink.schema_registry
     if settings is None:
         yield None
@@ -302,7 +307,7 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
     # urllib3 takes 4 % of a start, which needs neither a registry nor a token.
     from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 
-    registry = SchemaRegistry(
+    schemas = SchemaRegistry(
         settings.url,
         login=login_of(settings),
         tls=tls_of(settings),
@@ -310,10 +315,8 @@ def registry(sink: KafkaSettings, *, auto_register: bool = True) -> Iterator[Reg
         auto_register=auto_register and settings.auto_register,
         attempts=5 if auto_register else 1,
     )
-    try:
-        yield Registration(registry, settings.subject, settings.framing)
-    finally:
-        registry.close()
+    with closing(schemas):
+        yield schemas
 
 
 def client(sink: KafkaSettings) -> MakeProducer:
@@ -361,7 +364,3 @@ class KnownSchemas:
             return self.schemas.history(subject)
         except SinkError:
             return ()
-
-    def check(self, kind: Kind) -> None:
-        """As of the registry."""
-        self.schemas.check(kind)
