@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals
 from cdfd.delta.files import PackedFiles
-from cdfd.delta.row_tracking import PRESERVED, keeps_ids
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count
 from cdfd.delta.types.schema import ColumnMappingMode
-from cdfd.delta.write.writing import has_type
+from cdfd.delta.write.writing import PRESERVED, has_type, keeps_ids
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.file_scan import FileScan, RowIds
 from cdfd.model.refinement import RowTracking

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cdfd.delta import row_tracking
 from cdfd.delta.actions import Metadata
 from cdfd.delta.protocol import COLUMN_MAPPING
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.schema import ColumnMappingMode
 from cdfd.delta.types.schema_merge import type_changes
-from cdfd.delta.write.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
+from cdfd.delta.write.writing import (
+    TYPE_WIDENING,
+    features_of,
+    gives_ids,
+    high_water_mark,
+    metadata_fields,
+    protocol_fields,
+    with_features,
+    with_row_ids,
+)
 from cdfd.sinks.delta.columns import Columns, parse_schema
 from cdfd.sinks.delta.data_files import NewFile
 from cdfd.sinks.delta.modes import Mode
@@ -73,8 +81,8 @@ def add_actions(
         (_fields(file, names, data_change) | {"modificationTime": now_ms, "stats": file.stats}, file.rows)
         for file in files
     ]
-    if adds and row_tracking.gives_ids(state.protocol, state.metadata):
-        return row_tracking.with_row_ids(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
+    if adds and gives_ids(state.protocol, state.metadata):
+        return with_row_ids(adds, high_water_mark(state.domains), state.version + 1)
     return [("add", fields) for fields, _ in adds]
 
 

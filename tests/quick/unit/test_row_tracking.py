@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol
-from cdfd.delta.row_tracking import DOMAIN, gives_ids, high_water_mark, keeps_ids, with_row_ids
+from cdfd.delta.write.writing import DOMAIN, gives_ids, high_water_mark, keeps_ids, with_row_ids
 from cdfd.errors import LogError
 
 TRACKED = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))

@@ -7,12 +7,18 @@ import pytest
 
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.protocol import WRITER_FEATURES
-from cdfd.delta.row_tracking import keeps_ids
 from cdfd.delta.types.column_mapping import highest_id
 from cdfd.delta.types.datatypes import ArrayType, Primitive, StructField, StructType
 from cdfd.delta.types.schema_merge import nullable
 from cdfd.delta.write.checkpoint_writing import can_checkpoint
-from cdfd.delta.write.writing import check_appendable, conditions, features_of, protocol_fields, with_features
+from cdfd.delta.write.writing import (
+    check_appendable,
+    conditions,
+    features_of,
+    keeps_ids,
+    protocol_fields,
+    with_features,
+)
 from cdfd.errors import LogError, UnsupportedError
 
 INTEGER = Primitive("integer")
