@@ -15,7 +15,8 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.write import vacuum
 from cdfd.errors import ConfigError, NotFoundError, UnsupportedError, Within
 from cdfd.log.log import DeltaLog
-from cdfd.storage.base import FolderListing, LinkedFiles, Stat, Storage
+from cdfd.storage.base import FolderListing, Stat, Storage
+from cdfd.storage.local import LocalStorage
 
 AT_ONCE = 16
 """Files that are removed at the same time."""
@@ -81,7 +82,7 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     unnamed = vacuum.are_unnamed([stat.path for stat in listed], named_inside)
     files = [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
     with Within(log.storage.uri, state.version):
-        if isinstance(log.storage, LinkedFiles):  # a name in the log may lead to a file of another name
+        if isinstance(log.storage, LocalStorage):  # a name in the log may lead to a file of another name
             outside = await log.storage.file_ids(list(named_outside))
             for (path, version), file in zip(named_outside.items(), outside, strict=True):
                 if file is None:
@@ -113,7 +114,7 @@ async def _old_files(storage: Storage, state: Snapshot, cutoff_ms: int) -> Async
     while pending:
         folder = pending.pop()
         below = await storage.folders(folder)
-        links = await storage.links(folder) if isinstance(storage, LinkedFiles) else ()
+        links = await storage.links(folder) if isinstance(storage, LocalStorage) else ()
         if folder and ("_delta_log" in below or "_delta_log" in links):
             continue  # another table
         prefix = f"{folder}/" if folder else ""

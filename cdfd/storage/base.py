@@ -5,7 +5,7 @@ Paths are relative to the store's root, with `/` between segments and no leading
 be a name in any store.
 """
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -117,31 +117,6 @@ class FolderListing(Protocol):
 
         Raises:
             StorageError: the folder cannot be listed.
-        """
-
-
-@runtime_checkable
-class LinkedFiles(Protocol):
-    """A store in which a file may have several names: by symbolic links, hard links and mounts, and on file systems that ignore case."""
-
-    async def links(self, folder: str = "") -> Collection[str]:
-        """The names of the symbolic links in a folder; none if it does not exist.
-
-        Raises:
-            StorageError: the folder cannot be listed.
-        """
-
-    async def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
-        """Device and inode of the file behind each path, which identify it. Links are followed wherever they lead; nothing is read.
-
-        Args:
-            paths: relative to the root, or absolute.
-
-        Returns:
-            For each path its file, or None if there is none.
-
-        Raises:
-            StorageError: a path cannot be followed, such as a link that leads to itself.
         """
 
 

@@ -134,14 +134,30 @@ class LocalStorage:
         )
 
     async def links(self, folder: str = "") -> Collection[str]:
-        """Names of symbolic links; see `LinkedFiles`."""
+        """The names of the symbolic links in a folder; none if it does not exist.
+
+        Raises:
+            StorageError: the folder cannot be listed.
+        """
         check_prefix(folder)
         folder = f"{folder}/" if folder else ""
         return set(await asyncio.to_thread(self._names, folder, lambda entry: entry.is_symlink()))
 
     @in_thread
     def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
-        """Device and inode of each file; see `LinkedFiles`."""
+        """Device and inode of the file behind each path, which identify it. Links are followed wherever they lead; nothing is read.
+
+        A file may have several names: by symbolic links, hard links and mounts, and on file systems that ignore case.
+
+        Args:
+            paths: relative to the root, or absolute.
+
+        Returns:
+            For each path its file, or None if there is none.
+
+        Raises:
+            StorageError: a path cannot be followed, such as a link that leads to itself.
+        """
         ids = dict[str, tuple[int, int]]()
         for path in paths:
             with suppress(NotFoundError), _translate_errors("stat", path):
