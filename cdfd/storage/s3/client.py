@@ -95,7 +95,7 @@ class S3Client:
                 if code_of(error) not in ("InvalidRange", "416"):
                     raise
                 headers = await self._headers(client, request)
-                return GetResult(b"", headers["ContentLength"], _modified_ms(headers), headers["ETag"])
+                return GetResult(b"", headers["ContentLength"], modified_ms(headers["LastModified"]), headers["ETag"])
             return await _body(response, start, length)
 
         return await self._retry(request, attempt, spent)
@@ -114,7 +114,7 @@ class S3Client:
 
         async def attempt(client: Any) -> GetResult:
             response = await self._headers(client, request)
-            return GetResult(b"", response["ContentLength"], _modified_ms(response), response["ETag"])
+            return GetResult(b"", response["ContentLength"], modified_ms(response["LastModified"]), response["ETag"])
 
         return await self._retry(request, attempt, time.monotonic() - begun)
 
@@ -356,11 +356,7 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
         # The server does not support ranges, and sent the whole object.
         end = None if length is None else max(0, start) + length
         data = data[start:] if start < 0 else data[start:end]
-    return GetResult(data, total, _modified_ms(response), str(response["ETag"]))
-
-
-def _modified_ms(response: dict[str, Any]) -> int:
-    return modified_ms(response["LastModified"].timestamp())
+    return GetResult(data, total, modified_ms(response["LastModified"]), str(response["ETag"]))
 
 
 _clients: dict[tuple[S3Options, int], S3Client] = {}

@@ -192,7 +192,7 @@ class NativeReader:
 
 def _facts(meta: ObjectMeta) -> tuple[int, int, str]:
     """Size, modification time and ETag."""
-    return meta["size"], modified_ms(meta["last_modified"].timestamp()), meta["e_tag"] or ""
+    return meta["size"], modified_ms(meta["last_modified"]), meta["e_tag"] or ""
 
 
 @dataclass(eq=False)

@@ -1,6 +1,7 @@
 """Bytes of objects, as a store returns them."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -15,6 +16,8 @@ class GetResult:
     etag: str
 
 
-def modified_ms(seconds: float) -> int:
-    """Whole seconds, as in HTTP headers, in ms. Listings of some stores are more precise, and both must give the same time."""
-    return int(seconds) * 1000
+def modified_ms(moment: datetime) -> int:
+    """A time in ms since the Unix epoch, of whole seconds, as in HTTP headers. Listings of some stores are more precise, and both must give
+    the same time.
+    """
+    return int(moment.timestamp()) * 1000

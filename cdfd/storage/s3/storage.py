@@ -105,7 +105,7 @@ class S3Storage:
             for each in response.get("Contents", ()):
                 # A folder's marker is not one of its objects. Some servers include the key, as above.
                 if not each["Key"].endswith("/") and each["Key"] > after:
-                    written = modified_ms(each["LastModified"].timestamp())
+                    written = modified_ms(each["LastModified"])
                     yield Listed(each["Key"], each["Size"], written, each.get("ETag", ""))
             if not response.get("IsTruncated"):
                 return
