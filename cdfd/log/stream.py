@@ -191,8 +191,9 @@ class PlanStream:
                 # A remote log is listed in any case.
                 if entry.modified_ms < times[0] - SKEW_MS and not self.log.storage.remote:
                     break
-        if tailer is not None:
-            tailer.recall(times[::-1])
+        # A process that starts again knows the rhythm so. A pace that knows a commit keeps what it has learned.
+        if tailer is not None and tailer.pace is not None and tailer.pace.commit is None:
+            tailer.learn(times[::-1])
         far = next((number for number, time in enumerate(times, 1) if time < times[0] - SKEW_MS), None)
         return max((time + number for number, time in enumerate(times[:far])), default=None)
 

@@ -188,8 +188,7 @@ class Tailer:
             several = ahead or (self.log.storage.remote and len(entries) > 1)
             if await self.confirm(list(map(EntryFingerprint.of, entries)) if several else ()):
                 self._ready_in_row += len(entries)
-                if self.pace is not None:
-                    self._learn(self.pace, [entry.stat.modified_ms for entry in entries])
+                self.learn([entry.stat.modified_ms for entry in entries])
                 return entries
             self._ready_in_row = 0
             if is_repeated:
@@ -249,21 +248,15 @@ class Tailer:
         await self.watch.wait(delay)
         self.backoff = self.backoff.longer()
 
-    def recall(self, times: Sequence[int]) -> None:
-        """Learn the table's rhythm from entries before the first one, by the times of their files in ms since the Unix epoch, in order.
-
-        A process that starts again knows the rhythm so. A pace that knows a commit keeps what it has learned.
-        """
-        if self.pace is not None and self.pace.commit is None:
-            self._learn(self.pace, times)
-
-    def _learn(self, pace: Pace, times: Sequence[int]) -> None:
-        """There are entries whose files have these times."""
+    def learn(self, times: Sequence[int]) -> None:
+        """Learn the table's rhythm from entries, by the times of their files in ms since the Unix epoch, in order."""
+        if self.pace is None:
+            return
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
         for time in times:
             # Stores of objects cut off fractions of a second.
             error = 0.5 if time % 1000 == 0 else 0.0
-            pace.arrived(now, (now_ms - time) / 1000 - error, error)
+            self.pace.arrived(now, (now_ms - time) / 1000 - error, error)
 
     async def _read_entry(self, version: int) -> LogEntry | None:
         """The entry, or None if it does not exist yet. An entry that is being written gets time to become complete."""

@@ -263,7 +263,7 @@ async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
     tailer = Tailer(DeltaLog(Lake(clock)), waits, clock, Backoff(1.0, 8.0), pace=pace)
     now = clock.now_ms()
 
-    tailer._learn(pace, [now - 61_001, now - 1001])
+    tailer.learn([now - 61_001, now - 1001])
     assert pace.rhythm.gaps == (60.0,)
     for checked, listed, requests in ((0, 0, 1), (CHECK_SECONDS, 0, 2), (CHECK_SECONDS, LISTING_SECONDS, 3)):
         tailer._checked_at = clock.monotonic() - checked
