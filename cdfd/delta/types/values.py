@@ -11,7 +11,7 @@ import decimal
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,14 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
             context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
             value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
             return scalar_of(value, arrow)
-        if read := _READERS.get(str(kind)):
-            # Arrow casts no Python integer to a day or a time.
-            return scalar_of(read(text), _INTEGERS.get(str(kind), arrow)).cast(arrow)
+        # Arrow casts no Python integer to a day or a time.
+        return scalar_of(_read(text, str(kind)), _INTEGERS.get(str(kind), arrow)).cast(arrow)
     except (ValueError, KeyError, decimal.DecimalException, OverflowError) as error:
-        raise _refusal(text, kind, column) from error
-    raise _refusal(text, kind, column)
+        where = f"column {column!r:.200}: " if column else ""
+        raise LogError(
+            f"{where}{text!r:.200} is not a value of type {kind!s:.80}",
+            hint="the partition values in the log are broken",
+        ) from error
 
 
 def as_python(scalar: pa.Scalar[Any] | None) -> Any:
@@ -138,58 +140,47 @@ def serialize(scalar: pa.Scalar[Any]) -> str | None:
     raise LogError(f"a value of type {scalar.type} cannot be a partition value")
 
 
-def _refusal(text: str, kind: DataType, column: str) -> LogError:
-    where = f"column {column!r:.200}: " if column else ""
-    return LogError(
-        f"{where}{text!r:.200} is not a value of type {kind!s:.80}", hint="the partition values in the log are broken"
-    )
-
-
-def _whole(text: str) -> int:
-    if not _WHOLE.fullmatch(stripped := text.strip()):
-        raise ValueError(text)
-    return int(stripped)
-
-
-def _double(text: str) -> float:
+def _read(text: str, kind: str) -> Any:
+    """The value of a text as Arrow takes it: a day or a time as an integer. ValueError or KeyError for a text that is no such value."""
     stripped = text.strip()
-    if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
-        raise ValueError(text)
-    return float(stripped)
+    match kind:
+        case "string":
+            return text
+        case "long" | "integer" | "short" | "byte":
+            if not _WHOLE.fullmatch(stripped):
+                raise ValueError(text)
+            return int(stripped)
+        case "float" | "double":
+            if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
+                raise ValueError(text)
+            number = float(stripped)
+            (bits,) = struct.unpack("<q", struct.pack("<d", number))
+            if (
+                kind == "double"
+                or bits & 1
+                or not math.isfinite(number)
+                or number == (exact := decimal.Decimal(stripped))
+            ):
+                return number
+            # Of the doubles on both sides of the number, the one with an odd mantissa: it rounds to the float that the number itself
+            # rounds to.
+            return math.nextafter(number, math.inf if exact > number else -math.inf)
+        case "boolean":
+            return {"true": True, "false": False}[stripped.lower()]
+        case "binary":
+            if _ESCAPES.fullmatch(text):
+                return bytes.fromhex(text.replace("\\u00", ""))
+            # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
+            return text.encode()
+        case "date":
+            return parse_date(stripped)
+        case "timestamp" | "timestamp_ntz":
+            return parse_timestamp(stripped, wall_clock=kind == "timestamp_ntz")
+    raise ValueError(text)
 
 
-def _float(text: str) -> float:
-    """Of the doubles on both sides of a number, the one with an odd mantissa: it rounds to the float that the number itself rounds to."""
-    number = _double(text)
-    (bits,) = struct.unpack("<q", struct.pack("<d", number))
-    if bits & 1 or not math.isfinite(number) or number == (exact := decimal.Decimal(text.strip())):
-        return number
-    return math.nextafter(number, math.inf if exact > number else -math.inf)
-
-
-def _binary(text: str) -> bytes:
-    if _ESCAPES.fullmatch(text):
-        return bytes.fromhex(text.replace("\\u00", ""))
-    # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
-    return text.encode()
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "string": lambda text: text,
-    "long": _whole,
-    "integer": _whole,
-    "short": _whole,
-    "byte": _whole,
-    "float": _float,
-    "double": _double,
-    "boolean": lambda text: {"true": True, "false": False}[text.strip().lower()],
-    "binary": _binary,
-    "date": lambda text: parse_date(text.strip()),
-    "timestamp": lambda text: parse_timestamp(text.strip()),
-    "timestamp_ntz": lambda text: parse_wall_clock(text.strip()),
-}
 _INTEGERS = {"date": pa.int32(), "timestamp": pa.int64(), "timestamp_ntz": pa.int64()}
-"""Of which type the numbers are that their readers give."""
+"""Of which type the numbers of days and times are."""
 
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
@@ -212,21 +203,28 @@ def parse_date(text: str) -> int:
     return _days(match)
 
 
-def parse_timestamp(text: str) -> int:
+def parse_timestamp(text: str, *, wall_clock: bool = False) -> int:
     """Microseconds since the epoch of `date[(space|T)time[zone]]`; without a zone in UTC, further digits are cut off.
 
-    ValueError for anything else; names of regions are not zones here, as what they mean depends on a database.
+    ValueError for anything else; names of regions are not zones here, as what they mean depends on a database. With `wall_clock`, for a
+    timestamp without time zone, also for zones other than UTC.
     """
-    match = _instant(text)
-    return _microseconds(match) - _offset_us(match)
-
-
-def parse_wall_clock(text: str) -> int:
-    """As `parse_timestamp` for a timestamp without time zone: one other than UTC is a ValueError."""
-    match = _instant(text)
-    if _offset_us(match):
+    match = _INSTANT.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    return _microseconds(match)
+    hour, minute, second = (int(match[unit] or 0) for unit in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(text)
+    fraction = int((match["fraction"] or "").ljust(6, "0")[:6])
+    offset = 0
+    if match["sign"] is not None:
+        hours, minutes = int(match["hours"]), int(match["minutes"] or 0)
+        if hours > 18 or minutes > 59:
+            raise ValueError(text)
+        offset = (-1 if match["sign"] == "-" else 1) * (hours * 60 + minutes)
+    if wall_clock and offset:
+        raise ValueError(text)
+    return _days(match) * _DAY_US + ((hour * 60 + minute - offset) * 60 + second) * 1_000_000 + fraction
 
 
 def format_date(days: int) -> str:
@@ -245,32 +243,8 @@ def format_timestamp(microseconds: int, separator: str = " ") -> str:
     return format_date(days) + separator + clock + (f".{fraction:06d}" if fraction else "")
 
 
-def _instant(text: str) -> re.Match[str]:
-    match = _INSTANT.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    return match
-
-
 def _days(match: re.Match[str]) -> int:
     # The calendar repeats every 400 years: the day is looked up in the cycle that `datetime` has, and moved.
     cycles, year_of_cycle = divmod(int(match["year"]) - 1, _CYCLE_YEARS)
     day = datetime.date(year_of_cycle + 1, int(match["month"]), int(match["day"]))
     return day.toordinal() - _EPOCH + cycles * _CYCLE_DAYS
-
-
-def _microseconds(match: re.Match[str]) -> int:
-    hour, minute, second = (int(match[unit] or 0) for unit in ("hour", "minute", "second"))
-    if hour > 23 or minute > 59 or second > 59:
-        raise ValueError(match.string)
-    fraction = int((match["fraction"] or "").ljust(6, "0")[:6])
-    return _days(match) * _DAY_US + ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
-
-
-def _offset_us(match: re.Match[str]) -> int:
-    if match["sign"] is None:
-        return 0
-    hours, minutes = int(match["hours"]), int(match["minutes"] or 0)
-    if hours > 18 or minutes > 59:
-        raise ValueError(match.string)
-    return (-1 if match["sign"] == "-" else 1) * (hours * 60 + minutes) * 60_000_000
