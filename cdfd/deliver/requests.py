@@ -184,12 +184,14 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
     """
     known_action = next((name for name in ACTIONS if name == action), None)
     if known_action is None:
-        raise Refused("unknown", f"there is no action {_quote(action)}; the actions are {', '.join(ACTIONS)}")
+        raise Refused(
+            "unknown", f"there is no action {one_line(repr(action), 80)}; the actions are {', '.join(ACTIONS)}"
+        )
     allowed = _FIELDS[known_action]
     unknown = sorted(set(document) - allowed - {"id"})
     if unknown:
         allowed_names = ", ".join(sorted(allowed | {"id"}))
-        raise Refused("malformed", f"unknown field {_quote(unknown[0])}; `{action}` takes {allowed_names}")
+        raise Refused("malformed", f"unknown field {one_line(repr(unknown[0]), 80)}; `{action}` takes {allowed_names}")
     where, version, level = document.get("where"), document.get("version"), document.get("level")
     if where is not None:
         if not isinstance(where, str) or not 0 < len(where) <= _MOST_CHARACTERS:
@@ -203,7 +205,3 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
     if action == "log-level" and level not in LEVELS:
         raise Refused("malformed", f"`level` must be one of {', '.join(LEVELS)}")
     return Request(known_action, id, table, source, where or "", -1 if version is None else version, level or "")
-
-
-def _quote(text: object) -> str:
-    return one_line(repr(text), 80)

@@ -106,31 +106,28 @@ def decode(data: bytes, cardinality: int) -> RowSet:
         raise DataError(f"a deletion vector of {len(data)} bytes has no magic number")
     (magic,) = struct.unpack_from("<I", data)
     if magic == PORTABLE:
-        bitmap = _portable(data[4:])
+        portable = data[4:]
     elif magic == NATIVE:
-        bitmap = _portable(_from_native(data[4:], "<I"))
+        portable = _from_native(data[4:], "<I")
     elif data[:4] == struct.pack(">I", NATIVE):
-        bitmap = _portable(_from_native(data[4:], ">I"))
+        portable = _from_native(data[4:], ">I")
     else:
         raise DataError(
             f"a deletion vector begins with the magic number {magic}, which is neither {PORTABLE} nor {NATIVE}"
         )
+    if len(portable) < 8:
+        raise DataError("a deletion vector ends before its number of buckets")
+    (buckets,) = struct.unpack_from("<Q", portable)
+    _bound(buckets, len(portable) - 8)
+    try:
+        bitmap = FrozenBitMap64.deserialize(portable)
+    except ValueError as error:
+        raise DataError(f"a deletion vector is not a valid 64-bit roaring bitmap: {error}") from None
     if bitmap and bitmap.max() >= _ROWS:
         raise DataError("a deletion vector has a key whose most significant bit is set")
     if len(bitmap) != cardinality:
         raise DataError(f"a deletion vector removes {len(bitmap)} rows, its descriptor says {cardinality}")
     return RowSet(bitmap)
-
-
-def _portable(data: bytes) -> FrozenBitMap64:
-    if len(data) < 8:
-        raise DataError("a deletion vector ends before its number of buckets")
-    (buckets,) = struct.unpack_from("<Q", data)
-    _bound(buckets, len(data) - 8)
-    try:
-        return FrozenBitMap64.deserialize(data)
-    except ValueError as error:
-        raise DataError(f"a deletion vector is not a valid 64-bit roaring bitmap: {error}") from None
 
 
 def _from_native(data: bytes, number: str) -> bytes:

@@ -19,7 +19,7 @@ from cdfd.delta.actions import Sidecar
 from cdfd.delta.checkpoint import RowColumns, State
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES
-from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.header import PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
 from cdfd.log.segment import Checkpoint
@@ -81,7 +81,8 @@ async def read_snapshot(
         UnsupportedError: its protocol requires a feature that cdfd does not implement.
     """
     state = await asyncio.to_thread(read_state, storage, checkpoint)
-    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
+    begun = snapshot_of(checkpoint, state)
+    header = begun.header
     columns = RowColumns(
         partitioned=bool(header.metadata.partition_columns),
         vectors=header.protocol.min_reader_version >= 3,
@@ -93,11 +94,17 @@ async def read_snapshot(
     rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
     schema = ALL_FIELDS if all_fields else FILES
     base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
-    return replace(snapshot_of(header, state), base=base)
+    return replace(begun, base=base)
 
 
-def snapshot_of(header: Header, state: State) -> Snapshot:
-    """The state of a checkpoint without its files."""
+def snapshot_of(checkpoint: Checkpoint, state: State) -> Snapshot:
+    """The state of a checkpoint without its files.
+
+    Raises:
+        LogError: it has no protocol or no metadata.
+        UnsupportedError: its protocol requires a feature that cdfd does not implement.
+    """
+    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
     domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
     return Snapshot(header, txns=HashTrieMap(state.txns), domains=HashTrieMap(domains))
 

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from cdfd.delta.checkpoint import RowColumns
 from cdfd.delta.files import FILES, TEXT
-from cdfd.delta.header import PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot, replay
 from cdfd.errors import Within
 from cdfd.log import checkpoint_files
@@ -134,13 +133,13 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
         return None
     checkpoint = segment.checkpoint
     with Within(log.storage.uri, checkpoint.version, None):
-        begun = await asyncio.to_thread(checkpoint_files.read_state, log.storage, checkpoint)
-        header = PartialHeader(checkpoint.version).before(begun.protocol, begun.metadata, checkpoint.path).finish()
+        checkpoint_state = await asyncio.to_thread(checkpoint_files.read_state, log.storage, checkpoint)
+        begun = checkpoint_files.snapshot_of(checkpoint, checkpoint_state)
         listing = Listing(
             checkpoint.version,
-            (*checkpoint.files, *checkpoint_files.sidecar_stats(begun.sidecars)),
-            partitioned=bool(header.metadata.partition_columns),
-            vectors=header.protocol.min_reader_version >= 3,
+            (*checkpoint.files, *checkpoint_files.sidecar_stats(checkpoint_state.sidecars)),
+            partitioned=bool(begun.metadata.partition_columns),
+            vectors=begun.protocol.min_reader_version >= 3,
         )
     if listing.size < least_bytes:
         return None
@@ -149,7 +148,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     paths |= {removed.path for commit in commits for removed in commit.removes}
     changed = array_of(sorted(paths), TEXT)
     rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
-    state = replay(replace(checkpoint_files.snapshot_of(header, begun), base=Base(rows)), commits)
+    state = replay(replace(begun, base=Base(rows)), commits)
     log.check_managed(state.header)
     log.warn_of_mismatches(state)
     return LiveListing(listing, changed, state)

@@ -64,15 +64,16 @@ class SegmentBuilder:
 
     def take(self, name: LogName, stat: Stat) -> None:
         """Add one file of the log."""
+        is_wanted = self.wanted is None or name.version <= self.wanted
         match name.kind:
             case "commit":
                 self.earliest = name.version if self.earliest is None else self.earliest
                 self.latest = name.version
-                if self._within(name.version):
+                if is_wanted:
                     self._commits.append((name.version, stat))
-            case "checkpoint" | "v2" if self._within(name.version):
+            case "checkpoint" | "v2" if is_wanted:
                 self._complete(Checkpoint(name.version, (stat,)))
-            case "part" if self._within(name.version):
+            case "part" if is_wanted:
                 assert name.part is not None
                 assert name.parts is not None
                 parts = self._parts.setdefault((name.version, name.parts), {})
@@ -90,9 +91,6 @@ class SegmentBuilder:
     def has_newest_commit(self) -> bool:
         """Whether no listed checkpoint is newer than all commits. Clean-up never removes the newest commit, so otherwise it was lost."""
         return self.checkpoint is None or (self.latest is not None and self.latest >= self.checkpoint.version)
-
-    def _within(self, version: int) -> bool:
-        return self.wanted is None or version <= self.wanted
 
     def _complete(self, checkpoint: Checkpoint) -> None:
         if self.damaged and not set(checkpoint.files).isdisjoint(self.damaged):

@@ -190,31 +190,30 @@ def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
         return old
     own = frozenset(new.partition_columns)
     fields = StructType(tuple(child for child in new.struct if child.name not in own))
-    return TableSchema(_with_returning(old.struct, fields, old.mapping), old.partition_columns, old.mapping)
+    struct = _with_returning(old.struct, fields, old.mapping)
+    assert isinstance(struct, StructType)
+    return TableSchema(struct, old.partition_columns, old.mapping)
 
 
-def _with_returning(old: StructType, new: StructType, mode: ColumnMappingMode) -> StructType:
-    by_name = {physical_name(child, mode): child for child in new}
-    kept = tuple(
-        replace(child, type=_inside(child.type, by_name[key].type, mode))
-        if (key := physical_name(child, mode)) in by_name
-        else child
-        for child in old
-    )
-    names = {child.name.lower() for child in old}
-    physical = {physical_name(child, mode) for child in old}
-    back = (child for key, child in by_name.items() if key not in physical and child.name.lower() not in names)
-    return StructType((*kept, *back))
-
-
-def _inside(old: DataType, new: DataType, mode: ColumnMappingMode) -> DataType:
+def _with_returning(old: DataType, new: DataType, mode: ColumnMappingMode) -> DataType:
     match old, new:
         case StructType(), StructType():
-            return _with_returning(old, new, mode)
+            by_name = {physical_name(child, mode): child for child in new}
+            kept = tuple(
+                replace(child, type=_with_returning(child.type, by_name[key].type, mode))
+                if (key := physical_name(child, mode)) in by_name
+                else child
+                for child in old
+            )
+            names = {child.name.lower() for child in old}
+            physical = {physical_name(child, mode) for child in old}
+            back = (child for key, child in by_name.items() if key not in physical and child.name.lower() not in names)
+            return StructType((*kept, *back))
         case ArrayType(), ArrayType():
-            return replace(old, element=_inside(old.element, new.element, mode))
+            return replace(old, element=_with_returning(old.element, new.element, mode))
         case MapType(), MapType():
-            return replace(old, key=_inside(old.key, new.key, mode), value=_inside(old.value, new.value, mode))
+            keys, values = _with_returning(old.key, new.key, mode), _with_returning(old.value, new.value, mode)
+            return replace(old, key=keys, value=values)
     return old
 
 
