@@ -56,9 +56,6 @@ class RowSet:
     def __len__(self) -> int:
         return len(self.bitmap)
 
-    def __contains__(self, row: int) -> bool:
-        return row in self.bitmap
-
     def difference(self, other: RowSet) -> RowSet:
         """Rows of this set that are not in the other."""
         return RowSet(self.bitmap - other.bitmap)

@@ -153,10 +153,6 @@ class TestRowSet:
         expected[::7] = True
         assert np.array_equal(np.concatenate(batches), expected)
 
-    def test_row_is_in_the_set_that_was_made_with_it(self) -> None:
-        assert 7 in RowSet.of(SPEC_ROWS)
-        assert 8 not in RowSet.of(SPEC_ROWS)
-
     def test_can_be_sent_to_another_process(self) -> None:
         for rows in samples():
             assert pickle.loads(pickle.dumps(rows)) == rows
