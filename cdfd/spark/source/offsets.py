@@ -36,10 +36,6 @@ class Offset:
         """The offset of a stream that begins at a position."""
         return cls(position, position.version, position.phase, key)
 
-    def at(self, position: Position, backlog: Backlog | None = None, key: tuple[str, ...] = ()) -> Offset:
-        """The same stream, at another position."""
-        return Offset(position, self.first_version, self.first_phase, key, backlog)
-
     def renamed_key(self, key: Iterable[str]) -> tuple[str, str] | None:
         """A column of the key whose name differs only in case from that of the published records, as it was and as it is in `key`.
 
@@ -52,11 +48,6 @@ class Offset:
     def first(self) -> Position:
         """The start of the stream."""
         return Position(self.position.table_id, self.first_version, phase=self.first_phase)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the stream is at its start."""
-        return self.position == self.first
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's checkpoint."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -46,13 +47,23 @@ _REPLACED_HINT = (
 class StreamReader(PlannedRowsReader):
     """Reads versions as they appear. Spark plans in one process, and reads in others with a copy of this object.
 
-    The rows of a small micro-batch come with its plan, and no executor calls Python: with one row, it takes 0.1 s instead of 0.2.
+    The rows of a small micro-batch come with its plan, and no executor calls Python: with one row, it takes 0.1 s instead of 0.2. Only the
+    process that plans has a planner with its event loop, and the offsets of the stream.
 
     Args:
         options: of the read.
         target: the columns, if known; None if the user gives a schema.
         schema: Spark's schema.
     """
+
+    _planner: StreamPlanner | None = None
+    _runner: asyncio.Runner | None = None
+    _key: tuple[str, ...] = ()
+    _first: Offset | None = None
+    _at: Offset | None = None
+    _latest: Offset | None = None
+    _small: ChangePartition | None = None
+    """The only partition of the micro-batch that was planned last, if it is small."""
 
     @short_errors
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
@@ -61,15 +72,14 @@ class StreamReader(PlannedRowsReader):
         self._options = options
         self._target = target
         self._schema = schema
-        self._planning: _Planning | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_planning": None}
+        return {"_options": self._options, "_target": self._target, "_schema": self._schema}
 
     @short_errors
     def initialOffset(self) -> dict[str, Any]:
         """The start of a stream without a checkpoint. It is the same at every call."""
-        return self._planner.beginning().to_json()
+        return self._beginning().to_json()
 
     @short_errors
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
@@ -79,8 +89,17 @@ class StreamReader(PlannedRowsReader):
             start: its start. PySpark before 4.2 does not pass it, so it is also stored here.
             limit: of Spark; None before 4.2. Spark asks for everything (`ReadAllAvailable`) or passes `getDefaultReadLimit` back.
         """
-        limited = type(limit).__name__ != "ReadAllAvailable"
-        return self._planner.latest(None if start is None else Offset.from_json(start), limited).to_json()
+        planner = self._planning
+        at = (None if start is None else Offset.from_json(start)) or self._at or self._beginning()
+        self._check_key(at)
+        # The end of the next micro-batch is fixed until it is planned.
+        if self._latest is None or start is not None or self._latest.position == at.position:
+            limited = type(limit).__name__ != "ReadAllAvailable"
+            position, backlog = self._run(planner.latest(at.position, limited=limited))
+            # Spark compares offsets as text. Another backlog at the same position would be a micro-batch without rows.
+            further = replace(at, position=position, backlog=backlog, key=self._key)
+            self._latest = at if position == at.position else further
+        return self._latest.to_json()
 
     def getDefaultReadLimit(self) -> Any:
         """Tells Spark 4.2 that the options limit micro-batches. `latestOffset` applies them."""
@@ -98,12 +117,29 @@ class StreamReader(PlannedRowsReader):
     @short_errors
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current newest version as the end of the query, which may take several micro-batches."""
-        self._planner.end_at_newest()
+        self._planning.last = self._run(self._planning.table.log.latest_version())
 
     @short_errors
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
-        return self._planner.between(Offset.from_json(start), Offset.from_json(end))
+        planner, begin, stop = self._planning, Offset.from_json(start), Offset.from_json(end)
+        # If the first micro-batch was not complete, a later call may have returned a newer start.
+        first = stop.first if begin.position == begin.first else begin.position
+        self._check_key(stop)
+        self._at, self._latest = stop, None
+        plan_ranges = self._run(planner.plan_ranges(first, stop.position))
+        listed = self._run(planner.listed(first, stop.position))
+        large = [] if listed is None else range_partitions(listed, planner.table, planner.target, self._options)
+        groups = partition_splits(
+            plan_ranges,
+            execution_of(planner.table, self._options),
+            ordered=planner.target.ordered,
+            limit=self._options.partition_bytes,
+        )
+        partitions = [*large, *(ChangePartition(splits, planner.target) for splits in groups)]
+        is_small = not large and len(groups) == 1 and sum(split.weight for split in groups[0]) <= PLANNED_BYTES
+        self._small = partitions[0] if is_small else None
+        return partitions
 
     @property
     def simple_reader(self) -> Any:  # type: ignore[override]
@@ -112,7 +148,7 @@ class StreamReader(PlannedRowsReader):
 
     def getCache(self, start: object, end: object) -> Any:
         """The rows of the partitions that Spark has just asked for; None if a task reads them."""
-        small = self._planner.small
+        small = self._small
         if small is None or not _takes_planned(self._schema):
             return None
         batches, size = list[pa.RecordBatch](), 0
@@ -131,13 +167,15 @@ class StreamReader(PlannedRowsReader):
     @short_errors
     def commit(self, end: Mapping[str, Any]) -> None:
         """Everything before `end` is delivered."""
-        self._planner.commit(Offset.from_json(end))
+        self._planning.delivered(Offset.from_json(end).position)
 
     def stop(self) -> None:
         """The query has ended."""
-        if self._planning is not None:
-            self._planning.close()
-            self._planning = None
+        if self._planner is not None:
+            self._planner.close()
+        if self._runner is not None:
+            self._runner.close()
+        self._planner = self._runner = self._first = self._at = self._latest = self._small = None
 
     @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -146,10 +184,40 @@ class StreamReader(PlannedRowsReader):
         return read_partition(partition, self._options)
 
     @property
-    def _planner(self) -> _Planning:
-        if self._planning is None:
-            self._planning = _Planning(self._options, self._target, self._schema)
-        return self._planning
+    def _planning(self) -> StreamPlanner:
+        if self._planner is None:
+            table, target = open_table(self._options), self._target
+            if target is None:
+                target = self._run(resolve_target(table, self._options, self._schema))
+            self._key = target.key_paths if self._options.keep_key_names else ()
+            self._planner = StreamPlanner(table, self._options, target)
+        return self._planner
+
+    def _beginning(self) -> Offset:
+        if self._first is None:
+            position = self._run(self._planning.beginning())
+            self._first = Offset.beginning(position, self._key)
+        return self._first
+
+    def _check_key(self, offset: Offset) -> None:
+        """Refuse to continue a query whose records have the key's columns by other names."""
+        renamed = offset.renamed_key(self._key)
+        if renamed is not None:
+            raise SchemaChangedError(
+                f"the key column {renamed[0]!r:.200} is {renamed[1]!r:.200} now, so all records would have other keys",
+                table=self._planning.table.uri,
+                version=offset.position.version,
+                hint="Give the table a new topic and a new checkpoint, or keep the name with `columns` and `as`",
+            )
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        try:
+            return self._runner.run(work)
+        except TableChangedError as error:
+            error.hint = _REPLACED_HINT  # the position is in Spark's checkpoint
+            raise
 
 
 def _takes_planned(schema: StructType) -> bool:
@@ -162,83 +230,3 @@ def _takes_planned(schema: StructType) -> bool:
 # PySpark 4.2 has this. Before it, `Trigger.AvailableNow` reads the latest offset once, and ends there.
 with contextlib.suppress(ImportError):
     importlib.import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow.register(StreamReader)
-
-
-class _Planning:
-    """The state of the planning process: an event loop, and the offsets of the stream."""
-
-    def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
-        self._options = options
-        self._table = open_table(options)
-        self._runner = asyncio.Runner()
-        if target is None:
-            target = self._run(resolve_target(self._table, options, schema))
-        self._target = target
-        self._planner = StreamPlanner(self._table, options, target)
-        self._key = target.key_paths if options.keep_key_names else ()
-        self._first: Offset | None = None
-        self._at: Offset | None = None
-        self._latest: Offset | None = None
-        self.small: ChangePartition | None = None
-        """The only partition of the micro-batch that was planned last, if it is small."""
-
-    def close(self) -> None:
-        self._planner.close()
-        self._runner.close()
-
-    def beginning(self) -> Offset:
-        if self._first is None:
-            self._first = Offset.beginning(self._run(self._planner.beginning()), self._key)
-        return self._first
-
-    def end_at_newest(self) -> None:
-        self._planner.last = self._run(self._table.log.latest_version())
-
-    def latest(self, start: Offset | None, limited: bool) -> Offset:
-        at = start or self._at or self.beginning()
-        self._check_key(at)
-        # The end of the next micro-batch is fixed until it is planned.
-        if self._latest is None or start is not None or self._latest.position == at.position:
-            position, backlog = self._run(self._planner.latest(at.position, limited=limited))
-            # Spark compares offsets as text. Another backlog at the same position would be a micro-batch without rows.
-            self._latest = at if position == at.position else at.at(position, backlog, self._key)
-        return self._latest
-
-    def between(self, start: Offset, end: Offset) -> list[ChangePartition]:
-        if start.is_first:
-            # The first micro-batch was not complete, so a later call may have returned a newer start.
-            start = end.at(end.first)
-        self._check_key(end)
-        self._at, self._latest = end, None
-        plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
-        listed = self._run(self._planner.listed(start.position, end.position))
-        first = [] if listed is None else range_partitions(listed, self._table, self._target, self._options)
-        execution = execution_of(self._table, self._options)
-        groups = partition_splits(
-            plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
-        )
-        partitions = [*first, *(ChangePartition(splits, self._target) for splits in groups)]
-        is_small = not first and len(groups) == 1 and sum(split.weight for split in groups[0]) <= PLANNED_BYTES
-        self.small = partitions[0] if is_small else None
-        return partitions
-
-    def _check_key(self, offset: Offset) -> None:
-        """Refuse to continue a query whose records have the key's columns by other names."""
-        renamed = offset.renamed_key(self._key)
-        if renamed is not None:
-            raise SchemaChangedError(
-                f"the key column {renamed[0]!r:.200} is {renamed[1]!r:.200} now, so all records would have other keys",
-                table=self._table.uri,
-                version=offset.position.version,
-                hint="Give the table a new topic and a new checkpoint, or keep the name with `columns` and `as`",
-            )
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._runner.run(work)
-        except TableChangedError as error:
-            error.hint = _REPLACED_HINT  # the position is in Spark's checkpoint
-            raise
-
-    def commit(self, end: Offset) -> None:
-        self._planner.delivered(end.position)
