@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from cdfd.delta.actions import Add, Cdc, Remove
@@ -79,12 +80,7 @@ class PendingBytes:
 
 def file_bytes(commit: Commit, changes: Changes) -> int:
     """Bytes of the files that have the changes of a commit."""
-    if commit.cdcs and changes != "files":
-        return _total(commit.cdcs)
-    return _total(add for add in commit.adds if add.data_change) + _total(
-        remove for remove in commit.removes if remove.data_change
-    )
-
-
-def _total(files: Iterable[Add | Remove | Cdc]) -> int:
+    files: Iterable[Add | Remove | Cdc] = commit.cdcs
+    if not commit.cdcs or changes == "files":
+        files = (each for each in chain[Add | Remove](commit.adds, commit.removes) if each.data_change)
     return sum(max(0, each.size or 0) for each in files)

@@ -48,7 +48,12 @@ class ChangeRows:
             ConfigError: these are not change rows.
             UnsupportedError: a column has a type that Delta does not support.
         """
-        user_fields = _arrow_schema(spark_schema)
+        try:
+            user_fields = to_arrow(parse(spark_schema))
+        except CdfdError as error:
+            raise ConfigError(
+                f"columns that cannot be delivered: {error.what}", hint="Cast them, or leave them out"
+            ) from error
         places = {name: place for place, name in enumerate(user_fields.names)}
         missing = [name for name in _CHANGES if name not in places]
         if missing:
@@ -61,7 +66,8 @@ class ChangeRows:
         fields, sources = [], []
         for field in user_fields:
             if field.name not in _CHANGES and (wanted is None or field.name.lower() in wanted):
-                fields.append(_field(field, columns_of_table.get(field.name.lower())))
+                column = columns_of_table.get(field.name.lower())
+                fields.append(column if column is not None and _bare(field.type) == _bare(column.type) else field)
                 sources.append(places[field.name])
         sources += [places[name] for name in _CHANGES]
         return cls(pa.schema([*fields, *_CHANGES.values()]), tuple(sources))
@@ -85,20 +91,6 @@ class ChangeRows:
         except pa.ArrowInvalid as error:
             raise DataError(f"cannot convert rows of Spark: {error}") from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _arrow_schema(spark_schema: str) -> pa.Schema:
-    try:
-        return to_arrow(parse(spark_schema))
-    except CdfdError as error:
-        raise ConfigError(
-            f"columns that cannot be delivered: {error.what}", hint="Cast them, or leave them out"
-        ) from error
-
-
-def _field(field: pa.Field[Any], column: pa.Field[Any] | None) -> pa.Field[Any]:
-    """The table's field, if its type matches; otherwise Spark's."""
-    return column if column is not None and _bare(field.type) == _bare(column.type) else field
 
 
 def _bare(kind: Any) -> pa.DataType:

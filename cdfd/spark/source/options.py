@@ -18,7 +18,7 @@ from cdfd.model.plan import Changes
 from cdfd.model.refinement import Refine
 from cdfd.plan.row_options import AS_STORED, RowOptions, check_key_is_read
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.shape import AS_IT_IS, Shape, check_key_masks
+from cdfd.plan.shape.shape import AS_IT_IS, check_key_masks
 
 logger = logging.getLogger("cdfd.spark")
 
@@ -110,7 +110,8 @@ class SourceOptions:
                 near = difflib.get_close_matches(name, _NAMES, 1)
                 hint = f"Did you mean {_NAMES[near[0]]}? " if near else ""
                 hint += f"Known: {', '.join(_OPTIONS)}, {MASK}<column>, and {STORAGE}<name> for the table's store"
-                raise ConfigError(f"unknown option {_show(name, options)}", hint=hint)
+                spelled = next(each for each in options if name in (each.lower(), each.lower().replace("_", "")))
+                raise ConfigError(f"unknown option {spelled!r:.100}", hint=hint)
         if named.get("table"):
             if named.get("path"):
                 raise ConfigError("path and table are both given", hint="Give one of them")
@@ -202,7 +203,13 @@ def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOpt
     """The options of the rows, but for their columns."""
     changes = cast(Changes, _word(options, "changes", "auto", get_args(Changes)))
     refine, key = cast(Refine, _word(options, "refine", "auto", get_args(Refine))), _list(options, "key") or ()
-    drop_unchanged, shape = _flag(options, "dropUnchanged"), _shape(options, masks)
+    drop_unchanged, where = _flag(options, "dropUnchanged"), options.get("where")
+    excluded, shape = _list(options, "excludeChangeTypes") or (), AS_IT_IS
+    if where is not None or masks or excluded:
+        # It imports the configuration, which takes each Python process of Spark as long as half of everything else.
+        from cdfd.config.shapes import shape_of
+
+        shape = shape_of(where, None, masks, excluded)
     if refine == "key" and not key:
         raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
     return RowOptions(changes, refine, key, shape, drop_unchanged)
@@ -232,39 +239,21 @@ def written(rows: RowOptions) -> dict[str, str]:
     return {name: text for name, text in options.items() if text}
 
 
-def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
-    where, excluded = options.get("where"), _list(options, "excludeChangeTypes") or ()
-    if where is None and not masks and not excluded:
-        return AS_IT_IS
-    # It imports the configuration, which takes each Python process of Spark as long as half of everything else.
-    from cdfd.config.shapes import shape_of
-
-    return shape_of(where, None, masks, excluded)
-
-
-def _show(name: str, options: Mapping[str, str]) -> str:
-    return repr(next(each for each in options if name in (each.lower(), each.lower().replace("_", ""))))[:100]
-
-
 def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Bound | None:
     at, since = options.get(version.lower()), options.get(timestamp.lower())
     if at is not None and since is not None:
         raise ConfigError(f"{version} and {timestamp} are both given", hint="Give one of them")
-    if at is not None:
-        return _version(version, at)
-    return None if since is None else _moment(timestamp, since)
-
-
-def _version(name: str, text: str) -> Bound:
-    word = text.strip().lower()
-    words = ("latest", "earliest", "snapshot") if name.startswith("start") else ("latest",)
+    if at is None:
+        return None if since is None else _moment(timestamp, since)
+    word, begins = at.strip().lower(), version.startswith("start")
+    words = ("latest", "earliest", "snapshot") if begins else ("latest",)
     if word in words:
         return word
-    number = word.removeprefix("after ").strip() if name.startswith("start") else word
+    number = word.removeprefix("after ").strip() if begins else word
     if re.fullmatch(r"-?[0-9]{1,12}", number):
         return int(number) if number == word else After(int(number))
     hint = f"It is a version, -1 for the newest, or one of: {', '.join(words)}"
-    raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
+    raise ConfigError(f"{version} is {at!r:.100}", hint=hint)
 
 
 def _moment(name: str, text: str) -> datetime | timedelta | After:

@@ -1,7 +1,7 @@
 """The work of executors: reads a partition of a table's changes for Spark."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -10,7 +10,6 @@ from pyspark.sql.datasource import InputPartition
 
 from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
-from cdfd.errors import MissingFileError
 from cdfd.log.table import Table
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
@@ -69,17 +68,13 @@ def execution_of(
         replace(options.rows, shape=AS_IT_IS) if target is None else target.rows,
         lambda schema: schema,
         workers,
-        on_missing=_warn if options.skip_missing else raise_missing,
+        on_missing=partial(logger.warning, "skipping a missing file: %s") if options.skip_missing else raise_missing,
         batch_rows=BATCH_ROWS,
         whole=target is not None and target.whole,
         # Packed rows are for record formats.
         keeps_moves=options.packed and not options.rows.shape.excluded,
         refined=refined_versions(options.path),
     )
-
-
-def _warn(error: MissingFileError) -> None:
-    logger.warning("skipping a missing file: %s", error)
 
 
 def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -97,14 +92,14 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
         convert = SparkBatches.plan(reconciler.schema, portion.target.names, portion.target.spark_names)
     splits = [list_files(split, table.log.storage) for split in portion.splits]
     batches = read_splits(splits, execution)
-    rows = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
-    for batch in _net(rows, portion.target, execution) if options.net else rows:
-        yield convert(batch)
-
-
-def _net(rows: Iterator[pa.RecordBatch], target: Target, execution: Execution) -> Iterator[pa.RecordBatch]:
-    key = target.published.select(target.rows.published_key).names
-    changes = NetChanges(target.published.arrow, key, execution.space)
+    rows: Iterable[pa.RecordBatch] = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
+    if options.net:
+        published = portion.target.published
+        changes = NetChanges(
+            published.arrow, published.select(portion.target.rows.published_key).names, execution.space
+        )
+        for batch in rows:
+            changes.add(batch)
+        rows = changes.batches()
     for batch in rows:
-        changes.add(batch)
-    yield from changes.batches()
+        yield convert(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -66,25 +65,9 @@ class SnapshotWindows:
         Raises:
             CdfdError: as `PathRange.files` says.
         """
-        if self._window is None or not self._window.first <= part < self._window.end:
-            self._window = None  # before the next one is read
-            self._window = self._read(part)
-        return self._window
-
-    def from_part(self, part: int, end: int | None) -> Iterator[Window]:
-        """The windows with the scans from number `part` to `end`, not included; None: to the last one. Raises what `at` does."""
-        stop = self.total if end is None else min(end, self.total)
-        while part < stop:
-            window = self.at(part)
-            yield window
-            part = window.end
-
-    @property
-    def total(self) -> int:
-        """Number of scans of the snapshot."""
-        return int(self.ranges.files.sum())
-
-    def _read(self, part: int) -> Window:
+        if self._window is not None and self._window.first <= part < self._window.end:
+            return self._window
+        self._window = None  # before the next one is read
         ranges = self.ranges
         ends = np.cumsum(ranges.files)
         last = len(ends) - 1
@@ -94,4 +77,5 @@ class SnapshotWindows:
         files = ranges.between(first, end).files(self.storage)
         plan = replace(self.version.plan, scans=LiveScans(files))
         rows = 0 if ranges.rows is None else int(ranges.rows[:first].sum())
-        return Window(plan, before, rows, int(ends[last]), int(ranges.bytes[end:].sum()))
+        self._window = Window(plan, before, rows, int(ends[last]), int(ranges.bytes[end:].sum()))
+        return self._window

@@ -191,12 +191,14 @@ class StreamPlanner:
         if windows is None:
             live = await self._live(start)
             return live, [PlanRange(live.plan, _check(live.plan, start, self.table.uri), stop)]
-        first = windows.at(start.part)
-        _check(first.plan, first.within(start), self.table.uri)
-        ranges = list[PlanRange]()
-        for window in windows.from_part(start.part, stop):
+        window = windows.at(start.part)
+        _check(window.plan, window.within(start), self.table.uri)
+        ranges, part = list[PlanRange](), start.part
+        while part < (window.total if stop is None else min(stop, window.total)):
+            window = windows.at(part)
             at = start.at_part(window.first, window.ordinal) if ranges else start
             ranges.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
+            part = window.end
         return windows.version, ranges
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
