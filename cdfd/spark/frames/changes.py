@@ -28,8 +28,7 @@ from cdfd.spark.frames.scan_frame import ScanFrames
 from cdfd.spark.frames.small_range import small_range
 from cdfd.spark.records.records import quoted
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.source.partitioning import Schemas
-from cdfd.spark.source.range_partitions import listed_snapshot
+from cdfd.spark.source.partitioning import Schemas, listed_snapshot
 from cdfd.spark.source.reading import open_table
 from cdfd.spark.source.source import CdfdSource, all_plans
 from cdfd.storage.base import root_of
@@ -129,7 +128,7 @@ def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRow
         live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
         if live is not None:
             raise ReadByCdfd("executors list the files of the snapshot")
-    schemas = Schemas.to(target.schema)
+    schemas = Schemas(target.schema)
     plans = asyncio.run(all_plans(table, options, target))
     if sum(len(plan.scans) for plan in plans) > 4 * _MOST_LISTED:
         raise ReadByCdfd("the files are too many for Spark's driver")

@@ -51,7 +51,7 @@ def small_range(
     if nested or options.start == "snapshot" or (plans := asyncio.run(_plans(table, options, target))) is None:
         return None
     names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
-    target, schemas = replace(target, names=names, spark_names=spark_names), Schemas.to(target.schema)
+    target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)
     plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
     execution = execution_of(table, options)
     groups = partition_splits(plan_ranges, execution, ordered=target.ordered, limit=1 << 40)

@@ -1,20 +1,36 @@
-"""Partitions for Spark's tasks: plans are cut into splits, and splits are packed into partitions of similar size."""
+"""Partitions for Spark's tasks: plans are cut into splits, and splits are packed into partitions of similar size.
+
+Executors list the files of a large snapshot: each partition has a range of paths, and its task reads the checkpoint again. Spark's driver
+plans a read in a Python process that cannot start jobs. So it reads the checkpoint itself, a batch at a time, and keeps the bounds and the
+totals of ranges. It never holds the list of files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
-from cdfd.deliver.splits import measure
+from cdfd.deliver.path_ranges import PathRanges, counted_ranges, least_bytes, sampled_bounds
+from cdfd.deliver.splits import measure, range_splits
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import CdfdError
+from cdfd.errors import Within
+from cdfd.log.listing import LiveListing
+from cdfd.log.stream import PlanStream
+from cdfd.log.table import Table
+from cdfd.log.tailer import Tailer
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import FILE_BYTES, Measured, Split, place_splits, plan_splits
+from cdfd.spark.engine.target import Target
+from cdfd.spark.source.admission import count_each
+from cdfd.spark.source.options import SourceOptions
+from cdfd.spark.source.reading import ChangePartition, execution_of
 
 LEAST_BYTES, MOST_BYTES = 32 << 20, 128 << 20
 """Default limits of a partition's size: small ones keep all cores busy, but each one costs a task."""
@@ -24,6 +40,9 @@ TARGET_PARTITIONS = 64
 
 _REMOTE_READS = 16
 """Files to read at a time from a remote store."""
+
+READ_RATIO = 16
+"""Bytes of files in a partition, for each byte of the checkpoint that its task reads again. Reading rows then takes most of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +69,12 @@ class PlanRange:
         return sum(scan.share + FILE_BYTES for scan in scans)
 
 
-@dataclass(frozen=True, slots=True)
 class Schemas:
-    """Reconciles plans with one schema on the driver, once, so that the plans for executors are small."""
+    """Reconciles plans with the schema `target` on the driver, once, so that the plans for executors are small."""
 
-    reconciler: SchemaReconciler
-    _cache: dict[int, tuple[TableSchema, TableSchema]]
-
-    @classmethod
-    def to(cls, target: TableSchema) -> Schemas:
-        """Those of plans whose rows are to be conformed to `target`."""
-        return cls(SchemaReconciler(target), {})
+    def __init__(self, target: TableSchema) -> None:
+        self._reconciler = SchemaReconciler(target)
+        self._cache: dict[int, tuple[TableSchema, TableSchema]] = {}
 
     def of(self, plan: ChangePlan, uri: str) -> ChangePlan:
         """The plan, with the schemas to read its files in.
@@ -70,14 +84,12 @@ class Schemas:
         """
         if not len(plan.scans):
             return plan  # its schema may be one that RESTORE left again before it had rows
-        try:
+        with Within(uri, plan.version):
             schema, scans = self._select(plan.schema), plan.scans
             if not isinstance(scans, LiveScans) and any(scan.schema is not None for scan in scans):
                 scans = tuple(
                     scan if scan.schema is None else replace(scan, schema=self._select(scan.schema)) for scan in scans
                 )
-        except CdfdError as error:
-            raise error.within(table=uri, version=plan.version) from None
         # The files of a refined version are all read in its own schema.
         return replace(plan, schema=schema, scans=scans)
 
@@ -85,7 +97,7 @@ class Schemas:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
         entry = self._cache.get(id(schema))
         if entry is None:
-            entry = self._cache[id(schema)] = schema, self.reconciler.select(schema)
+            entry = self._cache[id(schema)] = schema, self._reconciler.select(schema)
         return entry[1]
 
 
@@ -115,7 +127,14 @@ def partition_splits(
             splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
             for plan_range, splits in zip(plan_ranges, cuts, strict=True)
         ]
-    return list(_pack((split for splits in cuts for split in splits), limit))
+    runs, size = list[list[Split]](), 0
+    for split in chain.from_iterable(cuts):
+        if not runs or size + split.weight > limit:
+            runs.append([])
+            size = 0
+        runs[-1].append(split)
+        size += split.weight
+    return list(map(tuple, runs))
 
 
 def partition_bytes(whole: int) -> int:
@@ -133,13 +152,42 @@ def measure_splits(splits: Sequence[Split], execution: Execution) -> Iterator[Me
     return map_in_order(partial(measure, execution=execution), splits, workers=min(workers, len(splits)))
 
 
-def _pack(splits: Iterable[Split], limit: int) -> Iterator[tuple[Split, ...]]:
-    run, size = list[Split](), 0
-    for split in splits:
-        if run and size + split.weight > limit:
-            yield tuple(run)
-            run, size = [], 0
-        run.append(split)
-        size += split.weight
-    if run:
-        yield tuple(run)
+async def listed_snapshot(
+    stream: PlanStream, options: SourceOptions, version: int, tailer: Tailer | None = None
+) -> tuple[Version, LiveListing] | None:
+    """A snapshot whose files the executors are to list; None if the driver is to list them.
+
+    A filter needs the statistics of each file, so the driver lists the files then.
+
+    Raises:
+        CdfdError: as `PlanStream.snapshot` says.
+    """
+    if options.snapshot_planning == "driver" or options.rows.shape.where is not None:
+        return None
+    return await stream.listed_snapshot(version, tailer, least_bytes=least_bytes(options.snapshot_planning))
+
+
+def range_partitions(
+    snapshot: tuple[Version, LiveListing], table: Table, target: Target, options: SourceOptions
+) -> list[ChangePartition]:
+    """The partitions of a snapshot, in order of its rows. Reads the checkpoint twice.
+
+    Raises:
+        CdfdError: the checkpoint, or the footer of a file whose row count is not in the log, cannot be read.
+    """
+    version, live = snapshot
+    plan = Schemas(target.schema).of(version.plan, table.uri)
+    ranges = counted_paths(live, table, plan.version, execution_of(table, options), ordered=target.ordered)
+    limit = options.partition_bytes
+    if limit is None:
+        limit = max(partition_bytes(ranges.weight), READ_RATIO * live.listing.size)
+    return [ChangePartition((part,), target) for part in range_splits(ranges, plan, limit)]
+
+
+def counted_paths(
+    live: LiveListing, table: Table, version: int, execution: Execution, *, ordered: bool = True
+) -> PathRanges:
+    """Ranges of the paths of a snapshot; with the numbers of their rows, if `ordered`. Raises what `range_partitions` does."""
+    storage = table.log.storage
+    rows = partial(count_each, version, execution=execution) if ordered else None
+    return counted_ranges(live, sampled_bounds(live, storage), storage, rows)

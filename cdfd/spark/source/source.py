@@ -25,8 +25,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
-from cdfd.spark.source.partitioning import PlanRange, Schemas, partition_splits
-from cdfd.spark.source.range_partitions import listed_snapshot, range_partitions
+from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream import StreamReader
@@ -93,7 +92,7 @@ class BatchReader(DataSourceReader):
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
-        schemas, plans = Schemas.to(target.schema), asyncio.run(all_plans(table, self._options, target))
+        schemas, plans = Schemas(target.schema), asyncio.run(all_plans(table, self._options, target))
         plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
         groups = partition_splits(
             plan_ranges,

@@ -18,8 +18,7 @@ from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, TableChanged
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
-from cdfd.spark.source.partitioning import partition_splits
-from cdfd.spark.source.range_partitions import range_partitions
+from cdfd.spark.source.partitioning import partition_splits, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
 from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream_plan import StreamPlanner

@@ -23,8 +23,14 @@ from cdfd.spark.engine.target import Target
 from cdfd.spark.source.admission import Budget, row_counts
 from cdfd.spark.source.backlog import Backlog, PendingBytes
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.source.partitioning import LEAST_BYTES, PlanRange, Schemas, measure_splits
-from cdfd.spark.source.range_partitions import counted_paths, listed_snapshot
+from cdfd.spark.source.partitioning import (
+    LEAST_BYTES,
+    PlanRange,
+    Schemas,
+    counted_paths,
+    listed_snapshot,
+    measure_splits,
+)
 from cdfd.spark.source.reading import execution_of
 from cdfd.spark.source.snapshot_windows import SnapshotWindows, Window
 
@@ -204,7 +210,7 @@ class StreamPlanner:
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
         """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""
         self._continue_from(start, end)
-        schemas = Schemas.to(self.target.schema)
+        schemas = Schemas(self.target.schema)
         portions, at = list[PlanRange](), start
         if at.phase == "snapshot":
             if at == end:
