@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
-from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.errors import ConfigError, UnsupportedError, Within
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
+from cdfd.model.plan import ChangePlan
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.read import count_rows
 from cdfd.scan.table_files import TableFiles
@@ -25,19 +28,27 @@ from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
 from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
 from cdfd.spark.frames.scan_frame import ScanFrames
-from cdfd.spark.frames.small_range import small_range
 from cdfd.spark.records.records import quoted
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.source.partitioning import Schemas, listed_snapshot
-from cdfd.spark.source.reading import open_table
-from cdfd.spark.source.source import CdfdSource, all_plans
+from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits
+from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_small
+from cdfd.spark.source.source import CdfdSource, all_plans, plans_of
 from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
 
 Reader = Literal["auto", "spark", "cdfd"]
 
-_MOST_LISTED = 10_000
+_ENDS: Final = ("endingversion", "endingtimestamp")
+
+_MOST_PLANNED: Final = 40_000
+"""Files of all plans, at most. One file may have rows in several versions."""
+
+RANGE_BYTES: Final = 8 << 20
+"""Bytes of the files of a small range, at most. Planning a query of `format("cdfd")` takes longer than reading them."""
+
+RANGE_FILES: Final = 1_000
+"""Files of a small range, at most, and its versions."""
 
 
 def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: bool, reader: Reader) -> DataFrame:
@@ -64,11 +75,16 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
             if reader == "spark":
                 what, hint = f"Spark's reader cannot read the rows: {reason}", "Omit `reader`: cdfd reads the rows then"
                 raise UnsupportedError(what, table=table.uri, hint=hint) from None
-            if (rows := small_range(table, parsed, target, fields)) is not None:
+            if (rows := _small_range(table, parsed, target, fields)) is not None:
                 logger.info("the driver reads the changes of %s: %s", table.uri, reason)
                 return spark.createDataFrame(rows, StructType([field for _, field in fields]))
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
-    return _by_cdfd(spark, options, parsed, target, [field for _, field in fields])
+    # The rows as `format("cdfd")` reads them, up to the same version.
+    with active_session(spark):
+        spark.dataSource.register(CdfdSource)
+    ends = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _ENDS}
+    source = spark.read.format("cdfd").options(**ends).option("endingVersion", target.version)
+    return source.schema(StructType([field for _, field in fields])).load()
 
 
 def _with_zone(name: str, text: str, spark: SparkSession) -> str:
@@ -102,7 +118,15 @@ def _by_spark(
     own_keys = explicit or has_own_keys(spark, root_of(table.files.storage))
     check_store(table.files, has_options=bool(options.storage) and not own_keys)
     field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
-    files = _files(table, options, target)
+    if options.start == "snapshot":
+        live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
+        if live is not None:
+            raise ReadByCdfd("executors list the files of the snapshot")
+    schemas = Schemas(target.schema)
+    plans = asyncio.run(all_plans(table, options, target))
+    if sum(len(plan.scans) for plan in plans) > _MOST_PLANNED:
+        raise ReadByCdfd("the files are too many for Spark's driver")
+    files = list(file_rows(schemas.of(plan, table.uri) for plan in plans))
     check_files(files)
     for schema in {id(each.schema): each.schema for each in files}.values():
         check_schema(schema, field_ids=field_ids)
@@ -123,28 +147,14 @@ def _by_spark(
     return frame.select([column.alias(field.name, metadata=field.metadata) for column, field in columns])
 
 
-def _files(table: Table, options: SourceOptions, target: Target) -> list[FileRows]:
-    if options.start == "snapshot":
-        live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
-        if live is not None:
-            raise ReadByCdfd("executors list the files of the snapshot")
-    schemas = Schemas(target.schema)
-    plans = asyncio.run(all_plans(table, options, target))
-    if sum(len(plan.scans) for plan in plans) > 4 * _MOST_LISTED:
-        raise ReadByCdfd("the files are too many for Spark's driver")
-    return list(file_rows(schemas.of(plan, table.uri) for plan in plans))
-
-
 def _with_ordinals(files: Sequence[FileRows], of: TableFiles) -> list[FileRows]:
     """The files with the ordinals of their first rows, by their footers."""
     if any(each.is_cdc for each in files):
         raise ReadByCdfd("the rows of change data files have another order than in their files")
 
     def count(each: FileRows) -> int:
-        try:
+        with Within(of.storage.uri, each.version, each.scan.path):
             return count_rows(each.scan, of)
-        except CdfdError as error:
-            raise error.within(table=of.storage.uri, version=each.version, path=each.scan.path) from None
 
     numbered, version, following = list[FileRows](), -1, 0
     for each, rows in zip(files, map_in_order(count, files, workers=16 if of.storage.remote else 1), strict=True):
@@ -155,15 +165,34 @@ def _with_ordinals(files: Sequence[FileRows], of: TableFiles) -> list[FileRows]:
     return numbered
 
 
-def _by_cdfd(
-    spark: SparkSession, options: Mapping[str, str], parsed: SourceOptions, target: Target, fields: list[StructField]
-) -> DataFrame:
-    """The rows as `format("cdfd")` reads them, up to the same version."""
-    with active_session(spark):
-        spark.dataSource.register(CdfdSource)
-    ends = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _ENDS}
-    reader = spark.read.format("cdfd").options(**ends).option("endingVersion", target.version)
-    return reader.schema(StructType(fields)).load()
+def _small_range(
+    table: Table, options: SourceOptions, target: Target, fields: Sequence[tuple[str, StructField]]
+) -> pa.Table | None:
+    """The rows of a small range, which become part of the plan, so that no task opens a file.
+
+    None if the range is large, is a snapshot, or has nested columns. Raises what `plans_of` and `read_partition` do.
+    """
+    # PySpark takes nested arrays apart to look for times without a zone, and fails where one is a slice.
+    nested = any(isinstance(field.dataType, (ArrayType, MapType, StructType)) for _, field in fields)
+    if nested or options.start == "snapshot" or (plans := asyncio.run(_plans(table, options, target))) is None:
+        return None
+    names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
+    target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)
+    plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
+    execution = execution_of(table, options)
+    groups = partition_splits(plan_ranges, execution, ordered=target.ordered, limit=1 << 40)
+    partition = ChangePartition(tuple(split for splits in groups for split in splits), target)
+    batches = read_small(partition, options)
+    return pa.Table.from_batches(batches) if batches else None
 
 
-_ENDS = ("endingversion", "endingtimestamp")
+async def _plans(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan] | None:
+    plans, size, files = list[ChangePlan](), 0, 0
+    async with aclosing(plans_of(table, options, target)) as versions:
+        async for plan in versions:
+            plans.append(plan)
+            size += plan.size
+            files += 1 + len(plan.scans)
+            if size > RANGE_BYTES or files > RANGE_FILES:
+                return None
+    return plans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import count
 
 from pyspark.sql import types as spark
@@ -17,10 +17,10 @@ FIELD_ID = "parquet.field.id"
 """Key of the metadata by which Spark's reader finds a column by its id."""
 
 
-def read_schema(schema: TableSchema, *, is_cdc: bool) -> spark.StructType:
-    """The schema to read files in: columns by their names in files, and the change type of change data files."""
+def read_schema(schema: TableSchema, wanted: Container[str], *, is_cdc: bool) -> spark.StructType:
+    """The schema to read files in: wanted columns by their names in files, and the change type of change data files."""
     numbers = count()
-    fields = [_field(child, schema.mapping, numbers) for child in schema.data_fields]
+    fields = [_field(child, schema.mapping, numbers) for child in schema.data_fields if child.name in wanted]
     if is_cdc:
         fields.append(spark.StructField(CHANGE_TYPE, spark.StringType()))
     return spark.StructType(fields)

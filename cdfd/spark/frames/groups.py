@@ -72,24 +72,19 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files that one scan reads: in one schema, with change types of their own or without, with deletion vectors or without."""
+    """Files that one scan reads.
 
+    Attributes:
+        schema: of all files.
+        is_cdc: whether the files bring change types of their own.
+        selects: whether deletion vectors select rows of the files.
+        files: not empty.
+    """
+
+    schema: TableSchema
+    is_cdc: bool
+    selects: bool
     files: list[FileRows] = field(default_factory=list)
-
-    @property
-    def schema(self) -> TableSchema:
-        """The schema of the files."""
-        return self.files[0].schema
-
-    @property
-    def is_cdc(self) -> bool:
-        """Whether the files bring change types of their own."""
-        return self.files[0].is_cdc
-
-    @property
-    def selects(self) -> bool:
-        """Whether deletion vectors select rows of the files."""
-        return self.files[0].vectors != (None, None)
 
 
 def file_rows(plans: Iterable[ChangePlan]) -> Iterator[FileRows]:
@@ -157,9 +152,9 @@ def groups_of(files: Sequence[FileRows]) -> list[Group]:
 def _group(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
     groups = dict[object, Group]()
     for each in files:
-        scan = each.scan
-        key: tuple[object, ...] = id(each.schema), each.is_cdc, each.vectors != (None, None)
+        scan, selects = each.scan, each.vectors != (None, None)
+        key: tuple[object, ...] = id(each.schema), each.is_cdc, selects
         if constants:
             key += each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
-        groups.setdefault(key, Group()).files.append(each)
+        groups.setdefault(key, Group(each.schema, each.is_cdc, selects)).files.append(each)
     return list(groups.values())

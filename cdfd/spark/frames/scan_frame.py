@@ -8,28 +8,32 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from cdfd.delta.roaring import RowSet
 from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import CdfdError, MissingFileError
+from cdfd.errors import DataError, MissingFileError, Within
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import read_schema, select_columns, sql_literal, sql_type
 from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escape
-from cdfd.spark.frames.row_words import row_words
 from cdfd.spark.records.records import quoted
 from cdfd.spark.source.columns import spark_schema
 
 MOST_WORDS: Final = 8 << 20
 """Words of deletion vectors of one scan, at most: each task holds them."""
+
+UNKNOWN_ROWS: Final = 1 << 48
+"""Rows of a file, at most, if the log does not say how many it has."""
 
 _OPTIONS: Final = {
     "recursiveFileLookup": "true",  # no column comes from the name of a folder
@@ -104,6 +108,50 @@ CHANGE_CONSTANTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class RowWords:
+    """A set of rows of a file.
+
+    Attributes:
+        first: number of the first word.
+        words: bits of rows, the lowest of a word first.
+        keeps: whether the rows of the set are read, or all others.
+    """
+
+    first: int
+    words: npt.NDArray[np.int64]
+    keeps: bool
+
+    @classmethod
+    def of(cls, rows: RowSet, *, keeps: bool) -> RowWords:
+        """Those of a set."""
+        low, high = rows.min(), rows.max()
+        if low is None or high is None:
+            return cls(0, np.zeros(0, np.int64), keeps)
+        first = low >> 6
+        mask = rows.mask(first << 6, ((high >> 6) - first + 1) << 6)
+        return cls(first, np.packbits(mask, bitorder="little").view(np.int64), keeps)
+
+
+def row_words(each: FileRows, files: TableFiles) -> RowWords:
+    """The rows of a file that its deletion vectors select.
+
+    Raises:
+        DataError: a vector is missing or damaged, or names rows that the file does not have; it names table, version and file.
+    """
+    rows = UNKNOWN_ROWS if each.scan.num_records is None else each.scan.num_records
+    with Within(files.storage.uri, each.version, each.scan.path):
+        only, without = (files.vector_rows(vector, rows) for vector in each.vectors)
+        for vector in (only, without):
+            last = None if vector is None else vector.max()
+            if last is not None and last >= rows:
+                raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
+        if only is not None:
+            return RowWords.of(only if without is None else only.difference(without), keeps=True)
+        assert without is not None
+        return RowWords.of(without, keeps=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ScanFrames:
     """Makes DataFrames of groups of files.
 
@@ -131,7 +179,7 @@ class ScanFrames:
             ReadByCdfd: its deletion vectors are too large for a broadcast, or Spark does not list a file.
             CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
         """
-        read = self._schema(group)
+        read = read_schema(group.schema, {name for name, _ in self.wanted}, is_cdc=group.is_cdc)
         frame = self._scan(group, read)
         same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
         ordered = group.files[0].ordinal is not None
@@ -146,16 +194,6 @@ class ScanFrames:
             columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if group.selects else f"{_BASE} + {_ROW}"
         types = {child.name: child.dataType for child in read}
         return frame.selectExpr(*select_columns(types, group.schema, self.wanted, columns))
-
-    def _schema(self, group: Group) -> StructType:
-        """The schema to read a group's files in: of the wanted columns."""
-        names = {name for name, _ in self.wanted}
-        schema = (
-            group.schema.select([name for name in group.schema.names if name in names])
-            if names & {*group.schema.names}
-            else None
-        )
-        return read_schema(schema or TableSchema(type(group.schema.struct)(())), is_cdc=group.is_cdc)
 
     def _scan(self, group: Group, read: StructType) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
@@ -197,20 +235,14 @@ class ScanFrames:
 
     def _vectors(self, group: Group) -> dict[str, pa.Array[Any]]:
         workers = 16 if self.files.storage.remote else 1
-        uri, vectors, total = self.files.storage.uri, list[dict[str, Any]](), 0
-
-        def words_of(each: FileRows) -> Any:
-            try:
-                return row_words(each, self.files)
-            except CdfdError as error:
-                raise error.within(table=uri, version=each.version, path=each.scan.path) from None
-
-        for words in map_in_order(words_of, group.files, workers=workers):
+        vectors, total = list[dict[str, Any]](), 0
+        for words in map_in_order(partial(row_words, files=self.files), group.files, workers=workers):
             total += len(words.words)
             if total > MOST_WORDS:
                 raise ReadByCdfd("the deletion vectors are too large for a broadcast")
-            ends = words.ends
-            values_ = (words.first, words.words, ends - words.counts, int(ends[-1]) if len(ends) else 0, words.keeps)
+            counts = np.bitwise_count(words.words.view(np.uint64)).astype(np.int64)
+            ends = np.cumsum(counts)
+            values_ = (words.first, words.words, ends - counts, int(ends[-1]) if len(ends) else 0, words.keeps)
             vectors.append(dict(zip(_VECTORS, values_, strict=True)))
         return {name: pa.array([each[name] for each in vectors], kind) for name, kind in _VECTORS.items()}
 
@@ -240,7 +272,10 @@ def _constants(
             constants[name] = CHANGE_CONSTANTS[name], of_files
     partitions = [child for child in group.schema.partition_fields if child.name in wanted]
     if partitions:
-        parsed = list(map(partial(_partition, schema=group.schema, uri=uri), group.files))
+        parsed = list[Mapping[str, Any]]()
+        for each in group.files:
+            with Within(uri, each.version, each.scan.path):
+                parsed.append(values.parse_partition(each.scan.partition_values, group.schema))
         for child in partitions:
             (spark,) = spark_schema(group.schema, [child.name])
             constant = constant_of(arrow_type(child.type), spark.dataType)
@@ -256,10 +291,3 @@ def _constants(
         else:
             different[name] = constant, of_files
     return same, different
-
-
-def _partition(each: FileRows, schema: TableSchema, uri: str) -> dict[str, Any]:
-    try:
-        return dict(values.parse_partition(each.scan.partition_values, schema))
-    except CdfdError as error:
-        raise error.within(table=uri, version=each.version, path=each.scan.path) from None

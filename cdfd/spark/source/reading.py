@@ -28,6 +28,9 @@ logger = logging.getLogger("cdfd.spark")
 BATCH_ROWS = 16_384
 """Rows of a batch. The JVM reads a batch row by row, which is a tenth faster if it fits into a core's cache."""
 
+PLANNED_ROW_BYTES = 32 << 20
+"""Bytes in memory of rows that come with a plan, at most: Spark sends them to its tasks, and the values of a small file may be long."""
+
 
 @dataclass(frozen=True)
 class ChangePartition(InputPartition):
@@ -75,6 +78,17 @@ def execution_of(
         keeps_moves=options.packed and not options.rows.shape.excluded,
         refined=refined_versions(options.path),
     )
+
+
+def read_small(portion: ChangePartition, options: SourceOptions) -> list[pa.RecordBatch] | None:
+    """All rows that `read_partition` gives, for a plan that has them; None if they take more than `PLANNED_ROW_BYTES`."""
+    batches, size = list[pa.RecordBatch](), 0
+    for batch in read_partition(portion, options):
+        size += batch.nbytes
+        if size > PLANNED_ROW_BYTES:
+            return None
+        batches.append(batch)
+    return batches
 
 
 def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:

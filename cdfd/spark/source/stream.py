@@ -19,7 +19,7 @@ from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
 from cdfd.spark.source.partitioning import partition_splits, range_partitions
-from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
+from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition, read_small
 from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
 from cdfd.spark.source.stream_plan import StreamPlanner
 
@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 PLANNED_BYTES = 2 << 20
 """Weight of a micro-batch whose rows come with the plan, at most: it is read in less time than an executor needs to call Python."""
-PLANNED_ROW_BYTES = 32 << 20
-"""Bytes of its rows in memory, at most: the values of a small file may be long."""
 _MOST_FILES = 2**31 - 1
 
 _REPLACED_HINT = (
@@ -150,18 +148,14 @@ class StreamReader(PlannedRowsReader):
         small = self._small
         if small is None or not _takes_planned(self._schema):
             return None
-        batches, size = list[pa.RecordBatch](), 0
         try:
-            for batch in read_partition(small, self._options):
-                size += batch.nbytes
-                if size > PLANNED_ROW_BYTES:
-                    return None
-                batches.append(batch)
+            batches = read_small(small, self._options)
         except CdfdError:
             return None  # the task meets it again, and Spark retries the task
         # Spark ends the query unless it finds its own schema in that of the rows.
-        same = batches and from_arrow_schema(batches[0].schema, prefer_timestamp_ntz=True) == self._schema
-        return iter(batches) if same else None
+        if batches and from_arrow_schema(batches[0].schema, prefer_timestamp_ntz=True) == self._schema:
+            return iter(batches)
+        return None
 
     @short_errors
     def commit(self, end: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import cdfd
 import cdfd.spark
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.model.columns import CHANGE_ORDINAL
-from cdfd.spark.frames import groups, small_range
+from cdfd.spark.frames import groups
 from tests.support.spark.workload import settings
 from tests.support.spark.workload_answers import Bag, bag
 
@@ -272,11 +272,13 @@ class TestSmallRange:
         assert frame.collect() == []
         assert frame.columns == cdfd.spark.changes(spark, events, 1).columns
 
-    @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES", "MOST_ROW_BYTES"])
+    @pytest.mark.parametrize(
+        "limit", ["frames.changes.RANGE_BYTES", "frames.changes.RANGE_FILES", "source.reading.PLANNED_ROW_BYTES"]
+    )
     def test_larger_range_is_read_by_tasks(
         self, spark: SparkSession, events: str, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
-        monkeypatch.setattr(small_range, limit, 1)
+        monkeypatch.setattr(f"cdfd.spark.{limit}", 1)
         frame = cdfd.spark.changes(spark, events, 0)
         assert not is_by_driver(frame)
         assert of_spark(frame) == by_format(spark, events, startingVersion=0)

@@ -24,7 +24,6 @@ from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.spark.engine.target import Target
-from cdfd.spark.source import stream
 from cdfd.spark.source.backlog import PendingBytes
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.source import CdfdSource
@@ -162,9 +161,9 @@ def test_rows_of_a_small_micro_batch_come_with_its_plan(tmp_path: Path, monkeypa
         planned = [row for batch in reader.getCache(start, end) for row in batch.column("id").to_pylist()]
         assert len(planned) == len(wanted_rows) == 2
         # Tasks read a larger one, and one whose file is gone: they raise the error.
-        for limit in ("PLANNED_BYTES", "PLANNED_ROW_BYTES"):
+        for limit in ("stream.PLANNED_BYTES", "reading.PLANNED_ROW_BYTES"):
             with monkeypatch.context() as patched:
-                patched.setattr(stream, limit, 1)
+                patched.setattr(f"cdfd.spark.source.{limit}", 1)
                 reader.partitions(start, end)
                 assert reader.getCache(start, end) is None
         reader.partitions(start, end)
