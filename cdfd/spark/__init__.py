@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cdfd.errors import ConfigError
 from cdfd.spark.active_session import active_session
 from cdfd.spark.versions import check_versions
 
@@ -123,6 +124,30 @@ def run_available(writer: DataStreamWriter) -> None:
         ConfigError: the query has no checkpoint to continue from.
         StreamingQueryException: the query failed.
     """
-    from cdfd.spark.source.available import run_until_read
+    from cdfd.spark.lag import source_offsets
 
-    run_until_read(writer)
+    query_id: str | None = None
+    newest: list[int] | None = None
+    while True:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        if query_id not in (None, query.id):
+            raise ConfigError("the query has no checkpoint", hint="Set the option `checkpointLocation`")
+        query_id = query.id
+        # In Spark 4.1, a run that repeats an earlier micro-batch plans none.
+        planned = [progress for progress in query.recentProgress if "latestOffset" in progress.durationMs]
+        if not planned:
+            continue
+        # The newest version of each source when the first micro-batch was planned.
+        newest = newest or [
+            offset.position.version - 1 if offset.backlog is None else offset.backlog.newest
+            for offset in source_offsets(planned[0])
+        ]
+        if all(source.startOffset == source.endOffset for source in planned[-1].sources):
+            return
+        ends = zip(source_offsets(planned[-1]), newest, strict=True)
+        if all(end.backlog is None or end.position.version > last for end, last in ends):
+            return
