@@ -11,20 +11,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from cdfd.encode.formats import FormatChoice
-from cdfd.errors import ConfigError
-from cdfd.spark.records.arrow import ArrowStreams
+from cdfd.encode.formats import CHOICES, MODES, EncodingName, EnvelopeName, FormatChoice
+from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.spark.records.arrow import arrow_rows
 from cdfd.spark.records.avro import AvroFrames
-from cdfd.spark.records.formats import format_choice
-from cdfd.spark.records.json import EnvelopeRows, JsonRows, unframe
-from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, Decoder, check_columns, chosen
+from cdfd.spark.records.json import envelope_rows, json_rows, unframe
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, VALUE, check_columns, chosen
 from cdfd.spark.records.schemas import SchemaSource
 from cdfd.spark.upsert import Upsert, apply_changes
 
@@ -49,6 +48,18 @@ _OURS: Final = {
     "endingtimestamp": "Give it as `ending`",
     "endingoffsetsbytimestamp": "Give it as `ending`",
 }
+
+_READ: Final[Mapping[EncodingName, tuple[EnvelopeName, ...]]] = {
+    "json": get_args(EnvelopeName),
+    "json_schema": get_args(EnvelopeName),
+    "avro": get_args(EnvelopeName),
+    "arrow": ("flat",),
+}
+_FUNCTIONS: Final[Mapping[EncodingName, str]] = {
+    "protobuf": "`from_protobuf`",
+    "connect_json": "`from_json`",
+}
+_FORMS: Final = ("decimal", "time", "binary")
 
 _SPLITS: Final = frozenset({"minpartitions", "maxrecordsperpartition"})
 # Spark gives Python workers many records at a time, whatever their length: of half a megabyte each, these are 128 MB.
@@ -110,14 +121,25 @@ def read_changes(
         ConfigError: arguments contradict each other, the format is not supported, or the session lacks a jar.
         CdfdError: the schema cannot be read.
     """
-    _check(topic, streaming, ending)
+    if not topic or "," in topic:
+        raise ConfigError(
+            f"{topic!r:.200} is not a topic name", hint="Read one topic per call: topics belong to different tables"
+        )
+    if streaming and ending != "latest":
+        raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
     choice = format_choice(format)
     if unknown_columns not in (None, "fail", "ignore"):
         raise ConfigError(f"`unknown_columns` is {unknown_columns!r:.100}", hint="It is `fail` or `ignore`")
     strict = columns is None if unknown_columns is None else unknown_columns == "fail"
     source = SchemaSource(schema, table, storage_options, schema_topic, registry)
     source.check(choice.encoding)
-    reading = _options(bootstrap_servers, options or {})
+    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    if not servers:
+        raise ConfigError("`bootstrap_servers` is empty", hint="Such as localhost:9092")
+    reading = {**(options or {}), "kafka.bootstrap.servers": servers, "kafka.isolation.level": "read_committed"}
+    for name in options or ():
+        if (hint := _OURS.get(name.lower())) is not None:
+            raise ConfigError(f"`options` has {name!r}, which has an argument of its own", hint=hint)
     table_rows, versions = source.find(spark, topic, reading, events=choice.envelope == "debezium")
     table_rows = table_rows if columns is None else chosen(table_rows, columns)
     check_columns(table_rows)
@@ -129,30 +151,54 @@ def read_changes(
     records = _records(spark, reading, streaming)
     if choice.encoding == "json_schema":
         records = unframe(records, table_rows)
-    rows = _decoder(choice, table_rows, versions, strict).rows(records)
+    if choice.encoding == "arrow":
+        rows = arrow_rows(records, table_rows, strict=strict)
+    elif choice.encoding == "avro":
+        rows = AvroFrames(table_rows, versions, strict, events=choice.envelope == "debezium").rows(records)
+    else:
+        decode = envelope_rows if choice.envelope == "debezium" else json_rows
+        rows = decode(records, table_rows, strict=strict)
     row = sql.col(ROW)
     names = (*table_rows.names, *CHANGE_NAMES)
     return rows.select(*(row.getField(name).alias(name) for name in names), *(KAFKA_NAMES if kafka_columns else ()))
 
 
-def _check(topic: str, streaming: bool, ending: Place) -> None:
-    if not topic or "," in topic:
-        raise ConfigError(
-            f"{topic!r:.200} is not a topic name", hint="Read one topic per call: topics belong to different tables"
+def format_choice(format: str | Mapping[str, str]) -> FormatChoice:
+    """The envelope and the encoding of a format, which is given as in a configuration.
+
+    Raises:
+        ConfigError: there is no such format.
+        UnsupportedError: it is not read.
+    """
+    if isinstance(format, str):
+        if format not in CHOICES:
+            raise ConfigError(
+                f"there is no format {format!r:.100}",
+                hint=f"There are {', '.join(CHOICES)}, or a mapping with `envelope` and `encoding`",
+            )
+        choice = CHOICES[format]
+    else:
+        words = {"envelope": get_args(EnvelopeName), "encoding": get_args(EncodingName)}
+        for name, value in format.items():
+            if name not in (*words, *_FORMS):
+                raise ConfigError(f"`format` has no key {name!r:.100}", hint=f"It has {', '.join((*words, *_FORMS))}")
+            if name in words and value not in words[name]:
+                raise ConfigError(f"`{name}` of `format` is {value!r:.100}", hint=f"There are {', '.join(words[name])}")
+        choice = FormatChoice(**dict(format))  # type: ignore[arg-type] # checked
+    if choice.envelope not in _READ.get(choice.encoding, ()):
+        function = _FUNCTIONS.get(choice.encoding, "hand")
+        raise UnsupportedError(
+            f"`read_changes` does not read the encoding {choice.encoding} in the envelope {choice.envelope}",
+            hint=f"Deliver the table in avro or json_schema, or read records of Spark's Kafka source by {function}",
         )
-    if streaming and ending != "latest":
-        raise ConfigError("a stream has no end", hint="Leave `ending` out, or `streaming`")
-
-
-def _options(bootstrap_servers: str | Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
-    """Of Spark's Kafka source; still without what to read."""
-    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
-    if not servers:
-        raise ConfigError("`bootstrap_servers` is empty", hint="Such as localhost:9092")
-    for name in options:
-        if (hint := _OURS.get(name.lower())) is not None:
-            raise ConfigError(f"`options` has {name!r}, which has an argument of its own", hint=hint)
-    return {**options, "kafka.bootstrap.servers": servers, "kafka.isolation.level": "read_committed"}
+    for form in _FORMS:
+        own = getattr(MODES[choice.encoding], form) if choice.encoding in MODES else None
+        if getattr(choice, form) not in (None, own):
+            raise UnsupportedError(
+                f"`read_changes` does not read `{form}: {getattr(choice, form)}` in the encoding {choice.encoding}",
+                hint=f"Deliver the table with `{form}: {own}`, which is the default",
+            )
+    return choice
 
 
 def _place(which: Literal["starting", "ending"], place: Place, topic: str) -> dict[str, str]:
@@ -173,7 +219,7 @@ def _place(which: Literal["starting", "ending"], place: Place, topic: str) -> di
 
 
 def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -> DataFrame:
-    """The records for `Decoder.rows`."""
+    """The records for decoders."""
     reader = spark.readStream if streaming else spark.read
     try:
         records = reader.format("kafka").options(**reading).load()
@@ -189,12 +235,3 @@ def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -
     places = (sql.when(has_value, sql.col("topic")), *map(sql.col, ("partition", "offset", "timestamp")))
     renamed = (place.alias(name) for place, name in zip(places, KAFKA_NAMES, strict=True))
     return there.select(*renamed, sql.col("value").alias(VALUE))
-
-
-def _decoder(choice: FormatChoice, schema: StructType, versions: Mapping[int, str], strict: bool) -> Decoder:
-    match choice.encoding:
-        case "arrow":
-            return ArrowStreams(schema, strict)
-        case "avro":
-            return AvroFrames(schema, versions, strict, events=choice.envelope == "debezium")
-    return (EnvelopeRows if choice.envelope == "debezium" else JsonRows)(schema, strict)

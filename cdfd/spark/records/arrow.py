@@ -26,34 +26,28 @@ from cdfd.model.columns import CHANGE_TYPES
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HINT, VALUE, row_type
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowStreams:
-    """Records with many rows each.
+def arrow_rows(records: DataFrame, schema: StructType, *, strict: bool) -> DataFrame:
+    """Decode records with many rows each.
 
-    Attributes:
+    Args:
+        records: see `cdfd.spark.records.records`.
         schema: of the table.
         strict: whether a column or field that is not in the schema is an error.
     """
+    fields = row_type(schema).fields
+    wire = StructType([StructField(field.name, _wire_type(field.dataType)) for field in fields])
+    reader = StreamReader(to_arrow(parse(wire.json())), strict)
 
-    schema: StructType
-    strict: bool
+    def read(values: pa.Array, topics: pa.Array, partitions: pa.Array, offsets: pa.Array) -> pa.Array:
+        return reader(values, topics, partitions, offsets)
 
-    def rows(self, records: DataFrame) -> DataFrame:
-        """As `Decoder.rows`."""
-        fields = row_type(self.schema).fields
-        wire = StructType([StructField(field.name, _wire_type(field.dataType)) for field in fields])
-        reader = StreamReader(to_arrow(parse(wire.json())), self.strict)
-
-        def read(values: pa.Array, topics: pa.Array, partitions: pa.Array, offsets: pa.Array) -> pa.Array:
-            return reader(values, topics, partitions, offsets)
-
-        # Its type overloads do not cover functions with type hints.
-        make: Any = arrow_udf
-        rows = records.select(
-            *KAFKA_NAMES, sql.explode(make(read, ArrayType(wire))(VALUE, *KAFKA_NAMES[:3])).alias("_wire")
-        )
-        cells = [_decode(field.dataType, sql.col("_wire").getField(field.name)).alias(field.name) for field in fields]
-        return rows.select(*KAFKA_NAMES, sql.struct(*cells).alias(ROW))
+    # Its type overloads do not cover functions with type hints.
+    make: Any = arrow_udf
+    rows = records.select(
+        *KAFKA_NAMES, sql.explode(make(read, ArrayType(wire))(VALUE, *KAFKA_NAMES[:3])).alias("_wire")
+    )
+    cells = [_decode(field.dataType, sql.col("_wire").getField(field.name)).alias(field.name) for field in fields]
+    return rows.select(*KAFKA_NAMES, sql.struct(*cells).alias(ROW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ class StreamReader:
 
     Attributes:
         schema: of the rows; variants are text.
-        strict: as of `ArrowStreams`.
+        strict: as of `arrow_rows`.
     """
 
     schema: pa.Schema

@@ -84,7 +84,7 @@ class AvroFrames:
     events: bool = False
 
     def rows(self, records: DataFrame) -> DataFrame:
-        """As `Decoder.rows`."""
+        """Decode records; see `cdfd.spark.records.records`."""
         value, number = sql.col(VALUE), sql.col("_schema")
         framed = (sql.length(value) > _FRAME) & (sql.substring(value, 1, 1) == sql.lit(b"\0"))
         number_text = sql.conv(sql.hex(sql.substring(value, 2, 4)), 16, 10)
@@ -99,9 +99,8 @@ class AvroFrames:
                 for each, text in self.versions.items()
             ),
         )
-        return self._event_rows(read) if self.events else self._rows(read)
-
-    def _rows(self, read: DataFrame) -> DataFrame:
+        if self.events:
+            return self._event_rows(read)
         kind = row_type(self.schema)
 
         def row(number: int, node: dict[str, Any]) -> Column:

@@ -16,7 +16,6 @@ A record that does not fit the schema is an error with its topic, partition and 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -46,6 +45,7 @@ from cdfd.spark.records.records import (
     known_only,
     row_type,
     strict_cast,
+    types_in,
 )
 
 _FRAME: Final = 5
@@ -56,59 +56,41 @@ _TEXT: Final = StringType()
 _UNKNOWN: Final = "_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonRows:
-    """Records with one row each.
+def json_rows(records: DataFrame, schema: StructType, *, strict: bool) -> DataFrame:
+    """Decode records with one row each.
 
-    Attributes:
+    Args:
+        records: see `cdfd.spark.records.records`.
         schema: of the table.
         strict: whether a column that is not in the schema is an error. Fields of structs are not checked.
     """
-
-    schema: StructType
-    strict: bool
-
-    def rows(self, records: DataFrame) -> DataFrame:
-        """As `Decoder.rows`."""
-        kind = row_type(self.schema)
-        document = sql.col(_DOCUMENT)
-        unknown = _unknown(sql.col(VALUE).cast("string"), kind.names) if self.strict else sql.lit(None)
-        parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(_fields(kind)))
-        made = parsed.select(*KAFKA_NAMES, _UNKNOWN, document, _struct(kind, document).alias(ROW))
-        good = document.getField(_CORRUPT).isNull()
-        row = check_row(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
-        row = known_only(row, kind, sql.col(_UNKNOWN)) if self.strict else row
-        return made.select(*KAFKA_NAMES, row.alias(ROW))
+    kind = row_type(schema)
+    document = sql.col(_DOCUMENT)
+    unknown = _unknown(sql.col(VALUE).cast("string"), kind.names) if strict else sql.lit(None)
+    parsed = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(wire_type(kind).fields))
+    made = parsed.select(*KAFKA_NAMES, _UNKNOWN, document, _struct(kind, document).alias(ROW))
+    good = document.getField(_CORRUPT).isNull()
+    row = check_row(sql.col(ROW), kind, "no change row in JSON with the columns of this schema", good)
+    row = known_only(row, kind, sql.col(_UNKNOWN)) if strict else row
+    return made.select(*KAFKA_NAMES, row.alias(ROW))
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopeRows:
-    """Records with one Debezium event each. An update becomes two rows, its images.
-
-    Attributes:
-        schema: of the table.
-        strict: as of `JsonRows`.
-    """
-
-    schema: StructType
-    strict: bool
-
-    def rows(self, records: DataFrame) -> DataFrame:
-        """As `Decoder.rows`."""
-        image = wire_type(self.schema)
-        text = sql.col(VALUE).cast("string")
-        newer = sql.coalesce(sql.get_json_object(text, "$.after"), sql.get_json_object(text, "$.before"))
-        unknown = _unknown(newer, self.schema.names) if self.strict else sql.lit(None)
-        read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(event_fields(image)))
-        event = sql.col(_DOCUMENT)
-        before, after, corrupt = (event.getField(name) for name in ("before", "after", _CORRUPT))
-        wrong = "no event in JSON with the columns of this schema"
-        images = images_of(event, before, after, image, wrong, corrupt.isNull())
-        if self.strict:
-            images = known_only(images, image_type(image), sql.col(_UNKNOWN))
-        row = sql.col(IMAGE).getField("row")
-        cells = [decode(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
-        return explode(read, images).select(*KAFKA_NAMES, sql.struct(*cells, *change_cells()).alias(ROW))
+def envelope_rows(records: DataFrame, schema: StructType, *, strict: bool) -> DataFrame:
+    """Decode records with one Debezium event each. An update becomes two rows, its images. The arguments are those of `json_rows`."""
+    image = wire_type(schema)
+    text = sql.col(VALUE).cast("string")
+    newer = sql.coalesce(sql.get_json_object(text, "$.after"), sql.get_json_object(text, "$.before"))
+    unknown = _unknown(newer, schema.names) if strict else sql.lit(None)
+    read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parse(event_fields(image)))
+    event = sql.col(_DOCUMENT)
+    before, after, corrupt = (event.getField(name) for name in ("before", "after", _CORRUPT))
+    wrong = "no event in JSON with the columns of this schema"
+    images = images_of(event, before, after, image, wrong, corrupt.isNull())
+    if strict:
+        images = known_only(images, image_type(image), sql.col(_UNKNOWN))
+    row = sql.col(IMAGE).getField("row")
+    cells = [decode(field.dataType, row.getField(field.name)).alias(field.name) for field in schema]
+    return explode(read, images).select(*KAFKA_NAMES, sql.struct(*cells, *change_cells()).alias(ROW))
 
 
 def unframe(records: DataFrame, schema: StructType) -> DataFrame:
@@ -118,7 +100,7 @@ def unframe(records: DataFrame, schema: StructType) -> DataFrame:
         UnsupportedError: a column has another form in JSON Schema.
     """
     for field in schema:
-        if _differs(field.dataType):
+        if any(isinstance(each, VariantType) or _has_other_keys(each) for each in types_in(field.dataType)):
             raise UnsupportedError(
                 f"column {field.name}: {field.dataType.simpleString():.200} cannot be read from JSON Schema",
                 hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
@@ -126,17 +108,6 @@ def unframe(records: DataFrame, schema: StructType) -> DataFrame:
     value = sql.col(VALUE)
     framed = sql.substring(value, 1, 1) == sql.lit(b"\0")
     return records.select(*KAFKA_NAMES, sql.when(framed, sql.expr(f"substring({VALUE}, {_FRAME + 1})")).alias(VALUE))
-
-
-def _differs(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return any(_differs(field.dataType) for field in kind)
-        case ArrayType():
-            return _differs(kind.elementType)
-        case MapType():
-            return not isinstance(kind.keyType, StringType) or _differs(kind.valueType)
-    return isinstance(kind, VariantType)
 
 
 def _unknown(document: Column, names: Sequence[str]) -> Column:
@@ -161,7 +132,7 @@ def wire_type(kind: DataType) -> Any:
     """
     match kind:
         case StructType():
-            return StructType(_fields(kind))
+            return StructType([StructField(field.name, wire_type(field.dataType)) for field in kind])
         case ArrayType():
             return ArrayType(wire_type(kind.elementType))
         case MapType() if _is_named(kind.keyType):
@@ -189,14 +160,14 @@ def decode(kind: DataType, cell: Column) -> Column:
         case ArrayType():
             return sql.transform(cell, lambda element: decode(kind.elementType, element))
         case MapType() if _is_named(kind.keyType):
-            return _map(kind, cell)
+            if not isinstance(kind.keyType, StringType):
+                cell = sql.transform_keys(cell, lambda key, _value: strict_cast(key, kind.keyType))
+            if _is_exact(kind.valueType):
+                return cell
+            return sql.transform_values(cell, lambda _key, value: decode(kind.valueType, value))
         case MapType():
             return sql.map_from_entries(sql.transform(cell, lambda pair: _entry(kind, pair)))
     return strict_cast(cell, kind)
-
-
-def _fields(kind: StructType) -> list[StructField]:
-    return [StructField(field.name, wire_type(field.dataType)) for field in kind]
 
 
 def _parse(fields: list[StructField]) -> Column:
@@ -209,14 +180,6 @@ def _parse(fields: list[StructField]) -> Column:
 def _struct(kind: StructType, cell: Column) -> Column:
     cells = [decode(field.dataType, cell.getField(field.name)).alias(field.name) for field in kind]
     return sql.when(cell.isNotNull(), sql.struct(*cells))
-
-
-def _map(kind: MapType, cell: Column) -> Column:
-    if not isinstance(kind.keyType, StringType):
-        cell = sql.transform_keys(cell, lambda key, _value: strict_cast(key, kind.keyType))
-    if not _is_exact(kind.valueType):
-        cell = sql.transform_values(cell, lambda _key, value: decode(kind.valueType, value))
-    return cell
 
 
 def _entry(kind: MapType, pair: Column) -> Column:
@@ -239,14 +202,12 @@ def _from_text(kind: DataType, text: Column) -> Column:
 
 def _is_exact(kind: DataType) -> bool:
     """Whether `from_json` reads values of the type exactly."""
-    match kind:
-        case StructType():
-            return all(_is_exact(field.dataType) for field in kind)
-        case ArrayType():
-            return _is_exact(kind.elementType)
-        case MapType():
-            return isinstance(kind.keyType, StringType) and _is_exact(kind.valueType)
-    return not isinstance(kind, (*_AS_TEXT, VariantType))
+    return not any(isinstance(each, (*_AS_TEXT, VariantType)) or _has_other_keys(each) for each in types_in(kind))
+
+
+def _has_other_keys(kind: DataType) -> bool:
+    """Whether it is a map whose keys are not text."""
+    return isinstance(kind, MapType) and not isinstance(kind.keyType, StringType)
 
 
 def _is_named(kind: DataType) -> bool:

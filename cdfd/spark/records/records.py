@@ -1,10 +1,15 @@
-"""The common part of all topic formats: the columns of records, the schema of rows, and errors about invalid records."""
+"""The common part of all topic formats: the columns of records, the schema of rows, and errors about invalid records.
+
+The decoder of a format takes records with the columns `KAFKA_NAMES` and `VALUE`, and makes rows with the columns `KAFKA_NAMES` and `ROW`: a
+struct of the table's columns and the change columns. Of a tombstone, `VALUE` and the topic are null. Spark may evaluate expressions before
+it leaves tombstones out. So a tombstone has no row, and is no error.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
@@ -41,20 +46,18 @@ UNKNOWN_HINT: Final = (
 )
 
 
-class Decoder(Protocol):
-    """Decodes the records of one format to change rows."""
-
-    def rows(self, records: DataFrame) -> DataFrame:
-        """The rows of records.
-
-        Spark may evaluate expressions before it leaves tombstones out. So a tombstone has no row, and is no error.
-
-        Args:
-            records: the columns `KAFKA_NAMES`, and `VALUE`. Of a tombstone, `VALUE` and the topic are null.
-
-        Returns:
-            The columns `KAFKA_NAMES`, and `ROW`: a struct of the table's columns and the change columns.
-        """
+def types_in(kind: DataType) -> Iterator[DataType]:
+    """A type, and the types within it at any depth."""
+    yield kind
+    match kind:
+        case StructType():
+            for field in kind:
+                yield from types_in(field.dataType)
+        case ArrayType():
+            yield from types_in(kind.elementType)
+        case MapType():
+            yield from types_in(kind.keyType)
+            yield from types_in(kind.valueType)
 
 
 def row_type(schema: StructType) -> StructType:
