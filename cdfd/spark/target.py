@@ -5,10 +5,10 @@ from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from cdfd.errors import ConfigError
-from cdfd.spark.records.records import quoted
+from cdfd.spark.records.records import quoted, types_in
 
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that a Parquet column cannot have without column mapping."""
@@ -20,7 +20,9 @@ def create_table(empty: DataFrame, target: str, partition_by: Sequence[str], pro
     Raises:
         ConfigError: the session has no delta-spark, or cannot create the table.
     """
-    mapping = {"delta.columnMapping.mode": "name"} if _needs_mapping(empty.schema) else {}
+    names = (name for each in types_in(empty.schema) if isinstance(each, StructType) for name in each.names)
+    needs_mapping = any(not _FORBIDDEN.isdisjoint(name) for name in names)
+    mapping = {"delta.columnMapping.mode": "name"} if needs_mapping else {}
     writer = empty.write.format("delta").mode("ignore").options(**(mapping | dict(properties)))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
@@ -68,15 +70,3 @@ def check_absolute(name: str, target: str) -> None:
             path=target.rstrip("/"),
             hint="Give an absolute path or a URI: Delta requires it",
         )
-
-
-def _needs_mapping(kind: DataType) -> bool:
-    """Whether a name is not allowed for Parquet columns."""
-    match kind:
-        case StructType():
-            return any(not _FORBIDDEN.isdisjoint(each.name) or _needs_mapping(each.dataType) for each in kind)
-        case ArrayType():
-            return _needs_mapping(kind.elementType)
-        case MapType():
-            return _needs_mapping(kind.keyType) or _needs_mapping(kind.valueType)
-    return False

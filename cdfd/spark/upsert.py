@@ -33,11 +33,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, DateType, IntegralType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringType, StructType, VariantType
 
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted, types_in
 from cdfd.spark.target import check_absolute, create_table, identifier, read_table
 
 VERSION: Final = "_cdfd_version"
@@ -187,7 +187,9 @@ class Upsert:
                     kept = changes.alias("s").join(tombstones, later, "left_anti")
                     self._merge(spark, kept, columns, same_key)
         finally:
-            _release(changes)
+            # Free the rows of the local checkpoint. Spark Connect has no call for that, and frees them with its own reference.
+            if (frame := getattr(changes, "_jdf", None)) is not None:
+                frame.queryExecution().analyzed().rdd().unpersist(False)
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The last change of each key: the table's columns, its position, whether it deletes the row, and its time."""
@@ -319,12 +321,6 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                 spark.conf.set(name, old)
 
 
-def _release(stored: DataFrame) -> None:
-    """Free rows of a local checkpoint. Spark Connect has no call for that, and frees them with its own reference."""
-    if (frame := getattr(stored, "_jdf", None)) is not None:
-        frame.queryExecution().analyzed().rdd().unpersist(False)
-
-
 def _has_literals(changes: DataType, table: DataType) -> bool:
     """Whether a key of a table equals one of the changes exactly if it equals that one's literal."""
     integers = isinstance(changes, IntegralType) and isinstance(table, IntegralType)
@@ -392,16 +388,7 @@ def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str])
                 f"the changes have no column {key!r:.200}, which is in `keys`",
                 hint=f"They have {', '.join(columns[:50])}",
             )
-        if _has_map(schema[key].dataType):
+        if any(isinstance(each, (MapType, VariantType)) for each in types_in(schema[key].dataType)):
             raise ConfigError(
                 f"the key column {key!r:.200} is a {schema[key].dataType.simpleString():.100}, which cannot be compared"
             )
-
-
-def _has_map(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return any(_has_map(each.dataType) for each in kind)
-        case ArrayType():
-            return _has_map(kind.elementType)
-    return isinstance(kind, (MapType, VariantType))
