@@ -30,7 +30,8 @@ from cdfd.model.version import Version
 from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.base import Sink as Port
 from cdfd.sinks.jobs import Delivered, Job
-from cdfd.spark.engine import parts, tasks
+from cdfd.spark.engine import tasks
+from cdfd.spark.engine.engine import deliver_part, pack
 
 ROWS = 1000
 """Rows of each file, as the log has it."""
@@ -49,9 +50,9 @@ class Planning:
 
     async def deliver(self, assignment: Assignment, parts_of_version: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.pack(part) for part in parts_of_version]
+        items = [pack(part) for part in parts_of_version]
         for wave in tasks.waves(items):
-            work = partial(parts.deliver, assignment)
+            work = partial(deliver_part, assignment)
             job = type("Job", (tasks._Job,), {"called": "first-load", "items": list(wave), "work": (work,)})
             self._spark.dataSource.register(job)
             query: Any = self._spark.read.format("first-load").load()._jdf.queryExecution()

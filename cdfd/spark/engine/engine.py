@@ -1,19 +1,26 @@
-"""The Spark engine: parts of a large version as tasks of a job."""
+"""The Spark engine: parts of a large version as tasks of a job.
+
+Executors deliver with the daemon's own sink, in parts that are delivered once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from cdfd.deliver.assignment import Assignment, measure_here
+from cdfd.deliver.splits import measure
 from cdfd.scan.splits import Measured, Part, Split
 from cdfd.sinks.jobs import Delivered
-from cdfd.spark.engine import parts, tasks
+from cdfd.spark.engine import tasks
 from cdfd.spark.engine.sessions import FAILURES, Sessions, interrupt, with_tag
 from cdfd.spark.engine.tasks import Work
 
@@ -24,6 +31,8 @@ log = logging.getLogger("cdfd.engine")
 
 _FEW_FILES = 256
 """Up to this number of files, reading their footers here is faster than starting a job."""
+_WORKERS = 1
+"""Threads that read in an executor: Spark gives each task one core."""
 _CANCEL_ATTEMPTS = 10
 _AGAIN_SECONDS = 0.3
 
@@ -42,59 +51,89 @@ class SparkEngine:
         """See the port."""
         if sum(len(part.plan.scans) for part in splits) <= _FEW_FILES:
             return await measure_here(assignment, splits)
-        items = [parts.pack(part) for part in enumerate(splits)]
-        results = await self._run(assignment, items, partial(parts.measure, assignment))
-        return [parts.measured_of(result) for result in results]
+        return await self._run(assignment, list(enumerate(splits)), partial(measure_part, assignment))
 
     async def deliver(self, assignment: Assignment, stage: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [parts.pack(part) for part in stage]
-        results = await self._run(assignment, items, partial(parts.deliver, assignment))
-        return [delivery for result in results for delivery in parts.delivered_of(result)]
+        results = await self._run(assignment, stage, partial(deliver_part, assignment))
+        return [delivery for deliveries in results for delivery in deliveries]
 
     async def close(self) -> None:
         """Stop Spark."""
         await asyncio.to_thread(self._sessions.drop)
 
-    async def _run(self, assignment: Assignment, items: Sequence[bytes], work: Work) -> list[bytes]:
+    async def _run(self, assignment: Assignment, parts: Sequence[Part], work: Work) -> list[Any]:
         """Run a job in a thread. A cancellation also cancels the job in Spark, and waits for its end for a limited time."""
-        job = _Running(self._sessions, assignment, items, work)
+        # Registering the same name again replaces the data source, so that none are left behind.
+        name = f"cdfd-job-{assignment.config.pipeline}-{assignment.table}"
+        job = _Running(self._sessions, name, [pack(part) for part in parts], work)
         running = asyncio.ensure_future(asyncio.to_thread(job.run))
         try:
-            return await asyncio.shield(running)
+            return [pickle.loads(result) for result in await asyncio.shield(running)]
         except asyncio.CancelledError:
             await job.cancel(running)
             raise
 
 
-class _Running:
-    """A job in a thread."""
+def pack(part: Part) -> bytes:
+    """Serialize a part for an executor."""
+    return zlib.compress(pickle.dumps(part), 1)
 
-    def __init__(self, sessions: Sessions, assignment: Assignment, items: Sequence[bytes], work: Work) -> None:
-        self._sessions = sessions
-        self._session: SparkSession | None = None
-        self._tag = f"cdfd-{uuid4().hex}"
-        # Registering the same name again replaces the data source, so that none are left behind.
-        self._name = f"cdfd-job-{assignment.config.pipeline}-{assignment.table}"
-        self._items = items
-        self._work = work
-        self._cancelled = Event()
+
+def deliver_part(assignment: Assignment, item: bytes) -> bytes:
+    """Deliver a part that was `pack`ed; the result is its deliveries, pickled. Runs in an executor.
+
+    Raises:
+        CdfdError: as in `Assignment.deliver`.
+    """
+    number, part = pickle.loads(zlib.decompress(item))
+    return pickle.dumps(asyncio.run(assignment.deliver(number, part, _WORKERS)))
+
+
+def measure_part(assignment: Assignment, item: bytes) -> bytes:
+    """Measure a part that was `pack`ed; the result is its `Measured`, pickled. Runs in an executor.
+
+    Raises:
+        CdfdError: as in `measure`.
+    """
+    _, split = pickle.loads(zlib.decompress(item))
+    return pickle.dumps(measure(split, assignment.execution(_WORKERS)))
+
+
+@dataclass(eq=False, repr=False)
+class _Running:
+    """A job in a thread.
+
+    Attributes:
+        sessions: provides the Spark session.
+        name: of the job.
+        items: of its tasks.
+        work: of each task.
+    """
+
+    sessions: Sessions
+    name: str
+    items: Sequence[bytes]
+    work: Work
+    _session: SparkSession | None = None
+    _tag: str = field(default_factory=lambda: f"cdfd-{uuid4().hex}")
+    _cancelled: Event = field(default_factory=Event)
 
     def run(self) -> list[bytes]:
         """Run the job. Blocks."""
-        self._session = spark = self._sessions.get()
+        self._session = spark = self.sessions.get()
         try:
             with with_tag(spark, self._tag):
                 results: list[bytes] = []
-                for wave in tasks.waves(self._items):
+                for wave in tasks.waves(self.items):
                     if self._cancelled.is_set():
                         break
-                    results += tasks.run(spark, self._name, wave, self._work)
-                    log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
+                    results += tasks.run(spark, self.name, wave, self.work)
+                    log.info("%d of %d tasks done", len(results), len(self.items), extra={"job": self.name})
                 return results
         except FAILURES as failure:
             error = tasks.translate(failure)
-            self._sessions.check(spark, error)
+            self.sessions.check(spark, error)
             raise error from failure
 
     async def cancel(self, running: asyncio.Future[list[bytes]]) -> None:
@@ -108,4 +147,4 @@ class _Running:
                 running.exception()
                 return
         log.warning("Spark does not end a cancelled job: stopping Spark")
-        await asyncio.to_thread(self._sessions.drop)
+        await asyncio.to_thread(self.sessions.drop)

@@ -8,6 +8,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -40,28 +41,27 @@ class TaskError(Exception):
         super().__init__(f"{error} [cdfd-error:{base64.b64encode(json.dumps(document).encode()).decode()}]")
 
 
+@dataclass(frozen=True)
 class _Item(InputPartition):
-    def __init__(self, number: int, content: bytes) -> None:
-        super().__init__(number)
-        self.number = number
-        self.content = content
+    number: int
+    content: bytes
 
 
+@dataclass(eq=False, repr=False)
 class _Tasks(DataSourceReader):
     """The reader. Spark pickles it for each partition, so it drops the items once the partitions are known."""
 
-    def __init__(self, items: Sequence[bytes], work: Work) -> None:
-        self._items = items
-        self._work = work
+    items: Sequence[bytes]
+    work: Work
 
     def partitions(self) -> Sequence[InputPartition]:
-        items, self._items = self._items, ()
+        items, self.items = self.items, ()
         return [_Item(number, content) for number, content in enumerate(items)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Item)
         try:
-            result = self._work(partition.content)
+            result = self.work(partition.content)
         except CdfdError as error:
             raise TaskError(error) from error
         yield pa.RecordBatch.from_pydict({"item": [partition.number], "result": [result]}, schema=_SCHEMA)

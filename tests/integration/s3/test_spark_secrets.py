@@ -20,7 +20,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.spark.engine import parts
+from cdfd.spark.engine.engine import pack
 from cdfd.spark.engine.kafka_sink import CdfdKafka
 from cdfd.spark.engine.sink_options import SinkOptions
 from cdfd.spark.source.reading import ChangePartition, open_table
@@ -181,5 +181,5 @@ def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
             version = Version(part.plan, "T")
             for role in (None, "backfill"):
                 assignment = Assignment.of(config, "orders", version, Position("T", part.plan.version), role)
-                assert has_none(repr(assignment), parts.pack((number, part)), pickle.dumps((number, part)))
+                assert has_none(repr(assignment), pack((number, part)), pickle.dumps((number, part)))
                 assert not has_none(pickle.dumps(assignment))

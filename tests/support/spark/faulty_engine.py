@@ -5,8 +5,10 @@ python -m tests.support.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOT
 
 import asyncio
 import os
+import pickle
 import signal
 import sys
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,8 +19,7 @@ from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Part
 from cdfd.sinks.jobs import Delivered
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.spark.engine import parts
-from cdfd.spark.engine.engine import SparkEngine
+from cdfd.spark.engine.engine import SparkEngine, deliver_part
 from cdfd.spark.engine.sessions import Sessions
 from tests.support.kafka.delivering import Delivering
 from tests.support.spark.session import quick
@@ -26,10 +27,10 @@ from tests.support.spark.session import quick
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
     """Delivers a part, and the first time ends in one way or another; how, its number decides."""
-    number, _ = parts._unpack(item)
+    number, _ = pickle.loads(zlib.decompress(item))
     note = Path(notes, str(number))
     if note.exists():
-        return parts.deliver(assignment, item)
+        return deliver_part(assignment, item)
     note.touch()
     if number == 2:
 
@@ -37,7 +38,7 @@ def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
             os._exit(1)
 
         KafkaDelivery.commit = killed  # type: ignore[method-assign] # of this worker, which ends with it
-    result = parts.deliver(assignment, item)
+    result = deliver_part(assignment, item)
     if number == 0:
         raise RuntimeError("delivered, and nobody hears of it")
     if number == 1:
@@ -55,9 +56,8 @@ class FaultyEngine(SparkEngine):
         self._notes = notes
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
-        items = [parts.pack(part) for part in some]
-        results = await self._run(assignment, items, partial(faulty, self._notes, assignment))
-        return [delivery for result in results for delivery in parts.delivered_of(result)]
+        results = await self._run(assignment, some, partial(faulty, self._notes, assignment))
+        return [delivery for deliveries in results for delivery in deliveries]
 
 
 async def main(master: str, servers: str, name: str, table: str, newest: str, notes: str, planning: str) -> None:
