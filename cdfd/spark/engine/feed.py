@@ -100,20 +100,14 @@ def copy_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
     if config.engine.spark.remote is not None:
         yield {"config": str(path)}
         return
-    with _copy(path) as copy:
-        yield {"config": copy, "folder": folder_of(path)}
-
-
-@contextmanager
-def _copy(path: Path) -> Iterator[str]:
     if not hasattr(os, "memfd_create"):  # only Linux has it
         with tempfile.TemporaryDirectory(prefix="cdfd-", ignore_cleanup_errors=True) as folder:
-            yield shutil.copy(path, os.path.join(folder, "cdfd.yaml"))
+            yield {"config": shutil.copy(path, os.path.join(folder, "cdfd.yaml")), "folder": folder_of(path)}
         return
     with open(os.memfd_create("cdfd.yaml"), "wb") as copy:
         copy.write(path.read_bytes())
         copy.flush()
-        yield f"/proc/{os.getpid()}/fd/{copy.fileno()}"
+        yield {"config": f"/proc/{os.getpid()}/fd/{copy.fileno()}", "folder": folder_of(path)}
 
 
 @dataclass(slots=True)

@@ -83,8 +83,7 @@ class CdfdKafka(DataSource):
             ConfigError, UnsupportedError: as in `SinkOptions.parse` and `ChangeRows.plan`.
             CdfdError: the table cannot be read.
         """
-        _refuse(overwrite)
-        out = _task_sink(self.options, schema)
+        out = _task_sink(self.options, schema, overwrite)
         checkpoint = dict(self.options).get("checkpointlocation")
         if (
             out.options.snapshot is None
@@ -97,8 +96,7 @@ class CdfdKafka(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer for `write`. Raises the errors of `streamWriter`."""
-        _refuse(overwrite)
-        out = _task_sink(self.options, schema)
+        out = _task_sink(self.options, schema, overwrite)
         return BatchWriter(out, out.options.job or str(uuid.uuid4()))
 
 
@@ -149,32 +147,44 @@ class TaskSink:
         return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
 
 
+@dataclass(eq=False, repr=False)
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query."""
+    """Writes the micro-batches of a query.
 
-    def __init__(self, out: TaskSink) -> None:
-        self._out = out
+    Attributes:
+        out: the sink.
+    """
+
+    out: TaskSink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Deliver a partition. Raises what `TaskSink.deliver` does."""
-        context = _context()
+        context = TaskContext.get()
+        assert context is not None
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise ConfigError("this version of Spark does not pass the micro-batch to tasks", hint="Use PySpark 4.1")
-        self._out.deliver(iterator, query, int(batch), context.partitionId())
+        self.out.deliver(iterator, query, int(batch), context.partitionId())
         return WriterCommitMessage()
 
 
+@dataclass(eq=False, repr=False)
 class BatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a batch job."""
+    """Writes the rows of a batch job.
 
-    def __init__(self, out: TaskSink, job: str) -> None:
-        self._out = out
-        self._job = job
+    Attributes:
+        out: the sink.
+        job: name of the job.
+    """
+
+    out: TaskSink
+    job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Deliver a partition. Raises what `TaskSink.deliver` does."""
-        self._out.deliver(iterator, self._job, 0, _context().partitionId())
+        context = TaskContext.get()
+        assert context is not None
+        self.out.deliver(iterator, self.job, 0, context.partitionId())
         return WriterCommitMessage()
 
 
@@ -259,12 +269,9 @@ class _Part:
         )
 
 
-def _refuse(overwrite: bool) -> None:
+def _task_sink(texts: object, schema: StructType, overwrite: bool) -> TaskSink:
     if overwrite:
         raise ConfigError("a topic cannot be overwritten", hint='Write with mode "append"')
-
-
-def _task_sink(texts: object, schema: StructType) -> TaskSink:
     options = SinkOptions.parse(dict(texts))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
@@ -280,12 +287,6 @@ def _task_sink(texts: object, schema: StructType) -> TaskSink:
     columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
     shape.check_rows(columns, options.table.key)
     return TaskSink(options, rows, header.metadata.id, columns, shape, packed is not None)
-
-
-def _context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None
-    return context
 
 
 def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.RecordBatch]:

@@ -61,7 +61,9 @@ class SinkOptions:
             UnsupportedError: the file has another kind of sink.
         """
         named = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}
-        job, snapshot = named.pop("job", None), _version(named.pop("snapshotversion", None))
+        job, snapshot = named.pop("job", None), named.pop("snapshotversion", None)
+        if snapshot is not None and not (snapshot.isascii() and snapshot.isdigit() and len(snapshot) < 20):
+            raise ConfigError(f"snapshotVersion is {snapshot!r:.100}, which is not a version")
         shaped = named.pop("shaped", "false").strip().lower()
         if shaped not in ("true", "false"):
             raise ConfigError(f"shaped is {shaped!r:.100}", hint="true or false")
@@ -74,7 +76,7 @@ class SinkOptions:
         if table is None:
             tables = ", ".join(table.name for table in config.listed)
             raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {tables}")
-        return cls(config, table, sink, job, snapshot, shaped == "true")
+        return cls(config, table, sink, job, None if snapshot is None else int(snapshot), shaped == "true")
 
 
 def _from_file(named: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
@@ -101,7 +103,10 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
     for name, text in named.items():
         section, _, entry = name.partition(".")
         if name == "columns":
-            table[name] = [_column_as_in_a_file(each) for each in text.split(",")]
+            columns = map(Chosen.parse, text.split(","))
+            table[name] = [
+                each.name if each.alias is None else {"name": each.name, "as": each.alias} for each in columns
+            ]
         elif name in _LISTS:
             table[name] = [each.strip() for each in text.split(",")]
         elif section in _MAPPINGS and entry:
@@ -125,11 +130,6 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
     return parse(json.dumps(document), os.environ if environ is None else environ, "options")
 
 
-def _column_as_in_a_file(text: str) -> str | dict[str, str]:
-    column = Chosen.parse(text)
-    return column.name if column.alias is None else {"name": column.name, "as": column.alias}
-
-
 def _put(section: dict[str, Any], name: str, text: str) -> None:
     """Add an entry to a section or a nested one. Names of topic settings may contain dots."""
     free = name.startswith(_FREE)
@@ -145,11 +145,3 @@ def _put(section: dict[str, Any], name: str, text: str) -> None:
         _put(below, sub_name, text)
     else:
         section[first] = text
-
-
-def _version(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ConfigError(f"snapshotVersion is {text!r:.100}, which is not a version")
-    return int(text)

@@ -160,8 +160,8 @@ def test_the_start_that_a_checkpoint_in_the_store_has(moto_server: Server, uri: 
         "storage.s3.secret_access_key": SECRET,
     }
     writer = CdfdKafka(conf).streamWriter(actual.schema(), overwrite=False)
-    assert writer._out.options.snapshot == 2
-    assert has_none(repr(writer), writer._out.options)
+    assert writer.out.options.snapshot == 2
+    assert has_none(repr(writer), writer.out.options)
 
 
 def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
