@@ -63,25 +63,22 @@ class SchemaSource:
         record = f"{topic}.{'Envelope' if events else 'Value'}"
         versions = {} if self.registry is None else avro_versions(self.registry, topic, record)
         if self.schema is not None:
-            return of_spark(self.schema), versions
+            try:
+                struct = self.schema if isinstance(self.schema, StructType) else StructType.fromDDL(self.schema)
+            except PySparkException as error:
+                raise ConfigError(
+                    f"`schema` is not a schema: {error}"[:1000], hint="Such as 'id BIGINT, note STRING'"
+                ) from error
+            return table_type(struct.json()), versions
         if self.table is not None:
-            return of_table(self.table, self.storage_options), versions
+            log = Table.open(self.table, self.storage_options).log
+            # A thread of its own: in a notebook there is a loop already.
+            with ThreadPoolExecutor(1) as thread:
+                header = thread.submit(lambda: asyncio.run(log.header())).result()
+            return table_type(serialize(header.schema.struct)), versions
         if self.schema_topic is not None:
             return of_schema_topic(spark, self.schema_topic, topic, options), versions
         return topic_avro.table_type(list(versions.values())[-1], events=events), versions
-
-
-def of_table(uri: str, storage_options: Mapping[str, object] | None) -> StructType:
-    """The schema of a Delta table's newest version.
-
-    Raises:
-        CdfdError: the table cannot be read; it names the table.
-    """
-    log = Table.open(uri, storage_options).log
-    # A thread of its own: in a notebook there is a loop already.
-    with ThreadPoolExecutor(1) as thread:
-        header = thread.submit(lambda: asyncio.run(log.header())).result()
-    return table_type(serialize(header.schema.struct))
 
 
 def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options: Mapping[str, str]) -> StructType:
@@ -153,15 +150,3 @@ def _settings(options: Mapping[str, str]) -> Settings:
             "ids of schemas in headers, as Apicurio has them, are not read", hint="Deliver with `framing: confluent`"
         )
     return settings
-
-
-def of_spark(schema: StructType | str) -> StructType:
-    """A schema that was given. `ConfigError` where Spark cannot read it."""
-    if isinstance(schema, StructType):
-        return table_type(schema.json())
-    try:
-        return table_type(StructType.fromDDL(schema).json())
-    except PySparkException as error:
-        raise ConfigError(
-            f"`schema` is not a schema: {error}"[:1000], hint="Such as 'id BIGINT, note STRING'"
-        ) from error

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from cdfd.delta.actions import Add, Cdc, Remove
-from cdfd.delta.commit import Commit
 from cdfd.errors import CdfdError
 from cdfd.log.log import DeltaLog
 from cdfd.model.plan import Changes
@@ -73,14 +72,10 @@ class PendingBytes:
                 entry = await self.log.entry(version)
             except CdfdError:
                 return None  # planning the version raises it again
-            self._sizes[version] = file_bytes(entry.commit, self.changes)
+            commit = entry.commit
+            files: Iterable[Add | Remove | Cdc] = commit.cdcs
+            if not commit.cdcs or self.changes == "files":
+                files = (each for each in chain[Add | Remove](commit.adds, commit.removes) if each.data_change)
+            self._sizes[version] = sum(max(0, each.size or 0) for each in files)
             most -= 1
         return sum(self._sizes[version] for version in range(first, last + 1))
-
-
-def file_bytes(commit: Commit, changes: Changes) -> int:
-    """Bytes of the files that have the changes of a commit."""
-    files: Iterable[Add | Remove | Cdc] = commit.cdcs
-    if not commit.cdcs or changes == "files":
-        files = (each for each in chain[Add | Remove](commit.adds, commit.removes) if each.data_change)
-    return sum(max(0, each.size or 0) for each in files)

@@ -16,6 +16,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, TableChangedError
 from cdfd.spark.engine.target import Target, resolve_target
+from cdfd.spark.records.records import types_in
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
 from cdfd.spark.source.partitioning import partition_splits, range_partitions
@@ -145,11 +146,15 @@ class StreamReader(PlannedRowsReader):
 
     def getCache(self, start: object, end: object) -> Any:
         """The rows of the partitions that Spark has just asked for; None if a task reads them."""
-        small = self._small
-        if small is None or not _takes_planned(self._schema):
+        if self._small is None:
+            return None
+        # Spark's copy of arrays fails for nulls in them, and Arrow's schema has no comments.
+        types = list(types_in(self._schema))
+        comments = (field.metadata for each in types if isinstance(each, StructType) for field in each)
+        if any(isinstance(each, (ArrayType, MapType)) for each in types) or any(comments):
             return None
         try:
-            batches = read_small(small, self._options)
+            batches = read_small(self._small, self._options)
         except CdfdError:
             return None  # the task meets it again, and Spark retries the task
         # Spark ends the query unless it finds its own schema in that of the rows.
@@ -211,13 +216,6 @@ class StreamReader(PlannedRowsReader):
         except TableChangedError as error:
             error.hint = _REPLACED_HINT  # the position is in Spark's checkpoint
             raise
-
-
-def _takes_planned(schema: StructType) -> bool:
-    """Whether Spark takes planned rows of a schema. Its copy of arrays fails for nulls in them, and Arrow's schema has no comments."""
-    structs = (field.dataType for field in schema if isinstance(field.dataType, StructType))
-    plain = not any(field.metadata or isinstance(field.dataType, (ArrayType, MapType)) for field in schema)
-    return plain and all(map(_takes_planned, structs))
 
 
 # PySpark 4.2 has this. Before it, `Trigger.AvailableNow` reads the latest offset once, and ends there.
