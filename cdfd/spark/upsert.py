@@ -99,8 +99,8 @@ def apply_changes(
     columns = _table_columns(changes)
     _check_keys(changes.schema, columns, keys)
     check_absolute("target", target)
+    upsert = Upsert(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {}))
     if not changes.isStreaming:
-        upsert = Upsert(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {}))
         upsert(changes)
         return None
     if checkpoint is None:
@@ -110,11 +110,7 @@ def apply_changes(
         )
     if remember_deletes is not None:
         check_absolute("checkpoint", f"{checkpoint}/")
-    upsert = Upsert(
-        *(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {})),
-        deleted=None if remember_deletes is None else f"{checkpoint.rstrip('/')}/cdfd-deleted",
-        remembered=remember_deletes,
-    )
+        upsert.deleted, upsert.remembered = f"{checkpoint.rstrip('/')}/cdfd-deleted", remember_deletes
     writer = changes.writeStream.foreachBatch(upsert).option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)

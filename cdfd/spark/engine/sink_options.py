@@ -14,6 +14,7 @@ from cdfd.config.shapes import mask_settings
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.sinks.kafka.settings import KafkaSettings
+from cdfd.spark.source.options import flag
 
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 """Options that Spark's own `writeStream` and `save` add to a sink's options."""
@@ -64,9 +65,8 @@ class SinkOptions:
         job, snapshot = named.pop("job", None), named.pop("snapshotversion", None)
         if snapshot is not None and not (snapshot.isascii() and snapshot.isdigit() and len(snapshot) < 20):
             raise ConfigError(f"snapshotVersion is {snapshot!r:.100}, which is not a version")
-        shaped = named.pop("shaped", "false").strip().lower()
-        if shaped not in ("true", "false"):
-            raise ConfigError(f"shaped is {shaped!r:.100}", hint="true or false")
+        shaped = flag(named, "shaped")
+        named.pop("shaped", None)
         config = _from_file(named, environ) if "config" in named else _from_options(named, environ)
         sink = config.sink
         if not isinstance(sink, KafkaSettings):
@@ -76,7 +76,7 @@ class SinkOptions:
         if table is None:
             tables = ", ".join(table.name for table in config.listed)
             raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {tables}")
-        return cls(config, table, sink, job, None if snapshot is None else int(snapshot), shaped == "true")
+        return cls(config, table, sink, job, None if snapshot is None else int(snapshot), shaped)
 
 
 def _from_file(named: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:

@@ -49,6 +49,7 @@ _OPTIONS: Final = {
 _FILE, _ROW, _PATH, _FIRST, _WORDS, _BEFORE, _TOTAL, _KEEPS, _BASE = (
     f"{OWN}{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
 )
+_VALUE_OF: Final = f"{OWN}of_"
 _VECTORS: Final = {
     _FIRST: pa.int64(),
     _WORDS: pa.list_(pa.int64()),
@@ -66,8 +67,6 @@ _INSIDE: Final = f"get({_BEFORE}, {_WORD}) + bit_count(get({_WORDS}, {_WORD}) & 
 _RANK: Final = f"coalesce(CAST({_INSIDE} AS BIGINT), CASE WHEN {_WORD} < 0 THEN 0L ELSE {_TOTAL} END)"
 _RANKED_ORDINAL: Final = f"{_BASE} + CASE WHEN {_KEEPS} THEN {_RANK} ELSE {_ROW} - {_RANK} END"
 
-Decode = Callable[[str], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -81,7 +80,7 @@ class Constant:
 
     kind: pa.DataType
     encode: Callable[[Any], Any]
-    decode: Decode
+    decode: Callable[[str], str]
 
 
 def constant_of(arrow: Any, spark: DataType) -> Constant:
@@ -189,7 +188,7 @@ class ScanFrames:
             number = frame.metadataColumn("_metadata")["row_index"]
             frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
         columns = {name: constant.decode(sql_literal(value)) for name, (constant, value) in same.items()}
-        columns |= {name: constant.decode(quoted(_joined_name(name))) for name, (constant, _) in different.items()}
+        columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
         if ordered:
             columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if group.selects else f"{_BASE} + {_ROW}"
         types = {child.name: child.dataType for child in read}
@@ -220,7 +219,7 @@ class ScanFrames:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
         for name, (constant, column) in different.items():
-            columns[_joined_name(name)] = pa.array(column, constant.kind)
+            columns[_VALUE_OF + name] = pa.array(column, constant.kind)
         if ordered:
             columns[_BASE] = pa.array([each.ordinal for each in group.files], pa.int64())
         if group.selects:
@@ -245,10 +244,6 @@ class ScanFrames:
             values_ = (words.first, words.words, ends - counts, int(ends[-1]) if len(ends) else 0, words.keeps)
             vectors.append(dict(zip(_VECTORS, values_, strict=True)))
         return {name: pa.array([each[name] for each in vectors], kind) for name, kind in _VECTORS.items()}
-
-
-def _joined_name(name: str) -> str:
-    return f"{OWN}of_{name}"
 
 
 def _short(uri: str) -> str:

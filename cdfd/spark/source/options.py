@@ -6,6 +6,7 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -131,9 +132,9 @@ class SourceOptions:
             _bound(named, "startingVersion", "startingTimestamp"),
             _bound(named, "endingVersion", "endingTimestamp"),
             _row_options(named, masks),
-            _flag(named, "netChanges"),
+            flag(named, "netChanges"),
             None if (columns := _list(named, "columns")) is None else tuple(map(Chosen.parse, columns)),
-            _flag(named, "ignoreMissingFiles"),
+            flag(named, "ignoreMissingFiles"),
             _count(named, "maxFilesPerTrigger"),
             _size(named, "maxBytesPerTrigger"),
             _count(named, "maxVersionsPerTrigger", "versions"),
@@ -144,8 +145,8 @@ class SourceOptions:
             _size(named, "maxLogLine"),
             cast(OnReplace, _word(named, "onReplace", "stop", get_args(OnReplace))),
             cast(SnapshotPlanning, _word(named, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
-            _flag(named, "packed"),
-            _flag(named, "keepKeyNames"),
+            flag(named, "packed"),
+            flag(named, "keepKeyNames"),
             storage,
         )
         rows = parsed.rows
@@ -203,7 +204,7 @@ def _row_options(options: Mapping[str, str], masks: Mapping[str, str]) -> RowOpt
     """The options of the rows, but for their columns."""
     changes = cast(Changes, _word(options, "changes", "auto", get_args(Changes)))
     refine, key = cast(Refine, _word(options, "refine", "auto", get_args(Refine))), _list(options, "key") or ()
-    drop_unchanged, where = _flag(options, "dropUnchanged"), options.get("where")
+    drop_unchanged, where = flag(options, "dropUnchanged"), options.get("where")
     excluded, shape = _list(options, "excludeChangeTypes") or (), AS_IT_IS
     if where is not None or masks or excluded:
         # It imports the configuration, which takes each Python process of Spark as long as half of everything else.
@@ -264,20 +265,15 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
         bound = ""
     if isinstance(bound, After) and not isinstance(bound.bound, int) and name.startswith("start"):
         return bound
+    if isinstance(bound, datetime):
+        with suppress(ValueError):  # such as a number of milliseconds
+            if datetime.fromisoformat(text.strip()).tzinfo is None:
+                _warn_of_zone(name)
     if isinstance(bound, datetime | timedelta):
-        if isinstance(bound, datetime) and _is_without_zone(text):
-            _warn_of_zone(name)
         return bound
     raise ConfigError(
         f"{name} is {text!r:.100}, which is not a time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
     )
-
-
-def _is_without_zone(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text.strip()).tzinfo is None
-    except ValueError:
-        return False  # such as a number of milliseconds
 
 
 @cache
@@ -312,7 +308,8 @@ def _pairs(options: Mapping[str, str], name: str) -> tuple[tuple[str, str], ...]
     return tuple((key, value) for key, _, value in pairs)
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option is `true`. `ConfigError` if it is something else than `true` or `false`."""
     text = options.get(name.lower(), "false").strip().lower()
     if text not in ("true", "false"):
         raise ConfigError(f"{name} is {text!r:.100}", hint="true or false")

@@ -120,12 +120,12 @@ def partition_splits(
     limit = max(limit, FILE_BYTES)
     cuts = [plan_splits(each.plan, limit, start=each.start, end=each.end, ordered=ordered) for each in plan_ranges]
     if ordered:
-        contents = iter(
-            measure_splits([each for splits in cuts if not _is_placed(splits) for each in splits], execution)
-        )
+        placed = [all(split.is_placed for split in splits) for splits in cuts]
+        unplaced = [split for splits, ready in zip(cuts, placed, strict=True) if not ready for split in splits]
+        contents = iter(measure_splits(unplaced, execution))
         cuts = [
-            splits if _is_placed(splits) else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
-            for plan_range, splits in zip(plan_ranges, cuts, strict=True)
+            splits if ready else place_splits(plan_range.plan, splits, [next(contents) for _ in splits])
+            for plan_range, splits, ready in zip(plan_ranges, cuts, placed, strict=True)
         ]
     runs, size = list[list[Split]](), 0
     for split in chain.from_iterable(cuts):
@@ -140,10 +140,6 @@ def partition_splits(
 def partition_bytes(whole: int) -> int:
     """Bytes of files of one task, if `whole` bytes are read."""
     return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
-
-
-def _is_placed(splits: Sequence[Split]) -> bool:
-    return all(split.is_placed for split in splits)
 
 
 def measure_splits(splits: Sequence[Split], execution: Execution) -> Iterator[Measured]:
