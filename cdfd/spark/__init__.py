@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cdfd.errors import ConfigError
-from cdfd.spark.active_session import active_session
-from cdfd.spark.versions import check_versions
+from cdfd.spark.session import active_session, check_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

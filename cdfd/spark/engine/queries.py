@@ -14,8 +14,8 @@ from cdfd import errors
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.model.position import Position
-from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.sessions import FAILURES, first_line
+from cdfd.spark.session import active_session
 from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import STORAGE, option_text, written
 

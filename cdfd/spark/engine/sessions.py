@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from cdfd.config.sections import SparkEngine
 from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.runtime import logs
-from cdfd.spark.versions import check_versions
+from cdfd.spark.session import check_versions
 
 _CHUNK = _LONGEST_LINE = 1 << 16
 _DRAIN_SECONDS = 1.0

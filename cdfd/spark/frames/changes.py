@@ -23,12 +23,12 @@ from cdfd.model.plan import ChangePlan
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.read import count_rows
 from cdfd.scan.table_files import TableFiles
-from cdfd.spark.active_session import active_session
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
 from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
 from cdfd.spark.frames.scan_frame import ScanFrames
 from cdfd.spark.records.records import quoted
+from cdfd.spark.session import active_session
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_small

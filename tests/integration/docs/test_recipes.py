@@ -22,8 +22,8 @@ from tests.support.docs.pages import blocks
 
 pytest.importorskip("pyspark")
 from cdfd.spark.engine.sink_options import SinkOptions
+from cdfd.spark.session import OLDEST
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "docs" / "recipes"

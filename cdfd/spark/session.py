@@ -1,9 +1,11 @@
-"""The versions of Spark that cdfd works with."""
+"""Sessions of Spark: the versions that cdfd works with, and the session that is active in a thread."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from cdfd.errors import ConfigError
 
@@ -40,3 +42,26 @@ def check_versions(spark: SparkSession) -> None:
 def _is_old(version: str) -> bool:
     match = re.match(r"(\d+)\.(\d+)", version)
     return match is not None and (int(match[1]), int(match[2])) < OLDEST
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread within the block. A new thread has none.
+
+    Spark looks for the formats that Python registers in that session, and not in the one that is called.
+    """
+    own: Any = getattr(spark, "_jsparkSession", None)
+    if own is None:  # sessions of Spark Connect share nothing
+        yield
+        return
+    context: Any = spark.sparkContext
+    sessions = getattr(context._jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(own)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
