@@ -13,16 +13,11 @@ from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, Foreign, MapType, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
-from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.scan.projection import list_window
+from cdfd.spark.records import records
 
-CHANGE_FIELDS: Final = {
-    CHANGE_TYPE: spark.StringType(),
-    COMMIT_VERSION: spark.LongType(),
-    COMMIT_TIMESTAMP: spark.TimestampType(),
-    CHANGE_ORDINAL: spark.LongType(),
-}
-"""The change columns of a row, in addition to the table's columns."""
+CHANGE_FIELDS: Final = {field.name: field.dataType for field in records.CHANGE_FIELDS}
+"""The types of the change columns, which a row has in addition to the table's columns."""
 
 _PRIMITIVES: Final = {
     "string": spark.StringType(),
