@@ -92,7 +92,7 @@ class StreamPlanner:
         phase: Phase = "snapshot" if position.snapshot else "stream"
         return Position(position.table_id, position.version, phase=phase, digest=position.digest)
 
-    async def latest(self, start: Position, *, limited: bool = True) -> tuple[Position, Backlog | None]:
+    async def latest(self, start: Position, *, limited: bool) -> tuple[Position, Backlog | None]:
         """The end of the micro-batch that begins at `start`, and the backlog after it.
 
         The end is the newest version, or earlier if the batch is full. `limited` is False for a batch without limits.
