@@ -74,102 +74,69 @@ def _nullable(field: Any, names: RecordNames) -> Any:
     return ["null", kind] if field.nullable and kind != "null" and not types.is_union(field.type) else kind
 
 
-def _type(kind: pa.DataType, names: RecordNames) -> Any:
-    for matches, build in _TYPES:
-        if matches(kind):
-            return build(kind, names)
-    hint = "Leave the column out, or cast it to another type"
-    raise UnsupportedError(f"values of the type {kind!s:.200} have no form in Trevni files", hint=hint)
-
-
-def _logical(kind: str, name: str) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name}
-
-
 def decimal_bytes(precision: int) -> int:
     """Bytes of the largest number with so many digits, and its sign."""
     return int((10**precision).bit_length() // 8 + 1)
 
 
-def _decimal(kind: Any, names: RecordNames) -> Any:
-    if not 0 <= kind.scale <= kind.precision:
-        hint = "Cast the column to a decimal with a scale from 0 to its precision"
-        raise UnsupportedError(f"values of the type {kind} have no form in Trevni files", hint=hint)
-    fixed = {"type": "fixed", "name": names.take(), "size": decimal_bytes(kind.precision)}
-    return fixed | {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-
-
-def _timestamp(kind: Any, _names: RecordNames) -> Any:
-    unit = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}[kind.unit]
-    return _logical("long", f"{'local-' if kind.tz is None else ''}timestamp-{unit}")
-
-
-def _time(kind: Any, _names: RecordNames) -> Any:
-    return _logical("int", "time-millis") if types.is_time32(kind) else _logical("long", "time-micros")
-
-
-def _fixed(kind: Any, names: RecordNames) -> Any:
-    return {"type": "fixed", "name": names.take(), "size": kind.byte_width}
-
-
-def _struct(kind: Any, names: RecordNames) -> Any:
-    fields = [kind.field(number) for number in range(kind.num_fields)]
-    return {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
-
-
-def _list(kind: Any, names: RecordNames) -> Any:
-    return {"type": "array", "items": _nullable(kind.value_field, names.under("element"))}
-
-
-def _map(kind: Any, names: RecordNames) -> Any:
-    if types.is_string(kind.key_type) or types.is_large_string(kind.key_type):
-        return {"type": "map", "values": _nullable(kind.item_field, names.under("value"))}
-    key = kind.key_field.with_name("key").with_nullable(False)
-    entry = {"type": "record", "name": names.under("entry").take()}
-    fields = _fields([key, kind.item_field.with_name("value")], names)
-    return {"type": "array", "items": entry | {"fields": fields}, "logicalType": "map"}
-
-
-def _union(kind: Any, names: RecordNames) -> Any:
-    fields = [kind.field(number) for number in range(kind.num_fields)]
-    return [_type(field.type, names.under(field.name)) for field in fields]
-
-
-def _json(kind: Any) -> bool:
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
-
-
-def _by_name(name: str) -> Callable[[Any, RecordNames], Any]:
-    return lambda _kind, _names: name
-
-
-def _attribute(kind: str, name: str) -> Callable[[Any, RecordNames], Any]:
-    return lambda _kind, _names: {"type": kind, TYPE: name}
-
-
-_STRINGS: Final = (types.is_string, types.is_large_string, types.is_string_view)
-_BYTES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view)
-_LISTS: Final = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-_TYPES: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, RecordNames], Any]], ...]] = (
-    (types.is_null, _by_name("null")),
-    (types.is_boolean, _by_name("boolean")),
-    (types.is_int8, _attribute("int", "int8")),
-    (types.is_int16, _attribute("int", "int16")),
-    *((matches, _by_name("int")) for matches in (types.is_uint8, types.is_uint16, types.is_int32)),
-    *((matches, _by_name("long")) for matches in (types.is_uint32, types.is_int64)),
-    *((matches, _by_name("float")) for matches in (types.is_float16, types.is_float32)),
-    (types.is_float64, _by_name("double")),
-    (types.is_decimal128, _decimal),
-    (types.is_date, lambda _kind, _names: _logical("int", "date")),
-    (types.is_timestamp, _timestamp),
-    (lambda kind: types.is_time(kind) and kind.unit != "ns", _time),
-    *((matches, _by_name("string")) for matches in _STRINGS),
-    *((matches, _by_name("bytes")) for matches in _BYTES),
-    (types.is_fixed_size_binary, _fixed),
-    (_json, _attribute("string", "json")),
-    (types.is_struct, _struct),
-    (types.is_map, _map),
-    *((matches, _list) for matches in _LISTS),
-    (lambda kind: types.is_union(kind) and kind.mode == "dense", _union),
-    (types.is_dictionary, lambda kind, names: _type(kind.value_type, names)),
+_PRIMITIVES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
+    (types.is_null, "null"),
+    (types.is_boolean, "boolean"),
+    *((matches, "int") for matches in (types.is_uint8, types.is_uint16, types.is_int32)),
+    *((matches, "long") for matches in (types.is_uint32, types.is_int64)),
+    *((matches, "float") for matches in (types.is_float16, types.is_float32)),
+    (types.is_float64, "double"),
+    *((matches, "string") for matches in (types.is_string, types.is_large_string, types.is_string_view)),
+    *((matches, "bytes") for matches in (types.is_binary, types.is_large_binary, types.is_binary_view)),
 )
+"""Types that have no attributes in Avro."""
+
+
+def _type(kind: Any, names: RecordNames) -> Any:
+    for matches, name in _PRIMITIVES:
+        if matches(kind):
+            return name
+    if types.is_int8(kind) or types.is_int16(kind):
+        return {"type": "int", TYPE: str(kind)}
+    if types.is_decimal128(kind):
+        if not 0 <= kind.scale <= kind.precision:
+            hint = "Cast the column to a decimal with a scale from 0 to its precision"
+            raise UnsupportedError(f"values of the type {kind} have no form in Trevni files", hint=hint)
+        fixed = {"type": "fixed", "name": names.take(), "size": decimal_bytes(kind.precision)}
+        return fixed | {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    if types.is_timestamp(kind):
+        unit = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}[kind.unit]
+        return {"type": "long", "logicalType": f"{'local-' if kind.tz is None else ''}timestamp-{unit}"}
+    if types.is_time32(kind):
+        return {"type": "int", "logicalType": "time-millis"}
+    if types.is_time64(kind) and kind.unit != "ns":
+        return {"type": "long", "logicalType": "time-micros"}
+    if types.is_fixed_size_binary(kind):
+        return {"type": "fixed", "name": names.take(), "size": kind.byte_width}
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json":
+        return {"type": "string", TYPE: "json"}
+    return _nested(kind, names)
+
+
+def _nested(kind: Any, names: RecordNames) -> Any:
+    if types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
+    if types.is_map(kind):
+        if types.is_string(kind.key_type) or types.is_large_string(kind.key_type):
+            return {"type": "map", "values": _nullable(kind.item_field, names.under("value"))}
+        key = kind.key_field.with_name("key").with_nullable(False)
+        entry = {"type": "record", "name": names.under("entry").take()}
+        pair = _fields([key, kind.item_field.with_name("value")], names)
+        return {"type": "array", "items": entry | {"fields": pair}, "logicalType": "map"}
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return {"type": "array", "items": _nullable(kind.value_field, names.under("element"))}
+    if types.is_union(kind) and kind.mode == "dense":
+        branches = [kind.field(number) for number in range(kind.num_fields)]
+        return [_type(branch.type, names.under(branch.name)) for branch in branches]
+    if types.is_dictionary(kind):
+        return _type(kind.value_type, names)
+    hint = "Leave the column out, or cast it to another type"
+    raise UnsupportedError(f"values of the type {kind!s:.200} have no form in Trevni files", hint=hint)
