@@ -31,7 +31,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyarrow import types
 
-from cdfd.encode.payload import Shape, ShapeField
+from cdfd.encode.payload import Shape
 from cdfd.errors import UnsupportedError
 
 Primitive = Literal["boolean", "int8", "int16", "int32", "int64", "float32", "float64", "string", "bytes", "null"]
@@ -87,19 +87,9 @@ class Kind:
     keys: Kind | None = None
 
     @property
-    def scale(self) -> int:
-        """Digits after the point, of a decimal."""
-        return int(self.parameters["scale"])
-
-    @property
     def can_be_nan(self) -> bool:
         """Whether there are values that are no numbers, which JSON with a schema has as null: also as keys of maps."""
         return self.arrow is not None and types.is_floating(self.arrow)
-
-    @property
-    def is_decimal(self) -> bool:
-        """Whether values are unscaled bytes."""
-        return self.name == DECIMAL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,87 +107,34 @@ class KindField:
     nullable: bool = True
 
 
-def kind_of_shape(shape: Shape, modes: Modes) -> Kind:
+def kind_of_shape(shape: Shape, modes: Modes, kinds: dict[int, Kind] | None = None) -> Kind:
     """The type of records. A shape that occurs twice is the same object twice.
+
+    Args:
+        shape: of the records.
+        modes: forms of values.
+        kinds: those of the shapes so far, by the id of each.
 
     Raises:
         UnsupportedError: a column is of a type that Kafka Connect has no form for.
     """
-    return _of_shape(shape, modes, {})
-
-
-def _of_shape(shape: Shape, modes: Modes, kinds: dict[int, Kind]) -> Kind:
-    if id(shape) not in kinds:
-        fields = tuple(KindField(each.name, _of_field(each, modes, kinds), each.nullable) for each in shape.fields)
-        kinds[id(shape)] = Kind("struct", shape.name, fields=fields)
+    kinds = {} if kinds is None else kinds
+    if id(shape) in kinds:
+        return kinds[id(shape)]
+    fields = []
+    for each in shape.fields:
+        if isinstance(each.type, Shape):
+            kind = kind_of_shape(each.type, modes, kinds)
+        elif each.symbols:
+            kind = Kind("string", ENUM, {"allowed": ",".join(each.symbols)}, each.type)
+        else:
+            try:
+                kind = kind_of(each.type, modes)
+            except UnsupportedError as error:
+                raise UnsupportedError(f"column {each.name}: {error.what}", hint=error.hint) from error
+        fields.append(KindField(each.name, kind, each.nullable))
+    kinds[id(shape)] = Kind("struct", shape.name, fields=tuple(fields))
     return kinds[id(shape)]
-
-
-def _of_field(each: ShapeField, modes: Modes, kinds: dict[int, Kind]) -> Kind:
-    if isinstance(each.type, Shape):
-        return _of_shape(each.type, modes, kinds)
-    if each.symbols:
-        return Kind("string", ENUM, {"allowed": ",".join(each.symbols)}, each.type)
-    try:
-        return kind_of(each.type, modes, each.name)
-    except UnsupportedError as error:
-        raise UnsupportedError(f"column {each.name}: {error.what}", hint=error.hint) from error
-
-
-def kind_of(type: pa.DataType, modes: Modes, path: str) -> Kind:
-    """The type of values. `path` names the structs in it. `UnsupportedError` where Kafka Connect has no form for them."""
-    for matches, make in _KINDS:
-        if matches(type):
-            return make(type, modes, path)
-    raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=HINT)
-
-
-def _primitive(name: Primitive) -> Callable[[pa.DataType, Modes, str], Kind]:
-    return lambda type, _modes, _path: Kind(name, arrow=type)
-
-
-def _decimal(type: pa.DataType, modes: Modes, _path: str) -> Kind:
-    if type.scale < 0:
-        raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=HINT)
-    if modes.decimal == "precise":
-        parameters = {"scale": str(type.scale), "connect.decimal.precision": str(type.precision)}
-        return Kind("bytes", DECIMAL, parameters, type)
-    return Kind("string" if modes.decimal == "string" else "float64", arrow=type)
-
-
-def _timestamp(type: pa.DataType, modes: Modes, _path: str) -> Kind:
-    if modes.time == "iso":
-        return Kind("string", None if type.tz is None else ZONED_TIMESTAMP, arrow=type)
-    return Kind("int64", CONNECT_TIMESTAMP if modes.time == "connect" else MICRO_TIMESTAMP, arrow=type)
-
-
-def _date(type: pa.DataType, modes: Modes, _path: str) -> Kind:
-    if modes.time == "iso":
-        return Kind("string", arrow=type)
-    return Kind("int32", CONNECT_DATE if modes.time == "connect" else DAYS, arrow=type)
-
-
-def _binary(type: pa.DataType, modes: Modes, _path: str) -> Kind:
-    return Kind("bytes" if modes.binary == "bytes" else "string", arrow=type)
-
-
-def _struct(type: pa.DataType, modes: Modes, path: str) -> Kind:
-    children = [type.field(number) for number in range(type.num_fields)]
-    fields = tuple(KindField(each.name, kind_of(each.type, modes, f"{path}.{each.name}")) for each in children)
-    return Kind("struct", arrow=type, fields=fields)
-
-
-def _list(type: pa.DataType, modes: Modes, path: str) -> Kind:
-    return Kind("array", arrow=type, items=kind_of(type.value_type, modes, f"{path}.element"))
-
-
-def _map(type: pa.DataType, modes: Modes, path: str) -> Kind:
-    keys, items = kind_of(type.key_type, modes, f"{path}.key"), kind_of(type.item_type, modes, f"{path}.value")
-    return Kind("map", arrow=type, keys=keys, items=items)
-
-
-def _values(type: pa.DataType, modes: Modes, path: str) -> Kind:
-    return kind_of(type.value_type, modes, path)
 
 
 BYTES: Final = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
@@ -206,6 +143,21 @@ LISTS: Final = (
     *(types.is_list, types.is_large_list, types.is_fixed_size_list),
     *(types.is_list_view, types.is_large_list_view),
 )
+_PRIMITIVES: Final[tuple[tuple[Callable[[pa.DataType], bool], Primitive], ...]] = (
+    (types.is_int64, "int64"),
+    (types.is_int32, "int32"),
+    *((matches, "string") for matches in STRINGS),
+    (types.is_float64, "float64"),
+    (types.is_floating, "float32"),
+    (types.is_boolean, "boolean"),
+    (types.is_int16, "int16"),
+    (types.is_int8, "int8"),
+    (types.is_uint8, "int16"),
+    (types.is_uint16, "int32"),
+    (types.is_uint32, "int64"),
+    (types.is_null, "null"),
+)
+"""Types that have the same form in all modes."""
 
 
 def is_encoded(type: pa.DataType) -> bool:
@@ -213,30 +165,35 @@ def is_encoded(type: pa.DataType) -> bool:
     return bool(types.is_dictionary(type) or types.is_run_end_encoded(type))
 
 
-_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Modes, str], Kind]], ...]] = (
-    (types.is_int64, _primitive("int64")),
-    (types.is_int32, _primitive("int32")),
-    *((matches, _primitive("string")) for matches in STRINGS),
-    (types.is_timestamp, _timestamp),
-    (types.is_decimal, _decimal),
-    (types.is_float64, _primitive("float64")),
-    (types.is_floating, _primitive("float32")),
-    (types.is_boolean, _primitive("boolean")),
-    (types.is_date, _date),
-    *((matches, _binary) for matches in BYTES),
-    (types.is_struct, _struct),
-    (types.is_map, _map),
-    *((matches, _list) for matches in LISTS),
-    (types.is_int16, _primitive("int16")),
-    (types.is_int8, _primitive("int8")),
-    (types.is_uint8, _primitive("int16")),
-    (types.is_uint16, _primitive("int32")),
-    (types.is_uint32, _primitive("int64")),
-    (is_encoded, _values),
-    (lambda type: isinstance(type, pa.JsonType), lambda type, _modes, _path: Kind("string", JSON, arrow=type)),
-    (
-        lambda type: isinstance(type, pa.BaseExtensionType),
-        lambda type, modes, path: kind_of(type.storage_type, modes, path),
-    ),
-    (types.is_null, lambda type, _modes, _path: Kind("null", arrow=type)),
-)
+def kind_of(type: pa.DataType, modes: Modes) -> Kind:
+    """The type of values. `UnsupportedError` where Kafka Connect has no form for them."""
+    for matches, name in _PRIMITIVES:
+        if matches(type):
+            return Kind(name, arrow=type)
+    if types.is_timestamp(type):
+        iso = None if type.tz is None else ZONED_TIMESTAMP
+        name_of_mode = {"iso": iso, "connect": CONNECT_TIMESTAMP, "micros": MICRO_TIMESTAMP}
+        return Kind("string" if modes.time == "iso" else "int64", name_of_mode[modes.time], arrow=type)
+    if types.is_date(type):
+        name_of_mode = {"iso": None, "connect": CONNECT_DATE, "micros": DAYS}
+        return Kind("string" if modes.time == "iso" else "int32", name_of_mode[modes.time], arrow=type)
+    if types.is_decimal(type) and type.scale >= 0:
+        if modes.decimal == "precise":
+            parameters = {"scale": str(type.scale), "connect.decimal.precision": str(type.precision)}
+            return Kind("bytes", DECIMAL, parameters, type)
+        return Kind("string" if modes.decimal == "string" else "float64", arrow=type)
+    if any(matches(type) for matches in BYTES):
+        return Kind("bytes" if modes.binary == "bytes" else "string", arrow=type)
+    if types.is_struct(type):
+        children = [type.field(number) for number in range(type.num_fields)]
+        fields = tuple(KindField(each.name, kind_of(each.type, modes)) for each in children)
+        return Kind("struct", arrow=type, fields=fields)
+    if types.is_map(type):
+        return Kind("map", arrow=type, keys=kind_of(type.key_type, modes), items=kind_of(type.item_type, modes))
+    if any(matches(type) for matches in LISTS):
+        return Kind("array", arrow=type, items=kind_of(type.value_type, modes))
+    if isinstance(type, pa.JsonType):
+        return Kind("string", JSON, arrow=type)
+    if is_encoded(type) or isinstance(type, pa.BaseExtensionType):
+        return kind_of(type.value_type if is_encoded(type) else type.storage_type, modes)
+    raise UnsupportedError(f"values of the type {type} have no form in records with a schema", hint=HINT)

@@ -33,7 +33,7 @@ from cdfd.encode.cells.binary import unscaled_bytes
 from cdfd.encode.cells.native_rows import Cells
 from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
 from cdfd.encode.cells.times import days_of, microseconds
-from cdfd.encode.kinds import HINT, is_encoded
+from cdfd.encode.kinds import BYTES, HINT, LISTS, STRINGS, is_encoded
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 
@@ -135,7 +135,7 @@ def _has_quotes(kind: pa.DataType, rules: Rules) -> bool:
 
 def plain_text(array: pa.Array, binary: str = "base64") -> pa.Array:
     """Values as text, without JSON's quotes and escapes: strings as they are, and bytes in base64 or hex. `large_binary`, or strings."""
-    if any(matches(array.type) for matches in (*_STRINGS, *(_BYTES if binary == "bytes" else ()))):
+    if any(matches(array.type) for matches in (*STRINGS, *(BYTES if binary == "bytes" else ()))):
         return array
     cells = column(array, Rules(binary=binary))
     cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
@@ -215,15 +215,15 @@ def _is_name(kind: pa.DataType, rules: Rules) -> bool:
     """Whether a key of that type has a text that names it, and the schema, if there is one, has it as a string."""
     if is_encoded(kind):
         return _is_name(kind.value_type, rules)
-    if rules.has_schema and any(matches(kind) for matches in _BYTES):
+    if rules.has_schema and any(matches(kind) for matches in BYTES):
         return rules.binary != "bytes"
-    if rules.has_schema and not any(matches(kind) for matches in _STRINGS):
+    if rules.has_schema and not any(matches(kind) for matches in STRINGS):
         texts = (types.is_decimal(kind) and rules.decimal == "string") or (
             types.is_temporal(kind) and rules.time == "iso"
         )
         return bool(texts)
     return not (
-        types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or any(is_bytes(kind) for is_bytes in _BYTES)
+        types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or any(is_bytes(kind) for is_bytes in BYTES)
     )
 
 
@@ -259,12 +259,9 @@ def _binary(array: pa.Array, rules: Rules) -> Column:
     return text.hexadecimal(array) if rules.binary == "hex" else text.base64(array)
 
 
-_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
-_STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
-_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
 _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules], Column]], ...] = (
     (types.is_integer, lambda array, _: numbers.integers(array)),
-    *((matches, lambda array, _: text.strings(array)) for matches in _STRINGS),
+    *((matches, lambda array, _: text.strings(array)) for matches in STRINGS),
     (types.is_dictionary, _dictionaries),
     (types.is_timestamp, lambda array, _: times.timestamps(array)),
     (types.is_decimal, lambda array, _: numbers.decimals(array)),
@@ -272,10 +269,10 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules]
     (types.is_boolean, lambda array, _: numbers.booleans(array)),
     (types.is_date, lambda array, _: times.dates(array)),
     (types.is_time, lambda array, _: times.times_of_day(array)),
-    *((matches, _binary) for matches in _BYTES),
+    *((matches, _binary) for matches in BYTES),
     (types.is_struct, _structs),
     (types.is_map, _maps),
-    *((matches, _lists) for matches in _LISTS),
+    *((matches, _lists) for matches in LISTS),
     (types.is_run_end_encoded, _runs),
     (lambda kind: isinstance(kind, pa.JsonType), lambda array, _: text.documents(array.storage)),
     (lambda kind: isinstance(kind, pa.BaseExtensionType), lambda array, rules: column(array.storage, rules)),

@@ -12,7 +12,7 @@ from cdfd.encode.cells.binary import booleans, byte_strings, decimals, fixed_wid
 from cdfd.encode.cells.numbers import doubles, raw_values, without_gaps
 from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
 from cdfd.encode.cells.times import days_of, microseconds
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind, KindField, Modes
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, Kind, KindField, Modes
 from cdfd.encode.values import plain_text, with_items
 from cdfd.encode.writer import Places, Writer
 from cdfd.errors import DataError
@@ -94,7 +94,7 @@ class AvroWriter(Writer[KindField]):
 
     def bytes(self, array: pa.Array, kind: Kind) -> Cell:
         """Bytes and decimals."""
-        return decimals(array, Form.ZIGZAG) if kind.is_decimal else byte_strings(array, Form.ZIGZAG)
+        return decimals(array, Form.ZIGZAG) if kind.name == DECIMAL else byte_strings(array, Form.ZIGZAG)
 
     def structs(self, array: pa.Array, kind: Kind) -> Cell:
         """The fields one after the other."""

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from pyarrow import types
 
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP, Kind, KindField
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP, Kind, KindField
 from cdfd.trevni.avro_names import RecordNames, legal, legal_path, unique
 
 _PRIMITIVES: Final = {
@@ -124,9 +124,9 @@ def _field(name: str, taken: str, type: Any) -> dict[str, Any]:
 def _primitive(kind: Kind, connect: bool) -> Any:
     name = _PRIMITIVES.get(kind.type, kind.type)
     properties: dict[str, Any] = {}
-    if kind.is_decimal:
-        precision = int(kind.parameters["connect.decimal.precision"])
-        properties = {"logicalType": "decimal", "precision": precision, "scale": kind.scale}
+    if kind.name == DECIMAL:
+        precision, scale = int(kind.parameters["connect.decimal.precision"]), int(kind.parameters["scale"])
+        properties = {"logicalType": "decimal", "precision": precision, "scale": scale}
     elif kind.arrow is not None and types.is_date(kind.arrow) and kind.type == "int32":
         properties = {"logicalType": "date"}
     elif kind.name in (MICRO_TIMESTAMP, CONNECT_TIMESTAMP) and kind.arrow is not None:

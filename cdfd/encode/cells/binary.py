@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdfd.encode import kinds
 from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
 from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
 from cdfd.encode.cells.pieces import (
@@ -67,7 +68,7 @@ def booleans(array: pa.Array) -> Cell:
 def byte_strings(array: pa.Array, form: Form) -> Cell:
     """Strings and bytes behind their length. `DataError` where a string is not UTF-8."""
     offsets, data = text_parts(array)
-    if not any(is_bytes(array.type) for is_bytes in _BYTES):
+    if not any(is_bytes(array.type) for is_bytes in kinds.BYTES):
         check_utf8(array, data[offsets[0] : offsets[-1]])
     nulls = nulls_of(array)
     if native.built:
@@ -113,9 +114,3 @@ def sequences(items: pa.Array, counts: Integers) -> pa.Array:
 def _every(texts: pa.Array, nulls: Booleans | None) -> Column:
     """A text for each row."""
     return Column(texts, (np.arange(len(texts)),), nulls)
-
-
-_BYTES: Final = (
-    *(pa.types.is_binary, pa.types.is_large_binary),
-    *(pa.types.is_fixed_size_binary, pa.types.is_binary_view),
-)

@@ -35,7 +35,7 @@ from typing import Final
 
 from pyarrow import types
 
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, HINT, Kind, KindField
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, HINT, Kind, KindField
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni.avro_names import legal, legal_path, unique
 
@@ -178,7 +178,7 @@ class ProtobufSchema:
                 return self._map(message, kind, name, number, path, messages)
             case "null":
                 raise UnsupportedError("a column of type void has no type in Protobuf", hint=HINT)
-        if kind.is_decimal:
+        if kind.name == DECIMAL:
             raise UnsupportedError(
                 "Protobuf has no decimals", hint="Set `decimal: string` or `decimal: double` in `sink.format`"
             )
