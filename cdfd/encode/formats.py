@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from cdfd.encode.arrow import RECORD_BYTES, ArrowRecords, Partitioner
 from cdfd.encode.avro.format import MODES as AVRO_MODES
-from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.avro.format import avro_format
 from cdfd.encode.cloudevents import CloudEventAttributes
 from cdfd.encode.connect_json import MODES as CONNECT_MODES
 from cdfd.encode.connect_json import ConnectJsonEncoding
@@ -15,12 +15,12 @@ from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.json_schema import MODES as JSON_SCHEMA_MODES
-from cdfd.encode.json_schema import JsonSchemaFormat
+from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.keys import KeyColumns, every_column
 from cdfd.encode.kinds import Modes
 from cdfd.encode.protobuf.format import MODES as PROTOBUF_MODES
-from cdfd.encode.protobuf.format import ProtobufFormat
+from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Kind, MakeFormat, RegisteredEncoding, Registration
 from cdfd.encode.row_records import RowRecords
@@ -162,28 +162,21 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
     """The encoding of keys or values. `ConfigError` if it needs a registry and there is none."""
     # Other bytes of keys would be in other partitions: flat ones are what they were before there were names.
     modes, names = choice.modes, part == "value" or choice.envelope == "debezium"
-    make = _format_of(choice.encoding, modes, names)
-    if make is not None:
+    formats: Mapping[str, MakeFormat] = {
+        "avro": lambda shape, _earlier: avro_format(shape, modes, names=names),
+        "json_schema": lambda shape, _earlier: json_schema_format(shape, modes),
+        "protobuf": lambda shape, earlier: protobuf_format(shape, modes, earlier),
+    }
+    if choice.encoding in formats:
         if options.registration is None:
             raise ConfigError(
                 f"the encoding {choice.encoding} needs a schema registry", hint="Set `sink.schema_registry.url`"
             )
-        return RegisteredEncoding(make, options.registration, options.origin.topic, part)
+        return RegisteredEncoding(formats[choice.encoding], options.registration, options.origin.topic, part)
     if choice.encoding == "connect_json":
         return ConnectJsonEncoding(modes)
     rules = Rules(options.longs_as_strings, decimal=modes.decimal, time=modes.time, binary=modes.binary)
     return JsonEncoding(rules, wrapped=part == "value" and choice.envelope == "debezium")
-
-
-def _format_of(encoding: EncodingName, modes: Modes, names: bool) -> MakeFormat | None:
-    match encoding:
-        case "avro":
-            return lambda shape, _earlier: AvroFormat(shape, modes, names=names)
-        case "json_schema":
-            return lambda shape, _earlier: JsonSchemaFormat(shape, modes)
-        case "protobuf":
-            return lambda shape, earlier: ProtobufFormat(shape, modes, earlier)
-    return None
 
 
 def keys_of(choice: FormatChoice, options: EncoderOptions) -> EncodedRows | None:

@@ -6,15 +6,15 @@ widened. To drop a column, set the subject's compatibility to FORWARD or NONE.
 """
 
 import json
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import pyarrow as pa
 from pyarrow import types
 
 from cdfd.encode.connect_json import rules_of
 from cdfd.encode.json_writer import JsonWriter
 from cdfd.encode.kinds import JSON, Kind, Modes, kind_of_shape
-from cdfd.encode.payload import Payload, Shape
+from cdfd.encode.payload import Shape
+from cdfd.encode.registered import SchemaFormat
 
 MODES: Final = Modes("string", "iso", "base64")
 """Forms of values that people read."""
@@ -23,30 +23,11 @@ _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-class JsonSchemaFormat:
-    """Encodes records of one shape. Holds no state of the records: threads may share it.
-
-    Args:
-        shape: of the records.
-        modes: forms of values.
-
-    Attributes:
-        schema: of the records, as JSON.
-        name: its title.
-    """
-
-    kind: Literal["JSON"] = "JSON"
-
-    def __init__(self, shape: Shape, modes: Modes = MODES) -> None:
-        self._writer = JsonWriter(rules_of(modes, "entries"))
-        self._shape = shape
-        self.name = shape.name
-        document = {"$schema": _DRAFT, **_schema(kind_of_shape(shape, modes))}
-        self.schema = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-
-    def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
-        """The records as `large_binary`, each behind `prefix`. `DataError` as `JsonWriter` says."""
-        return self._writer.rows(payload, self._shape.fields, prefix)
+def json_schema_format(shape: Shape, modes: Modes = MODES) -> SchemaFormat:
+    """The format of records of one shape. `UnsupportedError` where a column is of a type that has no form in it."""
+    document = {"$schema": _DRAFT, **_schema(kind_of_shape(shape, modes))}
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return SchemaFormat("JSON", text, shape.name, JsonWriter(rules_of(modes, "entries")), shape.fields)
 
 
 def _schema(kind: Kind) -> dict[str, Any]:

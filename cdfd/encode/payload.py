@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.encode.cells.pieces import Booleans, Integers
 from cdfd.runtime.arrays import array_of
 
 
@@ -78,8 +79,8 @@ class Images:
     """
 
     batch: pa.RecordBatch
-    index: Integers
-    nulls: Booleans | None = None
+    index: npt.NDArray[np.signedinteger]
+    nulls: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +93,7 @@ class Joined:
     """
 
     separators: Sequence[str]
-    numbers: Sequence[Integers]
+    numbers: Sequence[npt.NDArray[np.signedinteger]]
 
 
 Value: TypeAlias = "pa.Array | Constant | Group | Images | Joined"

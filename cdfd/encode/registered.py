@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import BARE, Headers
+from cdfd.encode.writer import Writer
 
 Kind = Literal["AVRO", "JSON", "PROTOBUF"]
 Strategy = Literal["topic", "record", "topic_record"]
@@ -41,23 +42,23 @@ class Schemas(Protocol):
         """The schemas that a subject has or had, the newest last; none if it has none. `SinkError` as `register` says."""
 
 
-class SchemaFormat(Protocol):
-    """Encodes records of one shape, which have a schema."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SchemaFormat:
+    """Records of one shape, which have a schema.
 
-    @property
-    def kind(self) -> Kind:
-        """Avro, JSON Schema or Protobuf, as registries name them."""
+    Attributes:
+        kind: Avro, JSON Schema or Protobuf, as registries name them.
+        schema: of the records, as text.
+        name: full name of the record in the schema: in Avro and Protobuf, in characters that they allow.
+        writer: makes the records.
+        fields: of the records, as the writer takes them.
+    """
 
-    @property
-    def schema(self) -> str:
-        """Of the records, as text."""
-
-    @property
-    def name(self) -> str:
-        """Full name of the record in the schema: in Avro and Protobuf, in characters that they allow."""
-
-    def rows(self, payload: Payload, prefix: bytes = b"") -> pa.Array:
-        """The records as `large_binary`, each behind `prefix`."""
+    kind: Kind
+    schema: str
+    name: str
+    writer: Writer[Any]
+    fields: Sequence[Any]
 
 
 MakeFormat = Callable[[Shape, Sequence[str]], SchemaFormat]
@@ -122,18 +123,15 @@ class RegisteredEncoding:
             if registration.framing == "confluent":
                 self._prefix = b"\0" + number.to_bytes(4, "big") + (b"\0" if made.kind == "PROTOBUF" else b"")
             else:
-                self._prefix, self.headers = self._apicurio(number, made.kind, shape.name.rpartition(".")[2])
+                headers = [(f"apicurio.{self._part}.contentId", number.to_bytes(8, "big"))]
+                self._prefix = b""
+                if made.kind == "AVRO":
+                    headers.append((f"apicurio.{self._part}.encoding", b"BINARY"))
+                elif made.kind == "PROTOBUF":
+                    message = shape.name.rpartition(".")[2].encode()
+                    headers.append((f"apicurio.protobuf.type{'.key' if self._part == 'key' else ''}", message))
+                    # A message with the name as its first field, behind its length.
+                    self._prefix = bytes([len(message) + 2, 0x0A, len(message)]) + message
+                self.headers = tuple(headers)
             self._format, self._shape = made, shape
-        return self._format.rows(payload, self._prefix)
-
-    def _apicurio(self, number: int, kind: Kind, message: str) -> tuple[bytes, Headers]:
-        headers: Headers = ((f"apicurio.{self._part}.contentId", number.to_bytes(8, "big")),)
-        if kind == "AVRO":
-            return b"", (*headers, (f"apicurio.{self._part}.encoding", b"BINARY"))
-        if kind == "PROTOBUF":
-            name = message.encode()
-            suffix = ".key" if self._part == "key" else ""
-            # A message with the name as its first field, behind its length.
-            reference = bytes([len(name) + 2, 0x0A, len(name)]) + name
-            return reference, (*headers, (f"apicurio.protobuf.type{suffix}", name))
-        return b"", headers
+        return self._format.writer.rows(payload, self._format.fields, self._prefix)

@@ -112,9 +112,9 @@ class Writer(Generic[FieldT]):
     def fields(self, field: FieldT) -> Sequence[FieldT]:
         """The fields of a field that is a struct."""
 
-    @abstractmethod
     def separators(self, fields: Sequence[FieldT]) -> list[bytes]:
-        """The text before, between and after the cells of a struct."""
+        """The text before, between and after the cells of a struct; by default, there is none."""
+        return [b""] * (len(fields) + 1)
 
     @abstractmethod
     def array(self, array: pa.Array, field: FieldT) -> Cell:

@@ -63,7 +63,7 @@ class BatchEncoder:
     """Encodes batches of one schema, without a registry.
 
     Args:
-        make: of a shape, such as `AvroFormat`.
+        make: of a shape, such as `avro_format`.
         schema: of the batches.
         name: of records.
     """
@@ -77,4 +77,4 @@ class BatchEncoder:
 
     def rows(self, batch: pa.RecordBatch) -> Any:
         shape = self._rows.shape(batch.schema)
-        return self.format.rows(Payload(shape, batch.columns, batch.num_rows))
+        return self.format.writer.rows(Payload(shape, batch.columns, batch.num_rows), self.format.fields)

@@ -44,23 +44,25 @@ _NAMED: Final = (ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP)
 """Names that do not follow from a logical type of Avro."""
 
 
-def record_schema(kind: Kind, *, names: bool) -> str:
-    """The schema of records, as JSON; the same for the same columns, so that a registry gives it the same id again.
+class AvroSchema:
+    """The schema of records. Those within are defined once, and referred to by their names after that.
 
     The name of a record that has one is the last part of it, and its namespace the others. Records within have the names of the fields on the
-    way to them. With `names`, types have their names in Kafka Connect, too.
+    way to them.
+
+    Args:
+        kind: of records.
+        names: whether types have their names in Kafka Connect, too.
+
+    Attributes:
+        text: the JSON; the same for the same columns, so that a registry gives it the same id again.
     """
-    return json.dumps(_Records(kind, names).schema, ensure_ascii=False, separators=(",", ":"))
 
-
-class _Records:
-    """Records are defined once, and referred to by their names after that."""
-
-    def __init__(self, kind: Kind, connect: bool) -> None:
-        self._connect = connect
+    def __init__(self, kind: Kind, *, names: bool) -> None:
+        self._connect = names
         self._full_names: dict[int, str] = {}
         self._given: set[str] = set()
-        self.schema = self._type(kind, RecordNames(""))
+        self.text = json.dumps(self._type(kind, RecordNames("")), ensure_ascii=False, separators=(",", ":"))
 
     def _type(self, kind: Kind, names: RecordNames) -> Any:
         match kind.type:
@@ -70,7 +72,15 @@ class _Records:
                 assert kind.items is not None
                 return {"type": "array", "items": self._nullable(kind.items, names.under("element"))}
             case "map":
-                return self._map(kind, names)
+                assert kind.keys is not None
+                assert kind.items is not None
+                values = self._nullable(kind.items, names.under("value"))
+                key = self._type(kind.keys, names.under("key"))
+                if key == "string":
+                    return {"type": "map", "values": values}
+                fields = [_field("key", "key", key), _field("value", "value", values)]
+                entry = {"type": "record", "name": names.under("entry").take(), "fields": fields}
+                return {"type": "array", "items": entry}
         return _primitive(kind, self._connect)
 
     def _nullable(self, kind: Kind, names: RecordNames) -> Any:
@@ -100,16 +110,6 @@ class _Records:
             type = (self._nullable if each.nullable else self._type)(each.kind, names.under(each.name))
             documents.append(_field(each.name, unique(legal(each.name), taken), type))
         return documents
-
-    def _map(self, kind: Kind, names: RecordNames) -> Any:
-        assert kind.keys is not None
-        assert kind.items is not None
-        values = self._nullable(kind.items, names.under("value"))
-        key = self._type(kind.keys, names.under("key"))
-        if key == "string":
-            return {"type": "map", "values": values}
-        fields = [_field("key", "key", key), _field("value", "value", values)]
-        return {"type": "array", "items": {"type": "record", "name": names.under("entry").take(), "fields": fields}}
 
 
 def _field(name: str, taken: str, type: Any) -> dict[str, Any]:

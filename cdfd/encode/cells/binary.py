@@ -9,10 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from cdfd.encode import kinds
 from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
-from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
+from cdfd.encode.cells.numbers import doubles, limbs, raw_values, without_gaps
 from cdfd.encode.cells.pieces import (
     Booleans,
     Cell,
@@ -29,10 +31,35 @@ from cdfd.encode.cells.pieces import (
     text_parts,
 )
 from cdfd.encode.cells.text import check_utf8
+from cdfd.encode.cells.times import days_of, microseconds
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind
 from cdfd.runtime import native
 
 _FEW_ROWS: Final = 16
 """Rows that are written faster than it is found out whether all of them are the same."""
+
+
+def decode(array: pa.Array) -> pa.Array:
+    """The array in a form that knows its nulls itself; dictionaries stay where they save work."""
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        elif types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        elif types.is_dictionary(array.type) and (array.dictionary.null_count or len(array.dictionary) > len(array)):
+            array = array.dictionary_decode()
+        else:
+            return array
+
+
+def whole_numbers(array: pa.Array, kind: Kind) -> np.ndarray:
+    """Integers, days since 1970, and microseconds or milliseconds since 1970. Entries under nulls are arbitrary."""
+    if types.is_timestamp(array.type):
+        times = microseconds(array)
+        return times // 1_000 if kind.name == CONNECT_TIMESTAMP else times
+    if types.is_date(array.type):
+        return days_of(array)
+    return raw_values(array, array.type.to_pandas_dtype())
 
 
 def mark(cell: Cell, opening: bytes, null: bytes) -> Cell:
@@ -63,6 +90,15 @@ def fixed_width(values: npt.NDArray[np.generic], nulls: Booleans | None) -> Cell
 def booleans(array: pa.Array) -> Cell:
     """A byte each, 0 or 1."""
     return fixed_width(raw_values(array.fill_null(False).cast(pa.uint8()), np.uint8), nulls_of(array))
+
+
+def floats(array: pa.Array, kind: Kind) -> Cell:
+    """Numbers of four or eight bytes, and decimals as the nearest of these."""
+    size = pa.float64() if kind.type == "float64" else pa.float32()
+    if types.is_decimal(array.type):
+        array = doubles(array)
+    array = array if array.type == size else array.cast(size)
+    return fixed_width(raw_values(array, size.to_pandas_dtype()), nulls_of(array))
 
 
 def byte_strings(array: pa.Array, form: Form) -> Cell:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
-from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.avro.format import avro_format
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.formats import FormatChoice
 from cdfd.encode.records import Origin
@@ -366,7 +366,7 @@ def test_a_wrong_record_is_named(
     read: Callable[..., DataFrame],
 ) -> None:
     create(name)
-    register.register(f"{name}-value", BatchEncoder(AvroFormat, rows(1).schema, f"{name}.Value").schema)
+    register.register(f"{name}-value", BatchEncoder(avro_format, rows(1).schema, f"{name}.Value").schema)
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for _, value in WRONG:
             producer.send(name, value)
@@ -391,7 +391,7 @@ def test_a_wrong_event_in_avro_is_named(
 ) -> None:
     create(name)
     shape = DebeziumEncoder(Origin("bench", name, "id", name)).shape(rows(1).schema)
-    number = register.register(f"{name}-value", AvroFormat(shape).schema, "AVRO")
+    number = register.register(f"{name}-value", avro_format(shape).schema, "AVRO")
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for frame in (number + 1000, number):
             producer.send(name, b"\0" + frame.to_bytes(4, "big") + b"\xff")

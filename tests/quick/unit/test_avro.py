@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
-from cdfd.encode.avro.format import AvroFormat
+from cdfd.encode.avro.format import avro_format
 from cdfd.encode.cells.binary import varints
 from cdfd.encode.cells.pieces import Form, join
 from cdfd.encode.encoding import EncodedRows
@@ -45,7 +45,7 @@ def read(encoder: BatchEncoder, batch: pa.RecordBatch) -> list[Any]:
 
 
 def encoder_of(batch: pa.RecordBatch) -> BatchEncoder:
-    return BatchEncoder(AvroFormat, batch.schema)
+    return BatchEncoder(avro_format, batch.schema)
 
 
 def column(array: pa.Array) -> list[Any]:
@@ -184,7 +184,7 @@ def test_times_as_text() -> None:
     batch = pa.record_batch(
         [times, times.cast(pa.timestamp("us", "UTC")), times.cast(pa.date32(), safe=False)], names=["n", "z", "d"]
     )
-    encoder = BatchEncoder(lambda shape: AvroFormat(shape, Modes(time="iso")), batch.schema)
+    encoder = BatchEncoder(lambda shape: avro_format(shape, Modes(time="iso")), batch.schema)
     assert read(encoder, batch) == [
         {"n": "1970-01-01T00:00:00.000000", "z": "1970-01-01T00:00:00.000000Z", "d": "1970-01-01"},
         {"n": None, "z": None, "d": None},
@@ -197,7 +197,7 @@ def test_decimals_as_doubles_are_the_nearest_ones() -> None:
     texts = ["0.57", "-0.07", "1.10", "99999999.99", None]
     decimals = [None if text is None else Decimal(text) for text in texts]
     batch = pa.record_batch([pa.array(decimals, pa.decimal128(10, 2))], names=["v"])
-    encoder = BatchEncoder(lambda shape: AvroFormat(shape, Modes(decimal="double")), batch.schema)
+    encoder = BatchEncoder(lambda shape: avro_format(shape, Modes(decimal="double")), batch.schema)
     assert [row["v"] for row in read(encoder, batch)] == [None if text is None else float(text) for text in texts]
 
 
@@ -217,7 +217,7 @@ def test_invalid_utf8_is_an_error_that_names_the_column() -> None:
 def test_types_that_avro_does_not_have(kind: pa.DataType) -> None:
     for outer in (kind, pa.list_(kind), pa.struct([("x", kind)]), pa.map_(pa.int32(), kind)):
         with pytest.raises(UnsupportedError, match=r"column v: values of the type .* have no form"):
-            BatchEncoder(AvroFormat, pa.schema([("v", outer)]), "shop.Value")
+            BatchEncoder(avro_format, pa.schema([("v", outer)]), "shop.Value")
 
 
 def test_a_null_in_a_change_column() -> None:
@@ -268,12 +268,12 @@ def test_schema_of_each_type_is_that_of_avro() -> None:
         "_commit_timestamp": moment,
         "_change_ordinal": "long",
     }
-    encoder = BatchEncoder(AvroFormat, schema, "shop.order-lines.Value")
+    encoder = BatchEncoder(avro_format, schema, "shop.order-lines.Value")
     assert json.loads(encoder.schema) == record("Value", **types_of) | {
         "namespace": "shop.order_lines",
         "connect.name": "shop.order-lines.Value",
     }
-    assert BatchEncoder(AvroFormat, schema, "shop.order-lines.Value").schema == encoder.schema
+    assert BatchEncoder(avro_format, schema, "shop.order-lines.Value").schema == encoder.schema
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def test_names_that_avro_does_not_allow() -> None:
     inner = pa.struct([("x y", pa.int32())])
     names = ["größe", "gr__e", "2x", "", "a b", "a-b", "ok", "a_b"]
     batch = pa.record_batch([pa.array([{"x y": number}], inner) for number in range(len(names))], names=names)
-    encoder = BatchEncoder(AvroFormat, batch.schema, "1.shop.a-b.Value")
+    encoder = BatchEncoder(avro_format, batch.schema, "1.shop.a-b.Value")
     document = json.loads(encoder.schema)
     fields = document["fields"]
     assert document["namespace"] == "_1.shop.a_b"
@@ -304,7 +304,7 @@ def test_names_that_avro_does_not_allow() -> None:
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=6))
 def test_any_names_make_a_schema(names: list[str]) -> None:
     schema = pa.schema([(name, pa.struct([(name, pa.struct([("x", pa.int32())]))])) for name in names])
-    document = json.loads(BatchEncoder(AvroFormat, schema, f"{names[0]}.Value").schema)
+    document = json.loads(BatchEncoder(avro_format, schema, f"{names[0]}.Value").schema)
     fastavro.parse_schema(document)
     assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field["name"]) for field in document["fields"])
 

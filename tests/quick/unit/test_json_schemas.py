@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import types
 
 from cdfd.encode.connect_json import ConnectJsonEncoding
-from cdfd.encode.json_schema import JsonSchemaFormat
+from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.kinds import Modes
 from cdfd.encode.records import Records
 from tests.support.sampling import stride
@@ -157,7 +157,7 @@ def test_kafka_connect_has_every_value(columns: list[pa.Array], modes: Modes) ->
 @given(COLUMNS, st.sampled_from(MODES))
 def test_json_schema_has_every_value(columns: list[pa.Array], modes: Modes) -> None:
     batch = batch_of(columns)
-    encoder = BatchEncoder(lambda shape: JsonSchemaFormat(shape, modes), batch.schema)
+    encoder = BatchEncoder(lambda shape: json_schema_format(shape, modes), batch.schema)
     schema = json.loads(encoder.schema)
     jsonschema.Draft7Validator.check_schema(schema)
     validator = jsonschema.Draft7Validator(schema)
@@ -166,7 +166,7 @@ def test_json_schema_has_every_value(columns: list[pa.Array], modes: Modes) -> N
 
 
 def test_json_schema_refuses_a_value_of_another_type() -> None:
-    encoder = BatchEncoder(JsonSchemaFormat, pa.schema([("n", pa.int16()), ("at", pa.timestamp("us", "UTC"))]))
+    encoder = BatchEncoder(json_schema_format, pa.schema([("n", pa.int16()), ("at", pa.timestamp("us", "UTC"))]))
     validator = jsonschema.Draft7Validator(json.loads(encoder.schema))
     validator.validate({"n": 5, "at": "2026-01-01T00:00:00.000000Z"})
     for wrong in ({"n": "5"}, {"n": 2**15}, {"n": 1.5}, {"at": 5}):
@@ -184,7 +184,7 @@ def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.Dat
     (document,) = connect_documents(batch, Modes())
     keys = struct.pack("<d", 0.5)
     assert converted(document["schema"], document["payload"]) == {"c0": [(None, 1), (None, 2), (keys, 3)]}
-    encoder = BatchEncoder(JsonSchemaFormat, batch.schema)
+    encoder = BatchEncoder(json_schema_format, batch.schema)
     (row,) = map(json.loads, encoder.rows(batch).to_pylist())
     jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
     assert [entry["key"] for entry in row["c0"]] == [None, None, 0.5]
@@ -193,7 +193,7 @@ def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.Dat
 def test_times_that_name_entries_are_properties_of_an_object() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     batch = batch_of([pa.array([[(at, 1)]], pa.map_(pa.timestamp("us", "UTC"), pa.int64()))])
-    encoder = BatchEncoder(JsonSchemaFormat, batch.schema)
+    encoder = BatchEncoder(json_schema_format, batch.schema)
     (row,) = map(json.loads, encoder.rows(batch).to_pylist())
     jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
     assert row == {"c0": {"2026-01-01T00:00:00.000000Z": 1}}

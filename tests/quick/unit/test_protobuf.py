@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import types
 
 from cdfd.encode.kinds import Modes
-from cdfd.encode.protobuf.format import ProtobufFormat
+from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.protobuf.schema import numbers_of
 from cdfd.errors import DataError, UnsupportedError
 from tests.support.protobuf import message_type, parse
@@ -25,7 +25,7 @@ EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Arrow's type without zone
 
 
 def encoder_of(batch: pa.RecordBatch, **options: Any) -> BatchEncoder:
-    return BatchEncoder(lambda shape: ProtobufFormat(shape, **options), batch.schema)
+    return BatchEncoder(lambda shape: protobuf_format(shape, **options), batch.schema)
 
 
 def read(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def test_a_schema_of_another_topic_is_refused() -> None:
 def test_any_names_make_a_schema_that_has_them(names: list[str]) -> None:
     kind = pa.struct([("value", pa.list_(pa.map_(pa.string(), pa.int32())))])
     schema = pa.schema([(name, kind) for name in names])
-    text = BatchEncoder(ProtobufFormat, schema).schema
+    text = BatchEncoder(protobuf_format, schema).schema
     assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == names
 
 
@@ -182,7 +182,7 @@ def test_words_of_the_language_are_names() -> None:
     words += ["inf", "syntax", "package", "extensions", "to", "max", "value", "key", "google", "Value"]
     for kind in (pa.int64(), pa.struct([("option", pa.list_(pa.string()))]), pa.timestamp("us", "UTC")):
         schema = pa.schema([(word, kind) for word in words])
-        text = BatchEncoder(ProtobufFormat, schema, "shop.message.Value").schema
+        text = BatchEncoder(protobuf_format, schema, "shop.message.Value").schema
         assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == words
 
 
