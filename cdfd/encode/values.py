@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -119,9 +118,8 @@ def in_mode(array: pa.Array, rules: Rules) -> pa.Array:
     if types.is_floating(kind) and rules.no_number:
         array = array if types.is_float64(kind) else array.cast(pa.float64())
         finite = pc.is_finite(array)
-        return (
-            array if pc.all(finite).as_py() is not False else pc.if_else(finite, array, scalar_of(None, pa.float64()))
-        )
+        if pc.all(finite).as_py() is False:
+            return pc.if_else(finite, array, scalar_of(None, pa.float64()))
     return array
 
 
@@ -173,15 +171,11 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
     raise UnsupportedError(f"values of the type {kind} have no JSON form", hint=HINT)
 
 
-def _every(array: pa.Array) -> npt.NDArray[np.int64]:
-    return np.arange(len(array))
-
-
 def _structs(array: pa.Array, rules: Rules) -> Column:
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
     # `flatten` hides what lies beneath a null struct; it may be anything.
     fields = [cells(field, rules) for field in array.flatten()]
-    return Column(join(object_separators(names), fields, len(array)), (_every(array),), nulls_of(array))
+    return Column(join(object_separators(names), fields, len(array)), (np.arange(len(array)),), nulls_of(array))
 
 
 def _lists(array: pa.Array, rules: Rules) -> Column:
@@ -234,7 +228,7 @@ def _sequences(texts: pa.Array, lists: pa.Array, opening: bytes, closing: bytes)
     bounds = offsets[np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))]
     whole = pool_from_parts(bounds, data)
     without_comma = split_at(whole, np.maximum(bounds[:-1], bounds[1:] - 1))
-    return Column(without_comma, (2 * _every(lists),), nulls_of(lists), opening, closing)
+    return Column(without_comma, (2 * np.arange(len(lists)),), nulls_of(lists), opening, closing)
 
 
 def _dictionaries(array: pa.Array, rules: Rules) -> Column:
@@ -255,10 +249,6 @@ def _runs(array: pa.Array, rules: Rules) -> Column:
     return gather(values, np.repeat(np.arange(count), np.diff(np.minimum(ends, len(array)), prepend=0)), None)
 
 
-def _binary(array: pa.Array, rules: Rules) -> Column:
-    return text.hexadecimal(array) if rules.binary == "hex" else text.base64(array)
-
-
 _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules], Column]], ...] = (
     (types.is_integer, lambda array, _: numbers.integers(array)),
     *((matches, lambda array, _: text.strings(array)) for matches in STRINGS),
@@ -269,7 +259,10 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Rules]
     (types.is_boolean, lambda array, _: numbers.booleans(array)),
     (types.is_date, lambda array, _: times.dates(array)),
     (types.is_time, lambda array, _: times.times_of_day(array)),
-    *((matches, _binary) for matches in BYTES),
+    *(
+        (matches, lambda array, rules: text.hexadecimal(array) if rules.binary == "hex" else text.base64(array))
+        for matches in BYTES
+    ),
     (types.is_struct, _structs),
     (types.is_map, _maps),
     *((matches, _lists) for matches in LISTS),

@@ -101,7 +101,10 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         array = array.cast(pa.float64())
     nulls = nulls_of(array)
     values = without_gaps(raw_values(array, np.float64), nulls)
-    thousandths, short = _thousandths(values)
+    # Most are whole thousandths: those rounded are their shortest decimal form.
+    with np.errstate(over="ignore", invalid="ignore"):
+        thousandths = np.rint(values * 1000)
+        short = (thousandths / 1000 == values) & (np.abs(thousandths) < _EXACT_BELOW)
     pools = [_FLOAT_TEXTS[special_quote]]
     base = len(pools[0])
     first, second = np.empty(len(values), np.int64), np.full(len(values), _EMPTY)
@@ -117,7 +120,10 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         long = np.flatnonzero(~short)
         texts = _print(array_of(values[long]))
         first[long] = base + np.arange(len(long))
-        second[long[_bare(values[long], texts)]] = _POINT_ZERO
+        # Some whole numbers look like integers.
+        whole = np.flatnonzero(np.isfinite(values[long]) & (values[long] == np.rint(values[long])))
+        has_point = to_numpy(pc.match_substring_regex(texts.take(array_of(whole)), "[.e]"))
+        second[long[whole[~has_point]]] = _POINT_ZERO
         first[np.isnan(values)] = _NAN
         first[np.isposinf(values)] = _INFINITY
         first[np.isneginf(values)] = _MINUS_INFINITY
@@ -133,31 +139,33 @@ def decimals(array: pa.Array) -> Column:
     point, together with the
     zeros that are missing where there are not so many digits: scale 3, -5 -> `-` `0.00` `5`.
     """
-    scale = array.type.scale
-    digits = _unscale(array)
+    scale, nulls, short = array.type.scale, nulls_of(array), limbs(array)
+    if short is not None:
+        digits = _integers(without_gaps(short, nulls), nulls)
+        texts, index = digits.pool, digits.index[0]
+    else:
+        make = pa.decimal128 if pa.types.is_decimal128(array.type) else pa.decimal256
+        kind = make(array.type.precision, 0)
+        texts = _print(pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset))
+        index = np.arange(len(array))
     if scale == 0:
-        return Column(digits.pool, digits.index, digits.nulls, _QUOTE, _QUOTE)
-    texts, index = digits.pool, digits.index[0]
+        return Column(texts, (index,), nulls, _QUOTE, _QUOTE)
     offsets, data = parts(texts)
     starts, stops = offsets[:-1], offsets[1:]
     leading = data[np.minimum(starts, len(data) - 1)]
     if scale < 0:
         zeros = pool(b"0" * -scale, b"")
         is_zero = leading == ord("0")
-        return _quote([texts, zeros], (index, at(len(texts) + is_zero, index)), digits.nulls)
+        pieces = index, at(len(texts) + is_zero, index)
+        return Column(pa.concat_arrays([texts, zeros]), pieces, nulls, _QUOTE, _QUOTE)
     signs = leading == ord("-")
     missing = scale - (stops - starts - signs)
     cuts = np.where(missing >= 0, starts + signs, stops - scale)
     points = pool(b".", *(b"0." + b"0" * count for count in range(scale + 1)))
     point = 2 * len(texts) + np.maximum(missing + 1, 0)
     every = 2 * np.arange(len(texts))
-    return _quote(
-        [split_at(texts, cuts), points], (at(every, index), at(point, index), at(every + 1, index)), digits.nulls
-    )
-
-
-def _quote(pools: list[pa.Array], index: tuple[Index, ...], nulls: Booleans | None) -> Column:
-    return Column(pa.concat_arrays(pools), index, nulls, _QUOTE, _QUOTE)
+    cells = at(every, index), at(point, index), at(every + 1, index)
+    return Column(pa.concat_arrays([split_at(texts, cuts), points]), cells, nulls, _QUOTE, _QUOTE)
 
 
 def limbs(array: pa.Array) -> Integers | None:
@@ -169,35 +177,6 @@ def limbs(array: pa.Array) -> Integers | None:
     both = numbers_in(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
     low, high = both[0::2], both[1::2]
     return low if (high == low >> 63).all() else None
-
-
-def _unscale(array: pa.Array) -> Column:
-    """The integers of a decimal array, unscaled."""
-    short = limbs(array)
-    if short is not None:
-        nulls = nulls_of(array)
-        return _integers(without_gaps(short, nulls), nulls)
-    if pa.types.is_decimal128(array.type):
-        kind = pa.decimal128(array.type.precision, 0)
-    else:
-        kind = pa.decimal256(array.type.precision, 0)
-    plain = pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
-    return Column(_print(plain), (np.arange(len(array)),), nulls_of(array))
-
-
-def _thousandths(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Booleans]:
-    """The numbers times 1000, rounded, and for which of them that is their shortest decimal form."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.rint(values * 1000)
-        return scaled, (scaled / 1000 == values) & (np.abs(scaled) < _EXACT_BELOW)
-
-
-def _bare(values: npt.NDArray[Any], texts: pa.Array) -> Integers:
-    """The numbers that were formatted like integers."""
-    whole = np.flatnonzero(np.isfinite(values) & (values == np.rint(values)))
-    marked = pc.match_substring_regex(texts.take(array_of(whole)), "[.e]")
-    unmarked: Booleans = ~to_numpy(marked)
-    return whole[unmarked]
 
 
 def _print(array: pa.Array) -> pa.Array:

@@ -28,20 +28,16 @@ _TIME = np.dtype([("T", np.uint8), ("clock", np.uint64), ("milliseconds", np.uin
 
 # Texts of one width, each seen as one integer: to look one up and to store it are single moves. They are made when they are needed, because
 # that takes as long as importing a large module.
-def _table(texts: list[str], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    return np.frombuffer("".join(texts).encode(), dtype)
-
-
 @cache
 def _clock() -> npt.NDArray[np.uint64]:
     two = [f"{n:02}" for n in range(60)]
-    return _table([f"{h}:{m}:{s}" for h in two[:24] for m in two for s in two], np.uint64)
+    return np.frombuffer("".join(f"{h}:{m}:{s}" for h in two[:24] for m in two for s in two).encode(), np.uint64)
 
 
 @cache
 def _thousands(before: str, after: str) -> npt.NDArray[np.uint32]:
     """Three digits, after or before one more character."""
-    return _table([f"{before}{n:03}{after}" for n in range(1_000)], np.uint32)
+    return np.frombuffer("".join(f"{before}{n:03}{after}" for n in range(1_000)).encode(), np.uint32)
 
 
 def dates(array: pa.Array) -> Column:
@@ -70,10 +66,16 @@ def timestamps(array: pa.Array) -> Column:
         times = times[:1]
     days, times_of_day = np.divmod(times, DAY)
     texts, index = _printed_days(days)
-    clock = _printed_clock(times_of_day, _thousands("", "Z" if zone else '"'))
-    closing = (
-        _QUOTE if zone else b""
-    )  # without a zone the quote is part of the text: that makes both sixteen bytes after the T
+    seconds, fraction = np.divmod(times_of_day, _SECOND)
+    thousands, units = np.divmod(fraction, 1_000)
+    clocks = np.empty(len(times), _TIME)
+    clocks["T"] = ord("T")
+    clocks["clock"] = _clock()[seconds]
+    clocks["milliseconds"] = _thousands(".", "")[thousands]
+    # Without a zone the quote is part of the text: that makes both sixteen bytes after the T.
+    clocks["microseconds"] = _thousands("", "Z" if zone else '"')[units]
+    closing = _QUOTE if zone else b""
+    clock = pool_from_parts(np.arange(len(clocks) + 1) * _TIME.itemsize, clocks.view(np.uint8))
     if isinstance(index, int):
         opening = _QUOTE + texts[index].as_py()
         return Column(clock, (0 if len(times) == 1 else np.arange(len(times)),), nulls, opening, closing)
@@ -99,31 +101,15 @@ def microseconds(array: pa.Array) -> Integers:
     return raw_values(exact, np.int64)
 
 
-def _printed_clock(microseconds: Integers, last: npt.NDArray[np.uint32]) -> pa.Array:
-    """`THH:MM:SS.ffffff` and what `last` ends with, of microseconds since midnight."""
-    seconds, fraction = np.divmod(microseconds, _SECOND)
-    thousands, units = np.divmod(fraction, 1_000)
-    texts = np.empty(len(microseconds), _TIME)
-    texts["T"] = ord("T")
-    texts["clock"] = _clock()[seconds]
-    texts["milliseconds"] = _thousands(".", "")[thousands]
-    texts["microseconds"] = last[units]
-    return pool_from_parts(np.arange(len(texts) + 1) * _TIME.itemsize, texts.view(np.uint8))
-
-
 def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
     """The texts of the days that occur, and for each row which of them it has."""
     distinct = dense(days)
-    if distinct is not None:
-        return _calendar(distinct[0]), distinct[1]
-    encoded = pc.dictionary_encode(array_of(days))
-    return _calendar(to_numpy(encoded.dictionary)), to_numpy(encoded.indices).astype(np.int64)
-
-
-def _calendar(days: Integers) -> pa.Array:
-    """`YYYY-MM-DD` of days since 1970."""
+    if distinct is None:
+        encoded = pc.dictionary_encode(array_of(days))
+        distinct = to_numpy(encoded.dictionary), to_numpy(encoded.indices).astype(np.int64)
+    days, index = distinct
     if days.min() >= FIRST_DAY and days.max() <= LAST_DAY:
-        return pool_of(array_of(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string()))
+        return pool_of(array_of(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string())), index
     # Arrow prints "out of range" for years beyond 16 bits. Days count from the first of March here, so that a leap
     # day is the last of its year, and from a century (400 years are 146,097 days) that keeps everything positive but
     # the number of that century.
@@ -139,4 +125,5 @@ def _calendar(days: Integers) -> pa.Array:
     digits = pc.if_else(array_of(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
     sign = array_of(["", "+", "-"]).take(array_of(beyond.astype(np.int8) + (year < 0)))
     months, days = (pc.utf8_lpad(array_of(part).cast(pa.string()), 2, "0") for part in (month, day))
-    return pool_of(pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-"))
+    texts = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-")
+    return pool_of(texts), index
