@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.encode.cells.numbers import raw_values
-from cdfd.encode.cells.pieces import Column, Integers, join, pool
+from cdfd.encode.cells.pieces import Column, is_constant, join, pool
 from cdfd.encode.images import KeyedRows
 from cdfd.encode.records import HeaderColumn, HeaderColumns, Headers, Layout, Origin
 from cdfd.encode.values import Rules, cells
@@ -67,14 +67,14 @@ class CloudEventAttributes:
             headers += (("content-type", self._content_type),)
         times = rows.batch.column(rows.batch.num_columns - 2)
         stamps = raw_values(times if times.type == _MILLISECONDS else times.cast(_MILLISECONDS), np.int64)
-        if _is_constant(stamps):
+        if is_constant(stamps):
             headers += (("ce_time", _time_text(int(stamps[0]))),)
         else:
             different, which = np.unique(stamps, return_inverse=True)
             texts = pool(*map(_time_text, different.tolist()))
             columns += (HeaderColumn("ce_time", texts.take(array_of(which if layout is None else which[layout.rows]))),)
         # Most batches have rows of one type: a header that all records share is copied together with the others.
-        if _is_constant(kinds):
+        if is_constant(kinds):
             return (*headers, ("ce_type", _TYPES[int(kinds[0])].as_py())), columns
         return headers, (HeaderColumn("ce_type", _TYPES.take(array_of(kinds))), *columns)
 
@@ -82,7 +82,7 @@ class CloudEventAttributes:
         versions, ordinals = batch.column(batch.num_columns - 3), batch.column(batch.num_columns - 1)
         table, between = self._table_id.encode() + b"/", b"/snapshot/" if snapshot else b"/"
         numbers = raw_values(versions, np.int64)
-        if layout is None and _is_constant(numbers):
+        if layout is None and is_constant(numbers):
             # They become text where records are written.
             return HeaderColumn("ce_id", ordinals, (table + b"%d" % numbers[0] + between, b""))
         layout = layout or Layout.of(np.zeros(len(numbers), np.bool_))
@@ -90,10 +90,6 @@ class CloudEventAttributes:
         columns = [cells(column.take(places), _RULES) for column in (versions, ordinals)]
         suffix = Column(_SUFFIXES, (layout.tombstones.astype(np.int64),))
         return HeaderColumn("ce_id", join([table, between, b"", b""], [*columns, suffix], len(places)))
-
-
-def _is_constant(values: Integers) -> bool:
-    return len(values) > 0 and bool((values == values[0]).all())
 
 
 def _time_text(milliseconds: int) -> bytes:

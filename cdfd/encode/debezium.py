@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from cdfd import __version__
 from cdfd.encode.cells.numbers import raw_values
-from cdfd.encode.cells.pieces import Booleans, Integers
+from cdfd.encode.cells.pieces import Booleans, Integers, is_constant
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, KeyedRows
@@ -200,7 +200,9 @@ class DebeziumEncoder:
         )
         # In thousandths, millionths and billionths of a second.
         committed = [_numbers(times, scale) for scale in (1, 1_000, 1_000_000)]
-        source = self._source(_snapshot(ordinals, part) if snapshot else _text("false"), versions, committed, ordinals)
+        source = self._source(
+            _snapshot(ordinals, part) if snapshot else Constant("false"), versions, committed, ordinals
+        )
         processed = committed
         if self._clock is not None:
             now = self._clock()
@@ -217,20 +219,20 @@ class DebeziumEncoder:
 
     def _source(self, snapshot: Value, versions: Integers, moments: Sequence[Value], ordinals: Integers) -> Group:
         version = _numbers(versions)
-        texts = [_text(text) for text in (__version__, "cdfd", self._origin.pipeline)]
-        return Group(
-            [
-                *(
-                    *texts,
-                    moments[0],
-                    snapshot,
-                    _text(""),
-                    Joined(('["', '","', '"]'), (versions, ordinals)),
-                    *moments[1:],
-                ),
-                *(_text(""), _text(self._origin.table), version, version, _numbers(ordinals)),
-            ]
-        )
+        values = [
+            *(Constant(text) for text in (__version__, "cdfd", self._origin.pipeline)),
+            moments[0],
+            snapshot,
+            Constant(""),
+            Joined(('["', '","', '"]'), (versions, ordinals)),
+            *moments[1:],
+            Constant(""),
+            Constant(self._origin.table),
+            version,
+            version,
+            _numbers(ordinals),
+        ]
+        return Group(values)
 
 
 def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
@@ -242,7 +244,7 @@ def _images(columns: pa.RecordBatch, rows: Integers, nulls: Booleans) -> Value:
 
 def _snapshot(ordinals: Integers, part: SnapshotPart) -> Value:
     if part is SnapshotPart.INCREMENTAL:
-        return _text("incremental")
+        return Constant("incremental")
     codes = np.where(ordinals == 0, np.int8(_FIRST), np.int8(_TRUE))
     if part is SnapshotPart.END and len(codes):
         codes[-1] = _LAST
@@ -250,9 +252,4 @@ def _snapshot(ordinals: Integers, part: SnapshotPart) -> Value:
 
 
 def _numbers(values: Integers, scale: int = 1) -> Value:
-    same = len(values) > 0 and values[0] == values[-1] and bool((values == values[0]).all())
-    return Constant(int((values[:1] * scale)[0])) if same else array_of(values * scale)
-
-
-def _text(text: str) -> Constant:
-    return Constant(text)
+    return Constant(int((values[:1] * scale)[0])) if is_constant(values) else array_of(values * scale)

@@ -9,7 +9,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from cdfd.encode.cells.pieces import Booleans, Cell, Integers, constant, join, join_between, literal
+from cdfd.encode.cells.pieces import Booleans, Cell, Integers, is_constant, join, join_between, literal
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Value
 from cdfd.encode.records import Wrapping
 from cdfd.encode.values import Rules, cells
@@ -82,16 +82,19 @@ class Writer(Generic[FieldT]):
         if isinstance(value, Constant):
             return self._constant(value, field, records)
         if isinstance(value, Group):
-            cells = self._cells(value.values, self.fields(field), records)
-            return self.struct(field, cells, Places(records.count))
+            inside = self._cells(value.values, self.fields(field), records)
+            return self.struct(field, inside, Places(records.count))
         if isinstance(value, Images):
             batches = records.batches
             if id(value.batch) not in batches:
                 batches[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
             return self.struct(field, batches[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
         if isinstance(value, Joined):
-            numbers = [_number_cell(numbers) for numbers in value.numbers]
-            return self.text(field, value.separators, numbers, records.count)
+            digits: list[Cell] = [
+                literal(b"%d" % numbers[0]) if is_constant(numbers) else cells(array_of(numbers), Rules())
+                for numbers in value.numbers
+            ]
+            return self.text(field, value.separators, digits, records.count)
         try:
             return self.array(value, field)
         except CdfdError as error:
@@ -102,7 +105,8 @@ class Writer(Generic[FieldT]):
         """Most constants of a batch are those of the one before."""
         cached = self._constants.get((id(field), value.value))
         if cached is None:
-            cached = field, constant(self._cell(value.array, field, records))
+            cell = self._cell(value.array, field, records)
+            cached = field, literal(join([b"", b""], [cell], 1)[0].as_py())
             if len(self._constants) >= _MOST_CONSTANTS:
                 self._constants.clear()
             self._constants[id(field), value.value] = cached
@@ -127,9 +131,3 @@ class Writer(Generic[FieldT]):
     @abstractmethod
     def struct(self, field: FieldT, cells: list[Cell], places: Places) -> Cell:
         """The cells of a struct, out of those of its fields."""
-
-
-def _number_cell(numbers: Integers) -> Cell:
-    """The digits of numbers."""
-    same = len(numbers) > 0 and bool((numbers == numbers[0]).all())
-    return literal(b"%d" % numbers[0]) if same else cells(array_of(numbers), Rules())

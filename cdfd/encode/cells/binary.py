@@ -4,7 +4,6 @@
 """
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from cdfd.encode.cells.pieces import (
     Column,
     Form,
     Integers,
+    is_literal,
     lengths,
     nulls_of,
     parts,
@@ -34,9 +34,6 @@ from cdfd.encode.cells.text import check_utf8
 from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind
 from cdfd.runtime import native
-
-_FEW_ROWS: Final = 16
-"""Rows that are written faster than it is found out whether all of them are the same."""
 
 
 def decode(array: pa.Array) -> pa.Array:
@@ -71,7 +68,7 @@ def varints(values: Integers, form: Form, nulls: Booleans | None = None) -> Cell
     """Integers of any width. Entries under nulls are arbitrary."""
     if not len(values):
         return _every(pool_from_parts(np.zeros(1, np.int64), None), nulls)
-    if nulls is None and len(values) >= _FEW_ROWS and values[0] == values[-1] and values.min() == values.max():
+    if is_literal(values, nulls):
         return Column(lengths(values[:1], form), (0,))
     if native.built:
         return Cells(VARINTS, np.ascontiguousarray(values, np.int64), nulls, number=form)

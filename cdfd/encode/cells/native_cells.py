@@ -19,13 +19,11 @@ from cdfd.encode.cells.native_rows import (
     Cells,
 )
 from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
-from cdfd.encode.cells.pieces import Booleans, Integers, nulls_of, text_parts
+from cdfd.encode.cells.pieces import FEW_ROWS, Booleans, is_literal, nulls_of, text_parts
 from cdfd.encode.cells.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
 from cdfd.runtime import native
 
 _LARGEST_SCALE = 38
-_FEW_ROWS = 16
-"""Rows that are printed faster than it is found out whether all of them are the same."""
 
 
 def cells(array: pa.Array) -> Cells | None:
@@ -45,15 +43,9 @@ def cells(array: pa.Array) -> Cells | None:
     return None
 
 
-def _same(values: Integers, nulls: Booleans | None) -> bool:
-    if nulls is not None or len(values) < _FEW_ROWS:
-        return False
-    return bool(values[0] == values[-1] and values.min() == values.max())
-
-
 def _integers(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     values = raw_values(array, array.type.to_pandas_dtype())
-    if _same(values, nulls):
+    if is_literal(values, nulls):
         return None
     kind = np.uint64 if types.is_unsigned_integer(array.type) else np.int64
     return Cells(UNSIGNED if kind is np.uint64 else INTEGERS, values.astype(kind, copy=False), nulls)
@@ -77,37 +69,26 @@ def _decimals(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     return Cells(DECIMALS, np.ascontiguousarray(parts), nulls, number=scale).quote()
 
 
-def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
-    return Cells(BOOLEANS, np.frombuffer(array.buffers()[1], np.uint8), nulls, number=array.offset)
-
-
 def _strings(array: pa.Array, nulls: Booleans | None) -> Cells | None:
     offsets, data = text_parts(array)
     used = data[offsets[0] : offsets[-1]]
     text.check_utf8(array, used)
-    if nulls is None and len(array) >= _FEW_ROWS and text.same_everywhere(array, offsets, used):
+    if nulls is None and len(array) >= FEW_ROWS and text.same_everywhere(array, offsets, used):
         return None
     return Cells(STRINGS, data, nulls, np.ascontiguousarray(offsets)).quote()
 
 
-def _dates(array: pa.Array, nulls: Booleans | None) -> Cells | None:
-    days = days_of(array)
-    if _same(days, nulls) or not _in_calendar(days, nulls):
+def _times(array: pa.Array, nulls: Booleans | None) -> Cells | None:
+    is_date = types.is_date(array.type)
+    values, day = (days_of(array), 1) if is_date else (microseconds(array), DAY)
+    if is_literal(values, nulls):
         return None
-    return Cells(DATES, days, nulls).quote()
-
-
-def _timestamps(array: pa.Array, nulls: Booleans | None) -> Cells | None:
-    times = microseconds(array)
-    if _same(times, nulls) or not _in_calendar(times, nulls, DAY):
-        return None
-    return Cells(TIMESTAMPS, times, nulls, number=array.type.tz is not None).quote()
-
-
-def _in_calendar(values: Integers, nulls: Booleans | None, day: int = 1) -> bool:
-    """Whether all years have four digits. `day` is how much of the values a day is."""
-    days = without_gaps(values, nulls)
-    return bool(days.min() >= FIRST_DAY * day and days.max() < (LAST_DAY + 1) * day)
+    present = without_gaps(values, nulls)
+    if present.min() < FIRST_DAY * day or present.max() >= (LAST_DAY + 1) * day:
+        return None  # not all years have four digits
+    if is_date:
+        return Cells(DATES, values, nulls).quote()
+    return Cells(TIMESTAMPS, values, nulls, number=array.type.tz is not None).quote()
 
 
 _CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans | None], Cells | None]], ...] = (
@@ -115,9 +96,12 @@ _CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans 
     (types.is_string, _strings),
     (types.is_large_string, _strings),
     (types.is_string_view, _strings),
-    (types.is_timestamp, _timestamps),
+    (types.is_timestamp, _times),
     (types.is_decimal, _decimals),
     (types.is_floating, _floats),
-    (types.is_boolean, _booleans),
-    (types.is_date, _dates),
+    (
+        types.is_boolean,
+        lambda array, nulls: Cells(BOOLEANS, np.frombuffer(array.buffers()[1], np.uint8), nulls, number=array.offset),
+    ),
+    (types.is_date, _times),
 )

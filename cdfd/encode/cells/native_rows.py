@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,9 +25,7 @@ ROWS, VARINTS, FIXED, BYTES, UNSCALED = range(9, 14)
 _NUMBER_BYTES = 24
 """Bytes of a number or a time, about: the first guess."""
 _SPARE = 4096
-_NOTHING = np.empty(0, np.uint8)
 
-Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 
@@ -63,46 +60,12 @@ class Cells:
         """The same in quotes."""
         return replace(self, opening=b'"', closing=b'"')
 
-    @property
-    def parts(self) -> Parts:
-        """The form in which `cdfd.runtime.native` takes them."""
-        mask = None if self.nulls is None else self.nulls.view(np.uint8)
-        marks = self.opening, self.closing, self.null
-        return self.kind, self.values, self.offsets, mask, marks, self.number, (), None
-
     def size(self, rows: int) -> int:
         """Bytes of all cells, about."""
         marks = rows * (len(self.opening) + len(self.closing))
         if self.offsets is not None:
             return int(self.offsets[-1] - self.offsets[0]) + marks
         return rows * _NUMBER_BYTES + marks
-
-
-def texts(
-    values: Bytes,
-    offsets: Integers,
-    nulls: npt.NDArray[np.bool_] | None,
-    marks: tuple[bytes, bytes, bytes],
-    index: Sequence[int | npt.NDArray[Any]],
-) -> Parts:
-    """Cells of pieces of text: the positions in `offsets` of each piece, as one number or one for each row."""
-    mask = None if nulls is None else np.ascontiguousarray(nulls).view(np.uint8)
-    places = [piece if isinstance(piece, int) else np.ascontiguousarray(piece, np.int64) for piece in index]
-    return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, marks, 0, places, None
-
-
-def write_nested(
-    gaps: Sequence[bytes],
-    columns: Sequence[Parts],
-    index: Integers | None,
-    nulls: npt.NDArray[np.bool_] | None,
-    marks: tuple[bytes, bytes, bytes],
-    form: int,
-) -> Parts:
-    """Cells that are rows of other columns: which row each is, or all of them in order; and the form of the length before it."""
-    mask = None if nulls is None else np.ascontiguousarray(nulls).view(np.uint8)
-    places = [] if index is None else [np.ascontiguousarray(index, np.int64)]
-    return ROWS, _NOTHING, None, mask, marks, form, places, (list(gaps), list(columns))
 
 
 def write_rows(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:

@@ -42,6 +42,10 @@ Index = Integers | int
 Cell: TypeAlias = "Column | Cells | Nested"
 
 _NULL = b"null"
+_NOTHING = np.empty(0, np.uint8)
+
+FEW_ROWS = 16
+"""Rows that are written faster than it is found out whether all of them are the same."""
 
 
 class Form(IntEnum):
@@ -178,6 +182,16 @@ def nulls_of(array: pa.Array) -> Booleans | None:
     return to_numpy(array.is_null()) if array.null_count else None
 
 
+def is_constant(values: Integers) -> bool:
+    """Whether all numbers are the same, and there are any."""
+    return len(values) > 0 and bool(values[0] == values[-1] and values.min() == values.max())
+
+
+def is_literal(values: Integers, nulls: Booleans | None) -> bool:
+    """Whether a column of numbers is to be written as a literal."""
+    return nulls is None and len(values) >= FEW_ROWS and is_constant(values)
+
+
 def split_at(texts: pa.Array, cuts: Integers) -> pa.Array:
     """Every text cut in two at a place in the data, without a copy: text i becomes 2i and 2i + 1."""
     offsets, _ = parts(texts)
@@ -225,11 +239,6 @@ def join_between(
     if not varying:
         return join([b""], [], rows), (gaps[0], b"")
     return join([b"", *gaps[1:-1], b""], varying, rows), (gaps[0], gaps[-1])
-
-
-def constant(column: Cell) -> Column:
-    """The only cell of a column as a literal for any number of rows."""
-    return literal(join([b"", b""], [column], 1)[0].as_py())
 
 
 def lengths(values: Integers, form: Form) -> pa.Array:
@@ -286,20 +295,25 @@ def _join(column: Nested) -> Column:
 def _native_parts(
     separators: Sequence[bytes], columns: Sequence[Cell], rows: int
 ) -> tuple[list[bytes], list[Parts], int]:
+    """The gaps, the cells as `cdfd.runtime.native` takes them, and the bytes of all cells, about."""
     gaps, varying = _without_constants(separators, columns)
-    return gaps, [_native(column) for column in varying], sum(column.size(rows) for column in varying)
-
-
-def _native(column: Cell) -> Parts:
-    if isinstance(column, Cells):
-        return column.parts
-    if isinstance(column, Nested):
-        gaps, cells, _ = _native_parts(column.separators, column.columns, column.count)
-        marks = column.opening, b"", column.null
-        return native_rows.write_nested(gaps, cells, column.index, column.nulls, marks, column.length)
-    offsets, data = parts(column.pool)
-    marks = column.opening, column.closing, column.null
-    return native_rows.texts(data, offsets, column.nulls, marks, column.index)
+    cells: list[Parts] = []
+    for column in varying:
+        mask = None if column.nulls is None else np.ascontiguousarray(column.nulls).view(np.uint8)
+        if isinstance(column, Nested):
+            inside = _native_parts(column.separators, column.columns, column.count)[:2]
+            places = [] if column.index is None else [np.ascontiguousarray(column.index, np.int64)]
+            marks = column.opening, b"", column.null
+            cells.append((native_rows.ROWS, _NOTHING, None, mask, marks, column.length, places, inside))
+            continue
+        marks = column.opening, column.closing, column.null
+        if isinstance(column, Cells):
+            cells.append((column.kind, column.values, column.offsets, mask, marks, column.number, (), None))
+            continue
+        offsets, data = parts(column.pool)
+        pieces = [piece if isinstance(piece, int) else np.ascontiguousarray(piece, np.int64) for piece in column.index]
+        cells.append((native_rows.TEXTS, data, np.ascontiguousarray(offsets), mask, marks, 0, pieces, None))
+    return gaps, cells, sum(column.size(rows) for column in varying)
 
 
 def _without_constants(separators: Sequence[bytes], columns: Sequence[Cell]) -> tuple[list[bytes], list[Cell]]:

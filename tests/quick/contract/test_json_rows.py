@@ -172,7 +172,7 @@ DAYS = np.array([0, 2_932_897])
 
 def texts(ends: list[int], *places: int | list[int]) -> Any:
     index = [place if isinstance(place, int) else np.array(place) for place in places]
-    return native_rows.texts(CELL, np.array(ends), None, MARKS, index)
+    return native_rows.TEXTS, CELL, np.array(ends), None, MARKS, 0, index, None
 
 
 def strings(ends: list[int]) -> Any:
@@ -181,7 +181,8 @@ def strings(ends: list[int]) -> Any:
 
 def rows_of_integers(index: list[int]) -> Any:
     integers: Any = native_rows.INTEGERS, np.zeros(2, np.int64), None, None, MARKS, 0, (), None
-    return native_rows.write_nested([b"", b""], [integers], np.array(index), None, MARKS, 0)
+    nothing, rows = np.empty(0, np.uint8), ([b"", b""], [integers])
+    return native_rows.ROWS, nothing, None, None, MARKS, 0, [np.array(index)], rows
 
 
 @pytest.mark.parametrize(
