@@ -66,20 +66,13 @@ def _type(kind: Kind) -> dict[str, Any]:
         case "bytes":
             parameters = {"connect.parameters": dict(kind.parameters)} if kind.parameters else {}
             return {"type": "string", "connect.type": "bytes", **parameters}
-        case "string":
-            return {"type": "string", **_format(kind)}
+        case "string" if "allowed" in kind.parameters:
+            return {"type": "string", "enum": kind.parameters["allowed"].split(",")}
+        case "string" if kind.arrow is not None and types.is_date(kind.arrow):
+            return {"type": "string", "format": "date"}
+        case "string" if kind.arrow is not None and types.is_timestamp(kind.arrow) and kind.arrow.tz is not None:
+            return {"type": "string", "format": "date-time"}
     return {"type": kind.type}
-
-
-def _format(kind: Kind) -> dict[str, Any]:
-    """The format of JSON Schema that texts of a type have."""
-    if "allowed" in kind.parameters:
-        return {"enum": kind.parameters["allowed"].split(",")}
-    if kind.arrow is None:
-        return {}
-    if types.is_date(kind.arrow):
-        return {"format": "date"}
-    return {"format": "date-time"} if types.is_timestamp(kind.arrow) and kind.arrow.tz is not None else {}
 
 
 def _nullable(kind: Kind) -> dict[str, Any]:
