@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.encode.cells.pieces import Integers, pool_from_parts
+from cdfd.encode.encoding import Rows
 from cdfd.encode.images import KeyedRows
-from cdfd.encode.keys import Rows
 from cdfd.encode.records import Records, SnapshotPart
 from cdfd.runtime.arrays import array_of, stable_order
 

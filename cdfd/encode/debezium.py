@@ -41,12 +41,13 @@ from cdfd.encode.cells.numbers import raw_values
 from cdfd.encode.cells.pieces import Booleans, Integers, is_constant
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
-from cdfd.encode.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, KeyedRows
+from cdfd.encode.images import KeyedRows
 from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Shape, ShapeField, Value
 from cdfd.encode.records import Layout, Origin, Records, SnapshotPart, with_tombstones
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.runtime.arrays import array_of
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 
 _UPDATE: Final = len(CHANGE_TYPES)
 _OPERATIONS: Final = array_of(["c", "d", "c", "d", "u"])
@@ -139,7 +140,7 @@ class DebeziumEncoder:
         fixed, wrapping = self._encoding.headers, self._encoding.wrapping
         if rows.keys is None or self._keys is None:
             return [Records(None, values, fixed, value_wrapping=wrapping)]
-        fixed = (*self._keys.headers, *fixed)
+        fixed = (*self._keys.encoding.headers, *fixed)
         columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)
@@ -147,7 +148,9 @@ class DebeziumEncoder:
         if len(places) < len(keys):
             taken = array_of(places)
             keys, columns = keys.take(taken), tuple(column.take(taken) for column in columns)
-        records = Records(keys, values, fixed, columns, key_wrapping=self._keys.wrapping, value_wrapping=wrapping)
+        records = Records(
+            keys, values, fixed, columns, key_wrapping=self._keys.encoding.wrapping, value_wrapping=wrapping
+        )
         if not self._tombstones:
             return [records]
         return [with_tombstones(records, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))]

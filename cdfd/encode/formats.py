@@ -17,7 +17,6 @@ from cdfd.encode.headers import RowHeaders
 from cdfd.encode.json_schema import MODES as JSON_SCHEMA_MODES
 from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.json_writer import JsonEncoding
-from cdfd.encode.keys import KeyColumns, every_column
 from cdfd.encode.kinds import Modes
 from cdfd.encode.protobuf.format import MODES as PROTOBUF_MODES
 from cdfd.encode.protobuf.format import protobuf_format
@@ -109,11 +108,6 @@ class EncoderOptions:
     clock: Callable[[], int] | None = None
     transactions: bool = False
 
-    @property
-    def row_headers(self) -> RowHeaders | None:
-        """Makes headers of rows; None without any."""
-        return RowHeaders(self.headers) if self.headers else None
-
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
@@ -183,15 +177,15 @@ def keys_of(choice: FormatChoice, options: EncoderOptions) -> EncodedRows | None
     """The maker of keys of rows; None without a key."""
     if not options.key:
         return None
-    return EncodedRows(encoding_of(choice, options, "key"), f"{options.origin.topic}.Key", KeyColumns(options.key))
+    return EncodedRows(encoding_of(choice, options, "key"), f"{options.origin.topic}.Key", options.key)
 
 
 def _rows(choice: FormatChoice, options: EncoderOptions) -> RecordEncoder:
-    values = EncodedRows(encoding_of(choice, options, "value"), f"{options.origin.topic}.Value", every_column)
+    values = EncodedRows(encoding_of(choice, options, "value"), f"{options.origin.topic}.Value")
     attributes = None
     if choice.envelope == "cloudevents":
         attributes = CloudEventAttributes(options.origin, _CONTENT_TYPES.get(choice.encoding, b"application/json"))
-    keys, headers = keys_of(choice, options), options.row_headers
+    keys, headers = keys_of(choice, options), RowHeaders(options.headers)
     return RowRecords(values, keys, tombstones=options.tombstones, attributes=attributes, headers=headers)
 
 
@@ -201,7 +195,7 @@ def _debezium(choice: FormatChoice, options: EncoderOptions) -> RecordEncoder:
         encoding_of(choice, options, "value"),
         keys=keys_of(choice, options),
         tombstones=options.tombstones,
-        headers=options.row_headers,
+        headers=RowHeaders(options.headers),
         clock=options.clock,
         transactions=options.transactions,
     )
@@ -216,11 +210,6 @@ def _arrow(options: EncoderOptions) -> RecordEncoder:
     return ArrowRecords(keys_of(FormatChoice(), options), options.partitioner, record_bytes=options.record_bytes)
 
 
-FLAT = format_of(FormatChoice())
-CLOUDEVENTS = format_of(FormatChoice("cloudevents"))
-DEBEZIUM = format_of(FormatChoice("debezium"))
-AVRO = format_of(FormatChoice("flat", "avro"))
-ARROW = format_of(FormatChoice("flat", "arrow"))
 CHOICES: Final[Mapping[str, FormatChoice]] = {
     "flat": FormatChoice(),
     "debezium": FormatChoice("debezium"),
@@ -229,3 +218,9 @@ CHOICES: Final[Mapping[str, FormatChoice]] = {
     "arrow": FormatChoice("flat", "arrow"),
 }
 """Words for an envelope and an encoding."""
+
+FLAT = format_of(CHOICES["flat"])
+DEBEZIUM = format_of(CHOICES["debezium"])
+CLOUDEVENTS = format_of(CHOICES["cloudevents"])
+AVRO = format_of(CHOICES["avro"])
+ARROW = format_of(CHOICES["arrow"])

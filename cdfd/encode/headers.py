@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from cdfd.encode.keys import KeyColumns
+from cdfd.encode.encoding import key_columns
 from cdfd.encode.records import HeaderColumn, HeaderColumns
 from cdfd.encode.values import plain_text
 from cdfd.errors import UnsupportedError
@@ -22,9 +22,8 @@ class RowHeaders:
     """
 
     def __init__(self, columns: Mapping[str, str]) -> None:
-        self._names = tuple(columns)
-        self._find = KeyColumns(tuple(columns.values()), "headers")
-        self._known: tuple[pa.Schema, tuple[int, ...]] | None = None
+        self._columns = columns
+        self._places: tuple[pa.Schema, list[int]] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> HeaderColumns:
         """A column of values for each header.
@@ -33,18 +32,18 @@ class RowHeaders:
             MissingColumnError: the table has no such column at this version.
             UnsupportedError: a column is nested.
         """
-        if not self._names:
+        if not self._columns:
             return ()
-        if self._known is None or self._known[0] != batch.schema:
-            self._known = batch.schema, tuple(self._find(batch.schema))
-        places = self._known[1]
-        cells = zip(self._names, places, strict=True)
-        return tuple(HeaderColumn(name, _texts(batch.column(place))) for name, place in cells)
-
-
-def _texts(array: pa.Array) -> pa.Array:
-    if pa.types.is_nested(array.type):
-        raise UnsupportedError(f"a header cannot have a value of type {array.type}", hint="Correct `headers`")
-    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-        return array.cast(pa.large_string() if pa.types.is_string(array.type) else _TEXT).cast(_TEXT)
-    return plain_text(array)
+        if self._places is None or self._places[0] != batch.schema:
+            self._places = batch.schema, key_columns(batch.schema, list(self._columns.values()), "headers")
+        headers = []
+        for name, place in zip(self._columns, self._places[1], strict=True):
+            array = batch.column(place)
+            if pa.types.is_nested(array.type):
+                raise UnsupportedError(f"a header cannot have a value of type {array.type}", hint="Correct `headers`")
+            if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+                texts = array.cast(pa.large_string() if pa.types.is_string(array.type) else _TEXT).cast(_TEXT)
+            else:
+                texts = plain_text(array)
+            headers.append(HeaderColumn(name, texts))
+        return tuple(headers)

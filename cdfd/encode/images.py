@@ -11,7 +11,6 @@ any more.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.encode.cells.pieces import Integers
-from cdfd.encode.keys import Rows
+from cdfd.encode.encoding import Rows
 from cdfd.encode.records import HeaderColumn, HeaderColumns
 from cdfd.errors import DataError
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes
+from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE, change_codes
 from cdfd.runtime.arrays import array_of, to_numpy
-from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.image_order import DELETE, INSERT
 from cdfd.scan.updates.whole_pairs import pairs_of, with_codes
-
-__all__ = [
-    "DELETE",
-    "INSERT",
-    "POST_IMAGE",
-    "PRE_IMAGE",
-    "KeyedRows",
-    "check_change_columns",
-]
-
-_CHANGE_NAMES: Final = [each.name for each in CHANGE_COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,18 +78,15 @@ class KeyedRows:
         if self.keys is None or not len(self.moved):
             return ()
         old, new = self.moved, self.moved + 1
-        moved = ("newkey", old, new), ("oldkey", new, old)
-        return tuple(HeaderColumn(f"{prefix}.{name}", _spread(self.keys, *rows)) for name, *rows in moved)
+        columns = []
+        for name, rows, others in (("newkey", old, new), ("oldkey", new, old)):
+            index, absent = np.zeros(len(self.keys), np.int64), np.ones(len(self.keys), np.bool_)
+            index[rows], absent[rows] = others, False
+            columns.append(HeaderColumn(f"{prefix}.{name}", self.keys.take(array_of(index, mask=absent))))
+        return tuple(columns)
 
 
 def check_change_columns(schema: pa.Schema) -> None:
     """`DataError` where rows do not end in the four change columns."""
-    if schema.names[-len(_CHANGE_NAMES) :] != _CHANGE_NAMES:
-        raise DataError(f"change rows have to end in {', '.join(_CHANGE_NAMES)}, not in {schema.names[-4:]}")
-
-
-def _spread(keys: pa.Array, rows: Integers, others: Integers) -> pa.Array:
-    """For each of `rows` the key of the row in `others`, null for all other rows."""
-    index, absent = np.zeros(len(keys), np.int64), np.ones(len(keys), np.bool_)
-    index[rows], absent[rows] = others, False
-    return keys.take(array_of(index, mask=absent))
+    if schema.names[-len(CHANGE_NAMES) :] != CHANGE_NAMES:
+        raise DataError(f"change rows have to end in {', '.join(CHANGE_NAMES)}, not in {schema.names[-4:]}")

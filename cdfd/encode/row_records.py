@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.headers import RowHeaders
-from cdfd.encode.images import DELETE, KeyedRows
+from cdfd.encode.images import KeyedRows
 from cdfd.encode.records import BARE, HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
+from cdfd.scan.image_order import DELETE
 
 Attributes = Callable[[KeyedRows, Layout | None, bool], tuple[Headers, HeaderColumns]]
 """Headers that a format gives its records: of rows, as they are laid out (None: a record each), and whether they are a snapshot's."""
@@ -22,7 +23,7 @@ class RowRecords:
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether a delete is followed by a record without a value.
         attributes: headers of the format.
-        headers: makes headers of rows; None for none.
+        headers: makes headers of rows.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class RowRecords:
         *,
         tombstones: bool,
         attributes: Attributes | None,
-        headers: RowHeaders | None,
+        headers: RowHeaders,
     ) -> None:
         self._values = values
         self._keys = keys
@@ -45,20 +46,17 @@ class RowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         rows = KeyedRows.of(batch, self._keys)
-        columns = rows.key_headers("__cdfd")
-        if self._headers is not None:
-            columns += self._headers(rows.batch)
+        columns = rows.key_headers("__cdfd") + self._headers(rows.batch)
         values = self._values(rows.batch)
-        key_headers, key_wrapping = ((), BARE) if self._keys is None else (self._keys.headers, self._keys.wrapping)
-        fixed = (*key_headers, *self._values.headers)
-        records = Records(
-            rows.keys, values, fixed, columns, key_wrapping=key_wrapping, value_wrapping=self._values.wrapping
-        )
+        headers, value_wrapping, key_wrapping = self._values.encoding.headers, self._values.encoding.wrapping, BARE
+        if self._keys is not None:
+            headers, key_wrapping = (*self._keys.encoding.headers, *headers), self._keys.encoding.wrapping
+        records = Records(rows.keys, values, headers, columns, key_wrapping=key_wrapping, value_wrapping=value_wrapping)
         layout = None
         if self._tombstones and (deleted := rows.codes == DELETE).any():
             layout = Layout.of(deleted)
             records = with_tombstones(records, layout)
         if self._attributes is None:
             return [records]
-        headers, columns = self._attributes(rows, layout, snapshot)
-        return [replace(records, headers=headers + records.headers, header_columns=columns + records.header_columns)]
+        attributes, columns = self._attributes(rows, layout, snapshot)
+        return [replace(records, headers=attributes + records.headers, header_columns=columns + records.header_columns)]

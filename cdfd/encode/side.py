@@ -17,19 +17,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.delta.types.schema_change import Path, SchemaChange
+from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.delta.types.schema_string import serialize
 from cdfd.encode.cells.pieces import pool
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.images import KeyedRows, check_change_columns
 from cdfd.encode.json_writer import JsonEncoding
-from cdfd.encode.keys import KeyColumns
 from cdfd.encode.records import Origin, Records
 from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.model.plan import ChangePlan
 
 _CHANGE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
-
 
 EVENTS: Final = "events"
 """The name of the count of events, next to those of rows."""
@@ -45,7 +43,7 @@ class RowCounts:
     def __init__(self, key: Sequence[str] | None = None) -> None:
         self._counts = np.zeros(len(_CHANGE_NAMES), np.int64)
         self._counts_events = key is not None
-        self._keys = EncodedRows(JsonEncoding(), "Key", KeyColumns(key)) if key else None
+        self._keys = EncodedRows(JsonEncoding(), "Key", key) if key else None
         self._events = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -73,9 +71,22 @@ def schema_record(origin: Origin, plan: ChangePlan, change: SchemaChange | None)
         plan: of the version.
         change: how it differs from the version before; None where the table is delivered for the first time.
     """
+    changes = None
+    if change is not None:
+        changes = {
+            "added": [".".join(path) for path in change.added],
+            "dropped": [".".join(path) for path in change.dropped],
+            "renamed": [{"old": ".".join(each.old), "new": ".".join(each.new)} for each in change.renamed],
+            "type_changed": [asdict(each) | {"path": ".".join(each.path)} for each in change.type_changed],
+            "nullability": [asdict(each) | {"path": ".".join(each.path)} for each in change.nullability],
+            "comment": [asdict(each) | {"path": ".".join(each.path)} for each in change.comment],
+            "reordered": change.reordered,
+            "repartitioned": change.repartitioned,
+            "additive": change.additive,
+        }
     value = {
         **_place(origin, plan),
-        "changes": None if change is None else _changes(change),
+        "changes": changes,
         "description": [] if change is None else list(change.describe()),
         "partition_columns": list(plan.schema.partition_columns),
         # As in the table's own log, so that readers who know Delta know it; Spark's `DataType.fromJson` takes it.
@@ -94,7 +105,7 @@ def begin_record(origin: Origin, plan: ChangePlan) -> Records:
         **_place(origin, plan),
         "rows_from": plan.origin,
     }
-    return _record(_transaction_key(origin, plan), value)
+    return _record({"table": origin.table, "id": str(plan.version)}, value)
 
 
 def end_record(origin: Origin, plan: ChangePlan, counts: Mapping[str, int]) -> Records:
@@ -116,11 +127,7 @@ def end_record(origin: Origin, plan: ChangePlan, counts: Mapping[str, int]) -> R
         "rows_from": plan.origin,
         "rows": rows,
     }
-    return _record(_transaction_key(origin, plan), value)
-
-
-def _transaction_key(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
-    return {"table": origin.table, "id": str(plan.version)}
+    return _record({"table": origin.table, "id": str(plan.version)}, value)
 
 
 def _place(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
@@ -132,28 +139,6 @@ def _place(origin: Origin, plan: ChangePlan) -> dict[str, Any]:
         "version": plan.version,
         "ts_ms": plan.timestamp_ms,
     }
-
-
-def _changes(change: SchemaChange) -> dict[str, Any]:
-    return {
-        "added": [_path_text(path) for path in change.added],
-        "dropped": [_path_text(path) for path in change.dropped],
-        "renamed": [{"old": _path_text(each.old), "new": _path_text(each.new)} for each in change.renamed],
-        "type_changed": [_with_path(asdict(each)) for each in change.type_changed],
-        "nullability": [_with_path(asdict(each)) for each in change.nullability],
-        "comment": [_with_path(asdict(each)) for each in change.comment],
-        "reordered": change.reordered,
-        "repartitioned": change.repartitioned,
-        "additive": change.additive,
-    }
-
-
-def _with_path(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {"path": _path_text(fields["path"])}
-
-
-def _path_text(path: Path) -> str:
-    return ".".join(path)
 
 
 def _record(key: Mapping[str, Any], value: Mapping[str, Any]) -> Records:

@@ -28,8 +28,7 @@ CHANGE_COLUMNS = (
     pa.field(CHANGE_ORDINAL, pa.int64(), nullable=False),
 )
 
-
-_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
+CHANGE_NAMES: Final = [field.name for field in CHANGE_COLUMNS]
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -38,8 +37,8 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         UnsupportedError: naming the columns.
     """
-    if not _NAMES.isdisjoint(names := list(names)):
-        shared_names = ", ".join(sorted(_NAMES.intersection(names)))
+    if shared := set(names).intersection(CHANGE_NAMES):
+        shared_names = ", ".join(sorted(shared))
         raise UnsupportedError(
             f"the table has columns with the names of change columns: {shared_names}",
             hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
@@ -48,7 +47,7 @@ def check_names(names: Iterable[str]) -> None:
 
 def without_change_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Change rows with the table's columns alone."""
-    return rows.select([at for at, name in enumerate(rows.schema.names) if name not in _NAMES])
+    return rows.select([at for at, name in enumerate(rows.schema.names) if name not in CHANGE_NAMES])
 
 
 def change_schema(table: pa.Schema) -> pa.Schema:

@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 from cdfd.deliver.configured import open_table
 from cdfd.delta.types.datatypes import StructType as Columns
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.encode.keys import KeyColumns
+from cdfd.encode.encoding import key_columns
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.model.batch import ChangeBatch
@@ -277,7 +277,7 @@ def _task_sink(texts: object, schema: StructType, overwrite: bool) -> TaskSink:
     header = asyncio.run(table.log.header())
     shape, read_schema = options.table.shape, header.schema
     if options.table.key:
-        KeyColumns(options.table.key)(change_schema(read_schema.arrow))
+        key_columns(change_schema(read_schema.arrow), options.table.key)
     if options.shaped:
         read_schema = shape.published(shape.select(read_schema))
         shape = AS_IT_IS

@@ -409,7 +409,7 @@ def test_apicurios_headers_have_the_id() -> None:
         rows = EncodedRows(encoding_of(FormatChoice("flat", kind), options, "value"), "orders.Value")
         (value,) = rows(change_rows([Row("insert", 1, 1, "a")])).to_pylist()
         assert value.startswith(prefix)
-        assert dict(rows.headers) == {"apicurio.value.contentId": (7).to_bytes(8, "big"), **headers}
+        assert dict(rows.encoding.headers) == {"apicurio.value.contentId": (7).to_bytes(8, "big"), **headers}
 
 
 @pytest.mark.parametrize(
