@@ -10,7 +10,7 @@ from cdfd.errors import TrevniError
 from cdfd.runtime.arrays import array_of
 from cdfd.trevni.column_reader import Slice
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type
-from cdfd.trevni.values.lengths import Numbers
+from cdfd.trevni.values.lengths import Numbers, sums
 from cdfd.trevni.values.value_types import ValueType
 
 
@@ -46,8 +46,7 @@ def _lengths(columns: Mapping[int, Slice], column: int) -> Numbers:
 
 
 def _offsets(lengths: Numbers) -> Any:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = sums(lengths)
     if offsets[-1] > np.iinfo(np.int32).max:
         raise TrevniError(f"a batch has {offsets[-1]} values in lists, more than Arrow's lists can have")
     return pa.py_buffer(offsets.astype(np.int32))
@@ -105,54 +104,33 @@ def _optional(branch: Branch, columns: Mapping[int, Slice]) -> Any:
         return present
     valid = lengths.astype(np.bool_)
     kind = present.type
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     if pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
-        return _spread_numbers(present, valid)
+        words: Any = np.dtype(f"u{kind.bit_width // 8}")
+        data = np.zeros(len(valid), words)
+        buffer = present.buffers()[1]
+        if buffer is not None and len(present):
+            data[valid] = np.frombuffer(buffer, words)[present.offset : present.offset + len(present)]
+        return pa.Array.from_buffers(kind, len(valid), [validity, pa.py_buffer(data)])
     if kind in (pa.string(), pa.binary()):
-        return _spread_strings(present, valid)
+        # The same text with other offsets: a null ends where it begins.
+        _, offsets, text = present.buffers()
+        starts = np.zeros(1, np.int32)
+        if offsets is not None and len(present):
+            starts = np.frombuffer(offsets, np.int32)[present.offset : present.offset + len(present) + 1]
+        return pa.Array.from_buffers(kind, len(valid), [validity, pa.py_buffer(starts[sums(lengths)]), text])
     places = np.cumsum(lengths) - 1
-    if pa.types.is_struct(kind):
-        return _spread_struct(present, valid, places)
-    return present.take(array_of(places, mask=~valid))
-
-
-def _spread_struct(present: Any, valid: np.typing.NDArray[np.bool_], places: Numbers) -> Any:
-    """Structs with nulls. A field that is not nullable has the value of another row there: Parquet's writer accepts no null in it."""
-    kind = present.type
-    with_nulls, filled = array_of(places, mask=~valid), array_of(np.maximum(places, 0))
+    with_nulls = array_of(places, mask=~valid)
+    if not pa.types.is_struct(kind):
+        return present.take(with_nulls)
+    # A field that is not nullable has the value of another row where the struct is null: Parquet's writer accepts no null in it.
+    filled = array_of(np.maximum(places, 0))
     children = []
     for number in range(kind.num_fields):
         child = present.field(number)
-        if kind.field(number).nullable or not len(child):
-            children.append(child.take(with_nulls))
-        else:
-            children.append(child.take(filled))
-    return pa.Array.from_buffers(kind, len(valid), [_validity(valid)], children=children)
-
-
-def _validity(valid: np.typing.NDArray[np.bool_]) -> Any:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _spread_numbers(present: Any, valid: np.typing.NDArray[np.bool_]) -> Any:
-    kind = present.type
-    width = kind.bit_width // 8
-    words: Any = np.dtype(f"u{width}")
-    data = np.zeros(len(valid), words)
-    buffer = present.buffers()[1]
-    if buffer is not None and len(present):
-        data[valid] = np.frombuffer(buffer, words)[present.offset : present.offset + len(present)]
-    return pa.Array.from_buffers(kind, len(valid), [_validity(valid), pa.py_buffer(data)])
-
-
-def _spread_strings(present: Any, valid: np.typing.NDArray[np.bool_]) -> Any:
-    """The same text with other offsets: a null ends where it begins."""
-    _, offsets, text = present.buffers()
-    starts = np.zeros(1, np.int32)
-    if offsets is not None and len(present):
-        starts = np.frombuffer(offsets, np.int32)[present.offset : present.offset + len(present) + 1]
-    places = np.zeros(len(valid) + 1, np.int64)
-    np.cumsum(valid, out=places[1:])
-    return pa.Array.from_buffers(present.type, len(valid), [_validity(valid), pa.py_buffer(starts[places]), text])
+        takes_nulls = kind.field(number).nullable or not len(child)
+        children.append(child.take(with_nulls if takes_nulls else filled))
+    return pa.Array.from_buffers(kind, len(valid), [validity], children=children)
 
 
 def logical(leaf: Leaf, values: Any) -> Any:
@@ -165,7 +143,6 @@ def logical(leaf: Leaf, values: Any) -> Any:
     try:
         if leaf.symbols is not None:
             numbers = values.to_numpy()
-            assert leaf.symbols is not None
             if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(leaf.symbols)):
                 raise TrevniError(f"a number is not one of the {len(leaf.symbols)} symbols of an enum")
             return pa.DictionaryArray.from_arrays(values, array_of(leaf.symbols, pa.string()))

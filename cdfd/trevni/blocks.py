@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cdfd.errors import TrevniError
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.source import Cursor, Source
+from cdfd.trevni.values.lengths import Numbers, sums
 from cdfd.trevni.values.value_types import ValueType
 
 DESCRIPTOR_BYTES = 12
 """Bytes of a block's descriptor, without a first value."""
 
-Numbers = npt.NDArray[np.int64]
 Value = bool | int | float | str | bytes | None
 
 
@@ -117,23 +116,16 @@ def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Bloc
     if (negative := np.flatnonzero((descriptors < 0).any(axis=1))).size:
         raise TrevniError("a descriptor has a negative number").at(block=int(negative[0]), offset=start)
     lengths = descriptors[:, 2] + column.checksum.size
-    starts = cursor.position + _sums(lengths)
+    starts = cursor.position + sums(lengths)
     if (late := np.flatnonzero(starts[1:] > source.size)).size:
         block = int(late[0])
         what = f"the block ends at byte {starts[block + 1]}, and the file at byte {source.size}"
         raise TrevniError(what).at(block=block, offset=int(starts[block]))
-    first_rows = _sums(descriptors[:, 0])
+    first_rows = sums(descriptors[:, 0])
     if first_rows[-1] != rows:
         raise TrevniError(f"the blocks have {first_rows[-1]} rows, and the file has {rows}").at(offset=start)
     counts, sizes, stored = np.ascontiguousarray(descriptors.T)
     return BlockTable(column, counts, first_rows, sizes, stored, starts[:-1], values)
-
-
-def _sums(numbers: Numbers) -> Numbers:
-    """0, the first, the first two, ..."""
-    sums = np.zeros(len(numbers) + 1, np.int64)
-    np.cumsum(numbers, out=sums[1:])
-    return sums
 
 
 def _first_value(cursor: Cursor, kind: ValueType) -> Value:
@@ -156,13 +148,3 @@ def _first_value(cursor: Cursor, kind: ValueType) -> Value:
             return cursor.byte_string()
     width: Any = "<f4" if kind is ValueType.FLOAT else "<f8"
     return float(np.frombuffer(cursor.take(4 if kind is ValueType.FLOAT else 8), width)[0])
-
-
-def descriptor_bytes(rows: Numbers, sizes: Sequence[int], stored: Sequence[int], first: Sequence[bytes]) -> bytes:
-    """The number of blocks, and their descriptors. `first` is empty or has each block's first value."""
-    table = np.empty((len(rows), 3), "<i4")
-    table[:, 0], table[:, 1], table[:, 2] = rows, sizes, stored
-    count = len(rows).to_bytes(4, "little")
-    if not first:
-        return count + table.tobytes()
-    return count + b"".join(row.tobytes() + value for row, value in zip(table, first, strict=True))

@@ -7,13 +7,10 @@ import bz2
 import zlib
 from enum import StrEnum
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
-
-Numbers = npt.NDArray[np.int64]
+from cdfd.trevni.values.lengths import Numbers
 
 _SNAPPY_RATIO = 22
 """Snappy's longest copy has 64 bytes, and its shortest form that can be repeated three."""
@@ -90,7 +87,14 @@ def _inflate(data: bytes | memoryview, size: int) -> bytes:
 
 
 def _unsnap(data: bytes | memoryview, size: int) -> memoryview:
-    declared = _snappy_size(data)
+    # A block begins with its size, seven bits a byte.
+    declared = 0
+    for place in range(min(5, len(data))):
+        declared |= (data[place] & 0x7F) << (7 * place)
+        if data[place] < 0x80:
+            break
+    else:
+        raise TrevniError("the Snappy block is truncated")
     if declared != size:
         raise TrevniError(f"the Snappy block says that it has {declared} bytes, and its descriptor says {size}")
     if size > _SNAPPY_RATIO * len(data) + _SLACK:
@@ -99,16 +103,6 @@ def _unsnap(data: bytes | memoryview, size: int) -> memoryview:
         return memoryview(_SNAPPY.decompress(pa.py_buffer(data), decompressed_size=size)).cast("B")
     except (pa.ArrowException, OSError):
         raise TrevniError("the Snappy block is damaged") from None
-
-
-def _snappy_size(data: bytes | memoryview) -> int:
-    """The size that a Snappy block begins with, seven bits a byte."""
-    size = 0
-    for place in range(min(5, len(data))):
-        size |= (data[place] & 0x7F) << (7 * place)
-        if data[place] < 0x80:
-            return size
-    raise TrevniError("the Snappy block is truncated")
 
 
 def _unbzip(data: bytes | memoryview, size: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -138,14 +138,8 @@ class ColumnReader:
             TrevniError: they do not.
         """
         piece = self._pieces[0]
-        lengths = piece.decoded.lengths
-        if lengths is not None:
-            left = len(lengths) - piece.entry
-        elif self.column.type is ValueType.NULL:
-            return
-        else:
-            left = len(piece.decoded.values) - piece.entry
-        if entries > left:
+        left = self._left(piece)
+        if left is not None and entries > left:
             raise self._wrong(piece, f"the rows have {entries} values in the parent, and {left} are left")
 
     def take(self, row: int, entries: int) -> Slice:
@@ -160,39 +154,29 @@ class ColumnReader:
         """
         self.available(entries)
         piece = self._pieces[0]
+        lengths, each, count = piece.decoded.lengths, None, entries
         first, piece.entry = piece.entry, piece.entry + entries
-        if piece.decoded.lengths is not None:
-            column_slice = self._take_arrays(piece, piece.decoded.lengths, first)
-        elif self.column.type is ValueType.NULL:
-            column_slice = Slice(None, pa.nulls(entries))
-        else:
-            column_slice = Slice(None, piece.decoded.values.slice(first, entries))
-        self.row = row
-        if row != piece.end:
-            return column_slice
-        lengths, values = piece.decoded.lengths, len(piece.decoded.values)
         if lengths is not None:
-            left = len(lengths) - piece.entry
-        elif self.column.type is ValueType.NULL:
-            left = 0
-        else:
-            left = values - piece.entry
-            left = 0 if self._apart and left < 8 else left
-        if left:
-            raise self._wrong(piece, f"{left} values are left after the blocks' rows")
-        self._pieces.popleft()
+            if lengths.ends is not None and entries > UNBACKED + piece.size:
+                raise self._wrong(piece, f"a row has {entries} values in the parent, for which the file has no bytes")
+            each = lengths.expand(first, piece.entry)
+            count = int(each.sum())
+            first, piece.value = piece.value, piece.value + count
+        is_null = self.column.type is ValueType.NULL
+        column_slice = Slice(each, pa.nulls(count) if is_null else piece.decoded.values.slice(first, count))
+        self.row = row
+        if row == piece.end:
+            left = self._left(piece)
+            if left and not (self._apart and left < 8):
+                raise self._wrong(piece, f"{left} values are left after the blocks' rows")
+            self._pieces.popleft()
         return column_slice
 
-    def _take_arrays(self, piece: _Piece, lengths: Lengths, first: int) -> Slice:
-        entries = piece.entry - first
-        if lengths.ends is not None and entries > UNBACKED + piece.size:
-            raise self._wrong(piece, f"a row has {entries} values in the parent, for which the file has no bytes")
-        each = lengths.expand(first, piece.entry)
-        count = int(each.sum())
-        at, piece.value = piece.value, piece.value + count
-        if self.column.type is ValueType.NULL:
-            return Slice(each, pa.nulls(count))
-        return Slice(each, piece.decoded.values.slice(at, count))
+    def _left(self, piece: _Piece) -> int | None:
+        """Lengths that are left, or values if there are no lengths; None for nulls, which no bytes count."""
+        if piece.decoded.lengths is not None:
+            return len(piece.decoded.lengths) - piece.entry
+        return None if self.column.type is ValueType.NULL else len(piece.decoded.values) - piece.entry
 
     def _wrong(self, piece: _Piece, what: str) -> TrevniError:
         block = piece.blocks[0]
@@ -207,23 +191,7 @@ _TEXT_SLACK = 32
 """Short strings are copied as 32 bytes."""
 
 
-class Decoder(Protocol):
-    """Decodes consecutive blocks of a column."""
-
-    def append(self, data: memoryview, first: int, last: int) -> None:
-        """Decode the blocks `[first, last)`, which follow those before.
-
-        Args:
-            data: the stored bytes of these blocks, with their checksums.
-            first: number of the first block in its table.
-            last: number of the block after the last.
-
-        Raises:
-            TrevniError: a block is damaged; it names the block.
-        """
-
-    def finish(self) -> Decoded:
-        """The content of all blocks."""
+Decoder: TypeAlias = "_NativeDecoder | PlainDecoder"
 
 
 def block_decoder(table: BlockTable, first: int, last: int, *, runs: bool) -> Decoder:
@@ -242,6 +210,8 @@ def block_decoder(table: BlockTable, first: int, last: int, *, runs: bool) -> De
 
 
 class _NativeDecoder:
+    """See `PlainDecoder`."""
+
     def __init__(self, table: BlockTable, first: int, last: int, *, runs: bool) -> None:
         self._table = table
         self._first = first

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
 from cdfd.runtime import native
-from cdfd.trevni.blocks import descriptor_bytes
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.values.lengths import Numbers
 from cdfd.trevni.values.plain_encoding import Block, PlainEncoder
@@ -42,7 +41,7 @@ class ColumnWriter:
         self._sizes: list[int] = []
         self._stored: list[int] = []
         self._first: list[bytes] = []
-        encoder: type[Encoder] = _NativeEncoder if native.built else PlainEncoder
+        encoder: type[_NativeEncoder | PlainEncoder] = _NativeEncoder if native.built else PlainEncoder
         self._encoder = encoder(column.type, block_bytes, BLOCK_ROWS)
 
     def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> None:
@@ -68,7 +67,11 @@ class ColumnWriter:
 
     def descriptors(self) -> bytes:
         """The bytes before the blocks."""
-        return descriptor_bytes(np.array(self._rows, np.int64), self._sizes, self._stored, self._first)
+        table = np.array([self._rows, self._sizes, self._stored], "<i4").T
+        count = len(self._rows).to_bytes(4, "little")
+        if not self.column.values:
+            return count + table.tobytes()
+        return count + b"".join(row.tobytes() + value for row, value in zip(table, self._first, strict=True))
 
     def _keep_block(self, block: Block) -> None:
         data, rows = block
@@ -89,25 +92,9 @@ _NOTHING = np.zeros(0, np.uint8)
 _NO_OFFSETS = np.zeros(1, np.int32)
 
 
-class Encoder(Protocol):
-    """Encodes the rows of a column, block by block. Keeps a block that is not full until there are more rows.
-
-    Args:
-        kind: of the values.
-        block_bytes: size from which a block ends. Lengths that continue a run take none.
-        block_rows: rows of a block, at most.
-    """
-
-    def __init__(self, kind: ValueType, block_bytes: int, block_rows: int) -> None: ...
-
-    def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
-        """Append rows, as `ColumnWriter.write` does, and give away the blocks that are full."""
-
-    def take(self) -> Block:
-        """The rows so far as a block, which may be less than full."""
-
-
 class _NativeEncoder:
+    """See `PlainEncoder`."""
+
     def __init__(self, kind: ValueType, block_bytes: int, block_rows: int) -> None:
         self._kind = kind
         self._encoder = native.trevni.BlockEncoder(kind, block_bytes, block_rows)

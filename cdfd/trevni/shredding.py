@@ -11,7 +11,7 @@ from cdfd.runtime.arrays import array_of
 from cdfd.trevni.arrow_schema import decimal_bytes
 from cdfd.trevni.file_writer import ColumnRows
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union
-from cdfd.trevni.values.lengths import Numbers
+from cdfd.trevni.values.lengths import Numbers, sums
 from cdfd.trevni.values.value_types import ARROW, ValueType
 
 
@@ -48,11 +48,16 @@ class _Shredder:
                     inside = f"{name}.{field.name}" if name else field.name
                     self.shape(field.shape, values.field(number), entries, inside)
             case Array():
-                self._array(shape, values, entries, name)
+                if shape.entries is not None:
+                    lengths, keys, items = _map_parts(values)
+                    rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
+                else:
+                    lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
+                self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
             case Map():
                 lengths, keys, items = _map_parts(values)
                 self._lengths(shape.column, lengths, entries)
-                before = _inside(lengths, entries)
+                before = sums(lengths)[entries]
                 self.shape(shape.key, keys, before, f"{name}.key")
                 self.shape(shape.value, items, before, f"{name}.value")
             case Union():
@@ -86,23 +91,7 @@ class _Shredder:
             self.columns[array.column] = ColumnRows(lengths, physical(shape, items, name), entries)
         else:
             self._lengths(array.column, lengths, entries)
-            self.shape(shape, items, _inside(lengths, entries), name)
-
-    def _array(self, shape: Array, values: Any, entries: Numbers, name: str) -> None:
-        if shape.entries is not None:
-            lengths, keys, items = _map_parts(values)
-            rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
-        else:
-            lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
-        self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
-
-
-def _inside(lengths: Numbers, entries: Numbers) -> Numbers:
-    """How many items are before each row, given the lengths of all arrays."""
-    sums = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=sums[1:])
-    sums_inside: Numbers = sums[entries]
-    return sums_inside
+            self.shape(shape, items, sums(lengths)[entries], name)
 
 
 def _map_parts(values: Any) -> tuple[Numbers, Any, Any]:

@@ -46,31 +46,34 @@ class Lengths:
         """The sum of the lengths `[start, end)`, without expanding them."""
         if self.ends is None:
             return int(self.each[start:end].sum())
-        first, last = self._runs(start, end)
-        return int((self.each[first:last] * self._counts(first, last, start, end)).sum())
+        each, counts = self._runs(start, end)
+        return int((each * counts).sum())
 
     def expand(self, start: int, end: int) -> Numbers:
         """The lengths `[start, end)`."""
         if self.ends is None:
             return self.each[start:end]
-        first, last = self._runs(start, end)
-        return np.repeat(self.each[first:last], self._counts(first, last, start, end))
+        return np.repeat(*self._runs(start, end))
 
-    def _runs(self, start: int, end: int) -> tuple[int, int]:
-        """The runs with those lengths."""
+    def _runs(self, start: int, end: int) -> tuple[Numbers, Numbers]:
+        """The length that each of those runs repeats, and how often."""
         assert self.ends is not None
-        if end <= start:
-            return 0, 0
-        return int(np.searchsorted(self.ends, start, "right")), int(np.searchsorted(self.ends, end)) + 1
-
-    def _counts(self, first: int, last: int, start: int, end: int) -> Numbers:
-        assert self.ends is not None
+        first, last = 0, 0
+        if end > start:
+            first, last = int(np.searchsorted(self.ends, start, "right")), int(np.searchsorted(self.ends, end)) + 1
         ends = np.minimum(self.ends[first:last], end)
         before = np.empty_like(ends)
         if len(ends):
             before[0] = start
             before[1:] = ends[:-1]
-        return ends - before
+        return self.each[first:last], ends - before
+
+
+def sums(numbers: Numbers) -> Numbers:
+    """0, the first, the first two, ..."""
+    result = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=result[1:])
+    return result
 
 
 class Decoded(NamedTuple):

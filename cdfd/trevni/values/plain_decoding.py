@@ -55,7 +55,7 @@ class _Block:
 
 
 class PlainDecoder:
-    """See `decoding.Decoder`."""
+    """Decodes consecutive blocks of a column."""
 
     def __init__(self, table: BlockTable, *, runs: bool) -> None:
         self._table = table
@@ -68,7 +68,16 @@ class PlainDecoder:
         self._offsets = array("i", [0])
 
     def append(self, data: memoryview, first: int, last: int) -> None:
-        """See `decoding.Decoder`."""
+        """Decode the blocks `[first, last)`, which follow those before.
+
+        Args:
+            data: the stored bytes of these blocks, with their checksums.
+            first: number of the first block in its table.
+            last: number of the block after the last.
+
+        Raises:
+            TrevniError: a block is damaged; it names the block.
+        """
         table, column = self._table, self._table.column
         begin = int(table.starts[first])
         for number in range(first, last):
@@ -152,21 +161,18 @@ class PlainDecoder:
         self._bytes += bits.tobytes()
 
     def finish(self) -> Decoded:
-        """See `decoding.Decoder`."""
+        """The content of all blocks."""
         lengths = Lengths.of(np.frombuffer(self._numbers, np.int64)) if self._table.column.array else None
-        return Decoded(lengths, self._array())
-
-    def _array(self) -> pa.Array:
         kind, data = self._kind, pa.py_buffer(self._bytes)
         match kind:
             case ValueType.NULL:
-                return pa.nulls(0)
+                return Decoded(lengths, pa.nulls(0))
             case ValueType.BOOLEAN:
-                return pa.array(np.frombuffer(self._bytes, np.bool_))
+                return Decoded(lengths, pa.array(np.frombuffer(self._bytes, np.bool_)))
             case ValueType.INT | ValueType.LONG:
                 count, buffers = len(self._integers), [None, pa.py_buffer(self._integers)]
             case ValueType.STRING | ValueType.BYTES:
                 count, buffers = len(self._offsets) - 1, [None, pa.py_buffer(self._offsets), data]
             case _:
                 count, buffers = len(self._bytes) // WIDTHS[kind], [None, data]
-        return pa.Array.from_buffers(ARROW[kind], count, buffers)
+        return Decoded(lengths, pa.Array.from_buffers(ARROW[kind], count, buffers))

@@ -22,7 +22,13 @@ class Block(NamedTuple):
 
 
 class PlainEncoder:
-    """See `encoding.Encoder`."""
+    """Encodes the rows of a column, block by block. Keeps a block that is not full until there are more rows.
+
+    Args:
+        kind: of the values.
+        block_bytes: size from which a block ends. Lengths that continue a run take none.
+        block_rows: rows of a block, at most.
+    """
 
     def __init__(self, kind: ValueType, block_bytes: int, block_rows: int) -> None:
         self._kind = kind
@@ -37,7 +43,7 @@ class PlainEncoder:
         self._rows = 0
 
     def write(self, lengths: Numbers | None, values: pa.Array, entries: Numbers) -> Iterator[Block]:
-        """See `encoding.Encoder`."""
+        """Append rows, as `ColumnWriter.write` does, and give away the blocks that are full."""
         items = _items(self._kind, values)
         numbers = None if lengths is None else lengths.tolist()
         value = 0
@@ -54,7 +60,7 @@ class PlainEncoder:
                 yield self.take()
 
     def take(self) -> Block:
-        """See `encoding.Encoder`."""
+        """The rows so far as a block, which may be less than full."""
         self._end_run()
         block = Block(bytes(self._data), self._rows)
         self._data.clear()
