@@ -11,14 +11,7 @@ from cdfd.errors import TrevniError
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.column_writer import BLOCK_BYTES, ColumnWriter
-from cdfd.trevni.metadata import (
-    ColumnMetadata,
-    FileMetadata,
-    check_column,
-    column_properties,
-    file_properties,
-    header_bytes,
-)
+from cdfd.trevni.metadata import ColumnMetadata, FileMetadata, check_column, header_bytes
 from cdfd.trevni.rows import Run, run_all
 from cdfd.trevni.values.lengths import Numbers
 
@@ -89,13 +82,10 @@ class FileWriter:
                 raise error.at(column=column.name) from None
             before[column.name] = column
         self.num_rows = 0
-        properties = file_properties(codec, checksum, metadata or {})
-        self._file = FileMetadata(2, 0, (), (), codec, checksum, properties)
-        self._columns = [replace(each, metadata=column_properties(each, self._file)) for each in columns]
+        self._file = FileMetadata(2, 0, tuple(columns), (), codec, checksum, metadata or {})
         self._store = MemoryStore() if store is None else store
         self._writers = [
-            ColumnWriter(column, partial(self._store.add, number), block_bytes)
-            for number, column in enumerate(self._columns)
+            ColumnWriter(column, partial(self._store.add, number), block_bytes) for number, column in enumerate(columns)
         ]
 
     def write(self, rows: int, columns: Sequence[ColumnRows], run: Run = run_all) -> None:
@@ -120,7 +110,7 @@ class FileWriter:
             sizes[number] = self._writers[number].finish()
 
         run([partial(finish, number) for number in range(len(sizes))])
-        yield header_bytes(replace(self._file, num_rows=self.num_rows, columns=tuple(self._columns)), sizes)
+        yield header_bytes(replace(self._file, num_rows=self.num_rows), sizes)
         for number, writer in enumerate(self._writers):
             yield writer.descriptors()
             yield from self._store.parts(number)

@@ -10,7 +10,7 @@ from cdfd.errors import TrevniError
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
-from cdfd.trevni.values.value_types import ValueType, parse
+from cdfd.trevni.values.value_types import ValueType
 
 MAGIC = b"Trv\x02"
 RESERVED = "trevni."
@@ -187,10 +187,10 @@ def _type(properties: Mapping[str, bytes]) -> ValueType:
     name = _text(properties, _TYPE)
     if name is None:
         raise TrevniError("the column has no type")
-    kind = parse(name)
-    if kind is None:
-        raise TrevniError(f"the type {name!r:.100} is unknown")
-    return kind
+    try:
+        return ValueType(name.lower())  # the reference also takes other cases
+    except ValueError:
+        raise TrevniError(f"the type {name!r:.100} is unknown") from None
 
 
 def _codec(properties: Mapping[str, bytes], default: Codec) -> Codec:
@@ -218,10 +218,23 @@ def _text(properties: Mapping[str, bytes], key: str) -> str | None:
 
 
 def header_bytes(metadata: FileMetadata, sizes: Sequence[int]) -> bytes:
-    """A header in layout 2, given the bytes that each column will take."""
+    """A header in layout 2, given the bytes that each column will take. Codec and checksum of a column are there if the file's differ."""
     parts = [MAGIC, metadata.num_rows.to_bytes(8, "little"), len(metadata.columns).to_bytes(4, "little")]
-    parts.append(_properties_bytes(metadata.metadata))
-    parts += [_properties_bytes(column.metadata) for column in metadata.columns]
+    own = {_CODEC: str(metadata.codec).encode(), _CHECKSUM: str(metadata.checksum).encode()}
+    parts.append(_properties_bytes(own, metadata.metadata))
+    for column in metadata.columns:
+        own = {_NAME: column.name.encode(), _TYPE: str(column.type).encode()}
+        if column.parent is not None:
+            own[_PARENT] = column.parent.encode()
+        if column.array:
+            own[_ARRAY] = b""
+        if column.values:
+            own[_VALUES] = b""
+        if column.codec is not metadata.codec:
+            own[_CODEC] = str(column.codec).encode()
+        if column.checksum is not metadata.checksum:
+            own[_CHECKSUM] = str(column.checksum).encode()
+        parts.append(_properties_bytes(own, column.metadata))
     start = sum(map(len, parts)) + 8 * len(sizes)
     for size in sizes:
         parts.append(start.to_bytes(8, "little"))
@@ -229,30 +242,9 @@ def header_bytes(metadata: FileMetadata, sizes: Sequence[int]) -> bytes:
     return b"".join(parts)
 
 
-def _properties_bytes(properties: Mapping[str, bytes]) -> bytes:
+def _properties_bytes(own: Mapping[str, bytes], others: Mapping[str, bytes]) -> bytes:
+    properties = {**own, **{key: value for key, value in others.items() if not key.startswith(RESERVED)}}
     parts = [long_bytes(len(properties))]
     for key, value in properties.items():
         parts += [sized_bytes(key.encode()), sized_bytes(value)]
     return b"".join(parts)
-
-
-def column_properties(column: ColumnMetadata, file: FileMetadata) -> dict[str, bytes]:
-    """The properties of a column to write. Codec and checksum are those that differ from the file's."""
-    properties = {_NAME: column.name.encode(), _TYPE: str(column.type).encode()}
-    if column.parent is not None:
-        properties[_PARENT] = column.parent.encode()
-    if column.array:
-        properties[_ARRAY] = b""
-    if column.values:
-        properties[_VALUES] = b""
-    if column.codec is not file.codec:
-        properties[_CODEC] = str(column.codec).encode()
-    if column.checksum is not file.checksum:
-        properties[_CHECKSUM] = str(column.checksum).encode()
-    return properties | {key: value for key, value in column.metadata.items() if not key.startswith(RESERVED)}
-
-
-def file_properties(codec: Codec, checksum: Checksum, metadata: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The properties of a file to write."""
-    own = {_CODEC: str(codec).encode(), _CHECKSUM: str(checksum).encode()}
-    return own | {key: value for key, value in metadata.items() if not key.startswith(RESERVED)}

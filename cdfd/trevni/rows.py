@@ -78,26 +78,6 @@ class Reader:
             self._tables[number] = blocks.read(self.source, column, start, self.metadata.num_rows)
         return self._tables[number]
 
-    def check_backed(self, rows: int) -> None:
-        """Check that the file has bytes for rows that are kept together. Empty arrays and nulls may take none.
-
-        Raises:
-            TrevniError: it has not.
-        """
-        if rows > UNBACKED_ROWS + ROWS_PER_BYTE * self.source.size:
-            what = f"the file has {self.source.size} bytes for {self.metadata.num_rows} rows"
-            raise TrevniError(what, hint="Read it in batches if you trust it")
-
-    def with_parents(self, numbers: Iterable[int]) -> list[int]:
-        """Columns together with those whose lengths they share, in the file's order."""
-        with_ancestors = set[int]()
-        for number in numbers:
-            each: int | None = number
-            while each is not None and each not in with_ancestors:
-                with_ancestors.add(each)
-                each = self.parents[each]
-        return sorted(with_ancestors)
-
     def windows(
         self,
         numbers: Iterable[int],
@@ -122,9 +102,15 @@ class Reader:
             TrevniError: the file is damaged.
         """
         end = self.metadata.num_rows if end is None else min(end, self.metadata.num_rows)
-        wanted = self.with_parents(numbers)
         if start >= end:
             return
+        with_parents = set[int]()
+        for number in numbers:
+            each: int | None = number
+            while each is not None and each not in with_parents:
+                with_parents.add(each)
+                each = self.parents[each]
+        wanted = sorted(with_parents)
         readers = self._readers(wanted, start)
         rows, size = self.metadata.num_rows, sum(self.blocks(number).num_bytes for number in wanted)
         step = max(1, rows if size <= load_bytes else rows * load_bytes // size)
@@ -141,10 +127,15 @@ class Reader:
             stops = [reader.row for reader in readers.values() if reader.row > row]
             stops += [reader.piece_end for reader in active.values()]
             stops += [end, loaded, row + (most or WINDOW_VALUES)] + ([start] if row < start else [])
-            window = self._window(active, row, min(stops))
-            row = window.end
-            if window.start >= start:
-                yield window
+            stop = min(stops)
+            entries = self._entries(active, row, stop)
+            while stop - row > 1 and max(entries.values(), default=0) > max(WINDOW_VALUES, stop - row):
+                stop = row + (stop - row) // 2
+                entries = self._entries(active, row, stop)
+            columns = {number: reader.take(stop, entries[number]) for number, reader in active.items()}
+            if row >= start:
+                yield Window(row, stop, columns)
+            row = stop
 
     def _readers(self, wanted: Sequence[int], start: int) -> dict[int, ColumnReader]:
         need = dict.fromkeys(wanted, start)
@@ -155,16 +146,8 @@ class Reader:
             row = need[number] if parent is None else int(table.first_rows[block])
             if parent is not None:
                 need[parent] = min(need[parent], row)
-            runs = self.metadata.runs
-            readers[number] = ColumnReader(self.source, table, block, row, runs=runs)
+            readers[number] = ColumnReader(self.source, table, block, row, runs=self.metadata.runs)
         return dict(sorted(readers.items()))
-
-    def _window(self, active: Mapping[int, ColumnReader], row: int, end: int) -> Window:
-        entries = self._entries(active, row, end)
-        while end - row > 1 and max(entries.values(), default=0) > max(WINDOW_VALUES, end - row):
-            end = row + (end - row) // 2
-            entries = self._entries(active, row, end)
-        return Window(row, end, {number: reader.take(end, entries[number]) for number, reader in active.items()})
 
     def _entries(self, active: Mapping[int, ColumnReader], row: int, end: int) -> dict[int, int]:
         """How many lengths, or values if there are none, the rows have of each column."""

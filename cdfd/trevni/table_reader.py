@@ -33,16 +33,13 @@ def shape_of(metadata: FileMetadata) -> Record:
         return _physical(metadata.columns)
     columns, shape = avro_schema.parse(text, metadata.num_columns)
     for actual, expected in zip(metadata.columns, columns, strict=False):
-        if _place(actual) != _place(expected):
+        same = actual.name == expected.name and actual.parent == expected.parent
+        if not same or actual.type != expected.type or actual.array != expected.array:
             what = f"the Avro schema has {expected.name!r:.100} ({expected.type}) here, and the file another column"
             raise TrevniError(what).at(column=actual.name)
     if len(columns) != metadata.num_columns:
         raise TrevniError(f"the Avro schema has {len(columns)} columns, and the file {metadata.num_columns}")
     return shape if isinstance(shape, Record) else Record((Field("value", shape),))
-
-
-def _place(column: ColumnMetadata) -> tuple[object, ...]:
-    return column.name, column.type, column.array, column.parent
 
 
 def _physical(columns: Sequence[ColumnMetadata]) -> Record:
@@ -178,7 +175,11 @@ class TableReader:
             count = window.end - window.start
             columns = [assemble(field.shape, window.columns, count) for field in shape.fields]
             if columns:
-                yield pa.RecordBatch.from_arrays(columns, schema=_as_read(schema, columns))
+                if [column.type for column in columns] != schema.types:
+                    # Arrow's large types, where a block of more than 2 GiB has them.
+                    fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
+                    schema = pa.schema(fields, metadata=schema.metadata)
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
             else:
                 yield pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
@@ -221,12 +222,3 @@ class TableReader:
             wanted = physical(leaf, wanted, name)
         place = pc.index(pc.greater_equal(values, wanted[0]), scalar_of(True)).as_py()
         return end if place < 0 else row + int(place)
-
-
-def _as_read(schema: pa.Schema, columns: Sequence[pa.Array]) -> pa.Schema:
-    """The schema, with Arrow's large types where a block of more than 2 GiB has them."""
-    for number, column in enumerate(columns):
-        field: Any = schema.field(number)
-        if column.type != field.type:
-            schema = schema.set(number, field.with_type(column.type))
-    return schema

@@ -1,7 +1,6 @@
 """Other formats of rows, to convert from and to Trevni: Parquet, JSON lines, Arrow IPC and Avro."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,27 +51,24 @@ OpenSink: TypeAlias = Callable[[BinaryIO, pa.Schema], AbstractContextManager[Sin
 @contextmanager
 def _parquet(path: str) -> Iterator[Rows]:
     with pa.OSFile(path) as source, parquet_reader.open_parquet(source) as file:
-        schema = _with_json(file.schema_arrow, ArrowReader(source).schema_arrow)
+        stored, annotated = (pa.struct(list(each.schema_arrow)) for each in (file, ArrowReader(source)))
+        schema = pa.schema(list(_with_json(stored, annotated)))
         batches = file.batches(schema.names, rows=BATCH_ROWS)
         yield Rows(schema, (pa.record_batch(_Retyped(batch, schema)) for batch in batches), file.metadata.num_rows)
 
 
-def _with_json(schema: pa.Schema, annotated: pa.Schema) -> pa.Schema:
-    """A schema with `arrow.json` where the one of pyarrow has it: cdfd-native reads JSON as strings."""
-    pairs = zip(schema, annotated, strict=True)
-    return pa.schema([field.with_type(_json_type(field.type, other.type)) for field, other in pairs])
-
-
-def _json_type(kind: pa.DataType, annotated: pa.DataType) -> pa.DataType:
+def _with_json(kind: pa.DataType, annotated: pa.DataType) -> pa.DataType:
+    """A type with `arrow.json` where the one of pyarrow has it: cdfd-native reads JSON as strings."""
     if types.is_string(kind) and isinstance(annotated, pa.JsonType):
         return pa.json_(kind)
     if types.is_struct(kind) and types.is_struct(annotated):
-        return pa.struct(list(_with_json(pa.schema(list(kind)), pa.schema(list(annotated)))))
+        pairs = zip(kind, annotated, strict=True)
+        return pa.struct([field.with_type(_with_json(field.type, other.type)) for field, other in pairs])
     if types.is_map(kind) and types.is_map(annotated):
-        key = kind.key_field.with_type(_json_type(kind.key_type, annotated.key_type))
-        return pa.map_(key, kind.item_field.with_type(_json_type(kind.item_type, annotated.item_type)))
+        key = kind.key_field.with_type(_with_json(kind.key_type, annotated.key_type))
+        return pa.map_(key, kind.item_field.with_type(_with_json(kind.item_type, annotated.item_type)))
     if types.is_list(kind) and types.is_list(annotated):
-        return pa.list_(kind.value_field.with_type(_json_type(kind.value_type, annotated.value_type)))
+        return pa.list_(kind.value_field.with_type(_with_json(kind.value_type, annotated.value_type)))
     return kind
 
 
@@ -177,7 +173,7 @@ def format_of(path: str, format_name: str | None = None) -> str:
     return format
 
 
-@contextlib.contextmanager
+@contextmanager
 def name_damaged_file(path: str) -> Iterator[None]:
     """Errors of reading a file name it."""
     try:
@@ -186,12 +182,3 @@ def name_damaged_file(path: str) -> Iterator[None]:
         raise StorageError(f"cannot read: {error.strerror or error}", path=path) from error
     except (pa.ArrowException, ValueError, OverflowError, EOFError) as error:
         raise DataError(f"the file cannot be read: {error}", path=path) from error
-
-
-def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The first rows."""
-    for batch in batches:
-        if most <= 0:
-            return
-        yield batch.slice(0, most)
-        most -= batch.num_rows

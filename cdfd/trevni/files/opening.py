@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdfd.errors import CdfdError, ConfigError, StorageError
 from cdfd.storage.base import Storage
 from cdfd.storage.location import is_local, open_storage
-from cdfd.trevni.rows import Run
+from cdfd.trevni.rows import Run, run_all
 from cdfd.trevni.source import STEP_BYTES, Source
 
 Where: TypeAlias = "str | os.PathLike[str] | BinaryIO | pa.NativeFile"
@@ -104,8 +104,7 @@ def in_threads() -> Iterator[Run]:
 
         def run(calls: Sequence[Any]) -> None:
             if len(calls) < 2:
-                for call in calls:
-                    call()
+                run_all(calls)
                 return
             for future in [pool.submit(call) for call in calls]:
                 future.result()

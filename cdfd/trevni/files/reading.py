@@ -9,11 +9,11 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from cdfd.errors import CdfdError, ConfigError
+from cdfd.errors import CdfdError, ConfigError, TrevniError
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, open_source
 from cdfd.trevni.metadata import FileMetadata
-from cdfd.trevni.rows import run_all
+from cdfd.trevni.rows import ROWS_PER_BYTE, UNBACKED_ROWS, run_all
 from cdfd.trevni.table_reader import BATCH_ROWS, TableReader
 
 TABLE_BYTES = 512 << 20
@@ -127,7 +127,11 @@ class TrevniFile:
         start, end = _bounds(rows, self.num_rows)
         with self._naming():
             shape = self._reader.select(columns)
-            self._reader.reader.check_backed(end - start)
+            # Empty arrays and nulls may take no bytes.
+            size = self._reader.reader.source.size
+            if end - start > UNBACKED_ROWS + ROWS_PER_BYTE * size:
+                what = f"the file has {size} bytes for {self.num_rows} rows"
+                raise TrevniError(what, hint="Read it in batches if you trust it")
             batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))
             if batches:
                 return pa.Table.from_batches(batches)

@@ -36,11 +36,3 @@ ARROW = {
     ValueType.BYTES: pa.binary(),
 }
 """The Arrow type of a column's values."""
-
-
-def parse(name: str) -> ValueType | None:
-    """The type of that name; None if there is none. The reference also takes other cases."""
-    try:
-        return ValueType(name.lower())
-    except ValueError:
-        return None
