@@ -1,6 +1,6 @@
 """The four change columns that follow the table's columns in a change row."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.errors import DataError, UnsupportedError
+from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 
 CHANGE_TYPE: Final = "_change_type"
@@ -29,20 +29,6 @@ CHANGE_COLUMNS = (
 )
 
 CHANGE_NAMES: Final = [field.name for field in CHANGE_COLUMNS]
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Returns if no column of a table has the name of a change column.
-
-    Raises:
-        UnsupportedError: naming the columns.
-    """
-    if shared := set(names).intersection(CHANGE_NAMES):
-        shared_names = ", ".join(sorted(shared))
-        raise UnsupportedError(
-            f"the table has columns with the names of change columns: {shared_names}",
-            hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
-        )
 
 
 def without_change_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,15 +78,6 @@ def types_as_written(column: pa.Array) -> pa.DictionaryArray:
     codes = _codes(column)
     early = len(codes) and to_numpy(codes).max() >= len(CHANGE_TYPES)
     return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES, safe=False)
-
-
-def types_from_file(column: pa.Array) -> pa.DictionaryArray:
-    """A column of change types, with early spellings replaced by those of `CHANGE_TYPES`.
-
-    Raises:
-        DataError: a value is not a change type.
-    """
-    return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES, safe=False)
 
 
 def change_codes(column: pa.Array) -> npt.NDArray[np.int8]:

@@ -22,20 +22,17 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     Raises:
         LogError: in-commit timestamps are enabled and the commit has none, or one outside the calendar.
     """
-    if in_commit_timestamps_enabled(header.metadata):
-        stated = None if commit.info is None else commit.info.in_commit_timestamp
-        if stated is None:
-            raise _no_time(commit, "in-commit timestamps are enabled, but the commit has none")
-        if not 0 <= stated <= LATEST_MS:
-            raise _no_time(commit, f"the in-commit timestamp {stated} is not a time")
+    if not in_commit_timestamps_enabled(header.metadata):
+        return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
+    stated = None if commit.info is None else commit.info.in_commit_timestamp
+    if stated is not None and 0 <= stated <= LATEST_MS:
         return stated
-    return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
+    what = "in-commit timestamps are enabled, but the commit has none"
+    if stated is not None:
+        what = f"the in-commit timestamp {stated} is not a time"
+    raise LogError(what, version=commit.version, path=f"{paths.LOG}/{paths.commit_name(commit.version)}")
 
 
 def file_time(modified_ms: int, earliest_ms: int = 0) -> int:
     """A file's modification time in ms since the Unix epoch, limited to `earliest_ms` to the year 9999, because any user can set it."""
     return min(max(modified_ms, earliest_ms), LATEST_MS)
-
-
-def _no_time(commit: Commit, what: str) -> LogError:
-    return LogError(what, version=commit.version, path=f"{paths.LOG}/{paths.commit_name(commit.version)}")

@@ -104,20 +104,17 @@ class Control:
             raise ValueError("control has an invalid number of snapshots")
         fields, resnapshot = _object(document, "snapshot"), None
         if fields is not None:
-            numbers = {
-                name: _number(fields, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")
-            }
+            names = ("version", "next", "ordinal", "rows", "ahead_of", "ahead")
+            numbers = {name: _number(fields, name) for name in names}
             resnapshot = Resnapshot(_text(fields, "id"), where=_text(fields, "where"), **numbers)
-        return cls(_pause(document), resnapshot, snapshots, tuple(recent))
+        fields, pause = _object(document, "paused"), None
+        if fields is not None:
+            pause = Pause(_text(fields, "id"), _number(fields, "at_ms"))
+        return cls(pause, resnapshot, snapshots, tuple(recent))
 
 
 EMPTY = Control()
 """The state of a table that was never controlled."""
-
-
-def _pause(document: Mapping[str, Any]) -> Pause | None:
-    fields = _object(document, "paused")
-    return None if fields is None else Pause(_text(fields, "id"), _number(fields, "at_ms"))
 
 
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

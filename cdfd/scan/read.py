@@ -13,8 +13,8 @@ import pyarrow as pa
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import CdfdError, MissingFileError
-from cdfd.model.columns import CHANGE_TYPE, check_names
+from cdfd.errors import CdfdError, MissingFileError, UnsupportedError
+from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE
 from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.model.plan import ChangePlan
 from cdfd.plan.shape.predicate import Predicate
@@ -164,7 +164,12 @@ class ScanReader:
     def schema_of(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
         """The schema to read a scan in, with the selected columns. UnsupportedError if one has the name of a change column."""
         schema = self.select(scan.schema or plan.schema)
-        check_names(child.name for child in schema.struct)
+        if shared := {child.name for child in schema.struct}.intersection(CHANGE_NAMES):
+            shared_names = ", ".join(sorted(shared))
+            raise UnsupportedError(
+                f"the table has columns with the names of change columns: {shared_names}",
+                hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
+            )
         return schema
 
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from cdfd.delta.types.arrow_types import to_arrow
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import CdfdError, ConfigError, DataError
-from cdfd.model.columns import CHANGE_COLUMNS, types_from_file
+from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES, change_codes
+from cdfd.runtime.arrays import array_of
 from cdfd.scan import variant
 
 _CHANGES: Final = {field.name: field for field in CHANGE_COLUMNS}
@@ -86,7 +87,7 @@ class ChangeRows:
             raise DataError("a change row without version, time or ordinal")
         try:
             arrays = [_shape(column, field.type) for column, field in zip(columns[:last], fields, strict=False)]
-            arrays += [types_from_file(types)]
+            arrays += [pa.DictionaryArray.from_arrays(array_of(change_codes(types)), CHANGE_TYPES)]
             arrays += [column.cast(field.type) for column, field in zip(numbers, fields[last + 1 :], strict=True)]
         except pa.ArrowInvalid as error:
             raise DataError(f"cannot convert rows of Spark: {error}") from error
