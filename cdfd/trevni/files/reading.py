@@ -14,7 +14,7 @@ from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, open_source
 from cdfd.trevni.metadata import FileMetadata
 from cdfd.trevni.rows import ROWS_PER_BYTE, UNBACKED_ROWS, run_all
-from cdfd.trevni.table_reader import BATCH_ROWS, TableReader
+from cdfd.trevni.table_reader import BATCH_ROWS, TableReader, arrow_schema
 
 TABLE_BYTES = 512 << 20
 """Bytes of blocks to decode at once for a whole table, about."""
@@ -135,11 +135,7 @@ class TrevniFile:
             batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))
             if batches:
                 return pa.Table.from_batches(batches)
-            names = [field.name for field in shape.fields]
-            empty = list(self._reader.batches(shape, 0, 0))
-            assert not empty
-            fields = [self.schema.field(self.schema.names.index(name)) for name in names]
-            return pa.schema(fields, metadata=self.schema.metadata).empty_table()
+            return arrow_schema(shape, self.metadata).empty_table()
 
     def find(self, column: str, value: Any) -> int:
         """The first row whose value is not below `value`, in a sorted column with first values. Reads one block.

@@ -90,6 +90,14 @@ class Counting:
         return self.data[start : start + length]
 
 
+def test_no_rows_have_the_chosen_fields_of_a_struct_alone() -> None:
+    file = io.BytesIO()
+    trevni.write_table(pa.table({"n": [1, 2], "s": [{"x": 1, "y": "p"}, {"x": 2, "y": "q"}]}), file)
+    no_rows = trevni.read_table(file, columns=["s.x"], rows=range(0))
+    assert no_rows.schema == trevni.read_table(file, columns=["s.x"]).schema
+    assert no_rows.schema.field("s").type == pa.struct([("x", pa.int64())])
+
+
 def test_a_projection_reads_the_bytes_of_its_columns_alone() -> None:
     table = pa.table({name: pa.array(range(100_000), pa.int64()) for name in "abcdefghij"})
     file = io.BytesIO()
