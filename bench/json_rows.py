@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.encode.debezium import DebeziumEncoder
-from cdfd.encode.json import JsonEncoder
+from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
 
 ROUNDS = 9
@@ -73,8 +73,8 @@ def main() -> None:
     }
     print(f"{'batch of ' + str(rows) + ' rows':32}{'1 thread':>14}{'2 threads':>14}   rows/s")
     for name, batch in batches.items():
-        encoder = JsonEncoder(batch.schema)
-        report(f"{name} ({len(encoder.lines(batch)) // rows} bytes)", partial(encoder.lines, batch), rows)
+        encoder = LineEncoder()
+        report(f"{name} ({len(encoder(batch)) // rows} bytes)", partial(encoder, batch), rows)
     batch = batches["prices, no nulls"]
     report("debezium", lambda: DebeziumEncoder(Origin("shop", "orders", "", "orders")).lines(batch), rows)
 

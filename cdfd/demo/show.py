@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from cdfd.deliver.feed import Feed
 from cdfd.deliver.resuming import Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encode.json import lines
+from cdfd.encode.json import LineEncoder
 from cdfd.errors import ExistsError, SinkError
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
@@ -222,7 +222,7 @@ class ShowingSink(Sink):
         """Print and keep the rows of a committed delivery."""
         self.delivered_at[following.version - 1] = self._clock.monotonic()
         for batch in batches:
-            sys.stdout.write(bytes(lines(batch.slice(0, SHOWN))).decode())
+            sys.stdout.write(bytes(LineEncoder()(batch.slice(0, SHOWN))).decode())
             if batch.num_rows > SHOWN:
                 say(f"... and {batch.num_rows - SHOWN} more")
         self.batches += batches

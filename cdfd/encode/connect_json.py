@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from cdfd.encode.json_writer import JsonWriter
+from cdfd.encode.json import JsonWriter
 from cdfd.encode.kinds import HINT, Kind, KindField, Modes, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import BARE, Headers

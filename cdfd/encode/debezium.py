@@ -42,7 +42,7 @@ from cdfd.encode.cells.pieces import Booleans, Integers, is_constant
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import KeyedRows
-from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.json import JsonEncoding
 from cdfd.encode.payload import Constant, Group, Images, Joined, Payload, Shape, ShapeField, Value
 from cdfd.encode.records import Layout, Origin, Records, SnapshotPart, with_tombstones
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES

@@ -14,9 +14,9 @@ from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
+from cdfd.encode.json import JsonEncoding
 from cdfd.encode.json_schema import MODES as JSON_SCHEMA_MODES
 from cdfd.encode.json_schema import json_schema_format
-from cdfd.encode.json_writer import JsonEncoding
 from cdfd.encode.kinds import Modes
 from cdfd.encode.protobuf.format import MODES as PROTOBUF_MODES
 from cdfd.encode.protobuf.format import protobuf_format

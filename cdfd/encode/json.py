@@ -1,114 +1,141 @@
-"""Arrow record batches as JSON: one object per row, columns in the order of the schema, no white space.
-
-    encoder = JsonEncoder(batch.schema)
-    encoder.rows(batch)   # an array of objects, for the values of Kafka records
-    encoder.lines(batch)  # one buffer of JSON lines, for a file or a pipe
+"""Payloads and record batches in JSON: one object per row, fields in the order of the schema, no white space.
 
 How each type looks is said in `cdfd.encode.values`.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from cdfd.encode.cells.native_rows import Cells
-from cdfd.encode.cells.pieces import Column, join, parts
+from cdfd.encode.cells.pieces import Cell, Nested, parts
+from cdfd.encode.payload import Payload, Shape, ShapeField
+from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules, cells, check_type, object_separators
-from cdfd.errors import DataError, UnsupportedError
+from cdfd.encode.writer import Places, Writer
+from cdfd.errors import UnsupportedError
 
-# Rows put together at a time: it bounds the memory beyond input and output.
+_OF_ENVELOPE: Final = Rules()
 _ROWS_AT_ONCE: Final = 65_536
+"""Rows of lines put together at a time: it bounds the memory beyond input and output."""
 
 
-class JsonEncoder:
-    """Encodes batches of one schema. Holds no state of the batches: threads may share it.
+class JsonWriter(Writer[ShapeField]):
+    """Writes objects.
 
-    Attributes:
-        schema: of the batches.
+    Args:
+        rules: of values.
     """
 
-    def __init__(
-        self, schema: pa.Schema, *, columns: Sequence[int] | None = None, longs_as_strings: bool = False
-    ) -> None:
-        """Prepare the names.
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self._rules = rules
 
-        Args:
-            schema: of the batches to come.
-            columns: positions of the columns to encode, in this order; all if not given.
-            longs_as_strings: integers of 64 bits in quotes, for readers whose numbers are doubles (JavaScript).
+    def fields(self, field: ShapeField) -> Sequence[ShapeField]:
+        """Those of its shape."""
+        assert isinstance(field.type, Shape)
+        return field.type.fields
 
-        Raises:
-            UnsupportedError: a column is of a type that JSON has no form for.
-        """
-        self.schema = schema
-        self._schema_names = list(schema.names)
-        self._columns = list(range(len(schema))) if columns is None else list(columns)
-        self._rules = Rules(longs_as_strings=longs_as_strings)
-        for position in self._columns:
-            field = schema.field(position)
-            try:
-                check_type(field.type)
-            except UnsupportedError as error:
-                raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error
-        self._separators = object_separators([schema.field(position).name for position in self._columns])
+    def separators(self, fields: Sequence[ShapeField]) -> list[bytes]:
+        """Names, brackets and commas."""
+        return object_separators([field.name for field in fields])
 
-    def rows(self, batch: pa.RecordBatch) -> pa.LargeBinaryArray:
-        """The rows as UTF-8 JSON objects, one value each, none null.
+    def array(self, array: pa.Array, field: ShapeField) -> Cell:
+        """As `cdfd.encode.values.cells`. The envelope's own fields are numbers whatever the rules are."""
+        return cells(array, self._rules if field.of_table else _OF_ENVELOPE)
 
-        Raises:
-            DataError: a string is not UTF-8, a time out of range, a map's key null; or the batch is of another schema.
-        """
-        chunks = list(self._chunks(batch, self._separators))
-        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    def text(self, field: ShapeField, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
+        """A string."""
+        escaped = [json.dumps(separator, ensure_ascii=False)[1:-1].encode() for separator in separators]
+        return Nested([b'"' + escaped[0], *escaped[1:-1], escaped[-1] + b'"'], numbers, count)
 
-    def lines(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """The rows as UTF-8 JSON lines, each ended by a line feed, in one buffer. Raises as `rows` does."""
-        ended = [*self._separators[:-1], self._separators[-1] + b"\n"]
-        buffers = [text_of(chunk) for chunk in self._chunks(batch, ended)]
-        return buffers[0] if len(buffers) == 1 else pa.py_buffer(b"".join(buffers))
+    def struct(self, field: ShapeField, cells: list[Cell], places: Places) -> Cell:
+        """An object."""
+        return Nested(self.separators(self.fields(field)), cells, *places)
 
-    def _chunks(self, batch: pa.RecordBatch, separators: Sequence[bytes]) -> Iterator[pa.Array]:
-        if batch.schema.names != self._schema_names:
-            raise DataError(f"a batch has the columns {batch.schema.names}; expected {self._schema_names}")
-        for start in range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE):
-            chunk = batch.slice(start, _ROWS_AT_ONCE)
-            cells = [self._cells(chunk, position) for position in self._columns]
-            yield join(separators, cells, chunk.num_rows)
 
-    def _cells(self, batch: pa.RecordBatch, position: int) -> Column | Cells:
-        try:
-            return cells(batch.column(position), self._rules)
-        except DataError as error:
-            raise DataError(f"column {self._schema_names[position]}: {error.what}", hint=error.hint) from error
+class JsonEncoding:
+    """Records in JSON without a schema.
+
+    Args:
+        rules: of values.
+        wrapped: whether what all texts of a payload begin and end with is their wrapping: most of an envelope.
+
+    Attributes:
+        headers: of records; none.
+        wrapping: of the last texts.
+    """
+
+    headers: Headers = ()
+    wrapping = BARE
+
+    def __init__(self, rules: Rules | None = None, *, wrapped: bool = False) -> None:
+        self._wrapped = wrapped
+        self._writer = JsonWriter(rules or Rules())
+        self._shape: Shape | None = None
+
+    def values(self, payload: Payload) -> pa.Array:
+        """As `Encoding.values`."""
+        self._check(payload.shape)
+        if not self._wrapped:
+            return self._writer.rows(payload, payload.shape.fields)
+        texts, self.wrapping = self._writer.rows_between(payload, payload.shape.fields)
+        return texts
+
+    def lines(self, payload: Payload) -> pa.Buffer:
+        """The same as JSON lines, each ended by a line feed, in one buffer."""
+        self._check(payload.shape)
+        return _text(self._writer.rows(payload, payload.shape.fields, suffix=b"\n"))
+
+    def _check(self, shape: Shape) -> None:
+        if self._shape is not shape:
+            check_types(shape)
+            self._shape = shape
 
 
 class LineEncoder:
-    """`JsonEncoder.lines` of batches whose schema changes now and then: prepared once per schema. Threads may share it."""
+    """JSON lines of batches whose schema changes now and then: prepared once per schema. Threads may share it."""
 
     def __init__(self) -> None:
-        self._encoder: JsonEncoder | None = None
+        self._writer = JsonWriter(Rules())
+        self._shape: tuple[pa.Schema, Shape] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """The rows as JSON lines. Raises as `JsonEncoder` and its `lines` do."""
-        encoder = self._encoder
-        if encoder is None or encoder.schema != batch.schema:
-            self._encoder = encoder = JsonEncoder(batch.schema)
-        return encoder.lines(batch)
+        """The rows as UTF-8 JSON lines, each ended by a line feed, in one buffer.
+
+        Raises:
+            UnsupportedError: a column is of a type that JSON has no form for.
+            DataError: a string is not UTF-8, a time out of range, a map's key null.
+        """
+        prepared = self._shape
+        if prepared is None or prepared[0] != batch.schema:
+            shape = Shape("", tuple(ShapeField(each.name, each.type) for each in batch.schema))
+            check_types(shape)
+            self._shape = prepared = batch.schema, shape
+        shape, buffers = prepared[1], []
+        for start in range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE):
+            chunk = batch.slice(start, _ROWS_AT_ONCE)
+            payload = Payload(shape, chunk.columns, chunk.num_rows)
+            buffers.append(_text(self._writer.rows(payload, shape.fields, suffix=b"\n")))
+        return buffers[0] if len(buffers) == 1 else pa.py_buffer(b"".join(buffers))
 
 
-def text_of(texts: pa.Array) -> pa.Buffer:
+def _text(texts: pa.Array) -> pa.Buffer:
     """The texts one after the other: the buffer they lie in, no copy."""
     offsets, _ = parts(texts)
-    data = texts.buffers()[2]
-    return data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    return texts.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
-def rows(batch: pa.RecordBatch, *, longs_as_strings: bool = False) -> pa.LargeBinaryArray:
-    """`JsonEncoder.rows` of a single batch."""
-    return JsonEncoder(batch.schema, longs_as_strings=longs_as_strings).rows(batch)
-
-
-def lines(batch: pa.RecordBatch, *, longs_as_strings: bool = False) -> pa.Buffer:
-    """`JsonEncoder.lines` of a single batch."""
-    return JsonEncoder(batch.schema, longs_as_strings=longs_as_strings).lines(batch)
+def check_types(shape: Shape) -> None:
+    """`UnsupportedError` where JSON has no form for the type of a field."""
+    for field in shape.fields:
+        if isinstance(field.type, Shape):
+            check_types(field.type)
+            continue
+        try:
+            check_type(field.type)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error

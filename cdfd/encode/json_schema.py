@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyarrow import types
 
 from cdfd.encode.connect_json import rules_of
-from cdfd.encode.json_writer import JsonWriter
+from cdfd.encode.json import JsonWriter
 from cdfd.encode.kinds import JSON, Kind, Modes, kind_of_shape
 from cdfd.encode.payload import Shape
 from cdfd.encode.registered import SchemaFormat

@@ -22,7 +22,7 @@ from cdfd.delta.types.schema_string import serialize
 from cdfd.encode.cells.pieces import pool
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.images import KeyedRows, check_change_columns
-from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.json import JsonEncoding
 from cdfd.encode.records import Origin, Records
 from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.model.plan import ChangePlan

@@ -14,7 +14,7 @@ from bench.json_rows import orders
 from cdfd.encode.cells import native_rows
 from cdfd.encode.cells.pieces import Form, Nested, join, join_between, literal
 from cdfd.encode.debezium import DebeziumEncoder
-from cdfd.encode.json import JsonEncoder
+from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
 from cdfd.encode.values import Rules, cells, object_separators
 from cdfd.runtime import native
@@ -29,11 +29,11 @@ def _built() -> None:
 
 def both(batch: pa.RecordBatch) -> bytes:
     """The rows of a batch, which are the same both ways."""
-    actual = JsonEncoder(batch.schema).lines(batch).to_pybytes()
+    actual = LineEncoder()(batch).to_pybytes()
     events = DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() if "_change_type" in batch.schema.names else b""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "built", False)
-        assert JsonEncoder(batch.schema).lines(batch).to_pybytes() == actual
+        assert LineEncoder()(batch).to_pybytes() == actual
         if events:
             assert DebeziumEncoder(ORIGIN).lines(batch).to_pybytes() == events
     return actual

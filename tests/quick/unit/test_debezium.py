@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.formats import EncoderOptions, FormatChoice, format_of
-from cdfd.encode.json_writer import JsonEncoding
+from cdfd.encode.json import JsonEncoding
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.values import Rules
 from cdfd.errors import DataError
