@@ -154,9 +154,13 @@ class ProtobufSchema:
             raise UnsupportedError("Protobuf has no name with a zero byte", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
         label, type, slot = self._type(message, each.kind, name, number, path, messages)
-        if not label and not (each.kind.type == "struct" or type in (TIMESTAMP,) or type.startswith("map<")):
+        if not label and not (each.kind.type == "struct" or type == TIMESTAMP or type.startswith("map<")):
             label = "optional " if each.nullable else ""
-        comment = _comment(each.kind, type)
+        comment, arrow = "", each.kind.arrow
+        if arrow is not None and types.is_date(arrow) and type == "int32":
+            comment = " // days since 1970-01-01"
+        elif arrow is not None and types.is_timestamp(arrow) and type == "int64":
+            comment = " // microseconds since 1970-01-01"
         message.lines.append(f"{label}{type} {name} = {number}{options};{comment}")
         return slot
 
@@ -208,30 +212,21 @@ class ProtobufSchema:
         assert kind.items is not None
         key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
         # Protobuf names the message of an entry after the field, without underscores: that has to begin with a letter.
-        if key in _KEYS and name.lstrip("_")[:1].isalpha():
-            below = _Message(unique(f"{_title(name)}Item", messages))
-            element = self._wrap(below, kind.items, f"{path}.{below.name}")
-            message.messages.append(below)
-            slot = Slot(name, number, kind, element=element, key=Slot(name, 1, kind.keys))
-            return "", f"map<{key}, {below.name}>", slot
+        is_map = key in _KEYS and name.lstrip("_")[:1].isalpha()
         below = _Message(unique(f"{_title(name)}Item", messages))
-        fields = KindField("key", kind.keys), KindField("value", kind.items)
-        pair = Kind("struct", fields=fields)
-        key_slot, element = self._fill(below, pair, f"{path}.{below.name}")
+        own_path = f"{path}.{below.name}"
+        if is_map:
+            key_slot, element = Slot(name, 1, kind.keys), self._wrap(below, kind.items, own_path)
+        else:
+            pair = Kind("struct", fields=(KindField("key", kind.keys), KindField("value", kind.items)))
+            key_slot, element = self._fill(below, pair, own_path)
         message.messages.append(below)
-        return "repeated ", below.name, Slot(name, number, kind, element=element, key=key_slot, is_entry=True)
+        slot = Slot(name, number, kind, element=element, key=key_slot, is_entry=not is_map)
+        return ("", f"map<{key}, {below.name}>", slot) if is_map else ("repeated ", below.name, slot)
 
     def _wrap(self, message: _Message, kind: Kind, path: str) -> Slot:
         (slot,) = self._fill(message, Kind("struct", fields=(KindField("value", kind),)), path)
         return slot
-
-
-def _comment(kind: Kind, type: str) -> str:
-    if kind.arrow is None or type == TIMESTAMP:
-        return ""
-    if types.is_date(kind.arrow) and kind.type == "int32":
-        return " // days since 1970-01-01"
-    return " // microseconds since 1970-01-01" if types.is_timestamp(kind.arrow) and kind.type == "int64" else ""
 
 
 def _title(name: str) -> str:
