@@ -191,19 +191,12 @@ class _Columnator:
             return named
         if not isinstance(schema, str | dict | list):
             raise TrevniError("the Avro schema has a type that is neither text, nor an object or a list")
-        if isinstance(schema, dict) and _type(schema) in ("record", "enum", "fixed"):
-            self._named[_full_name(schema, namespace)] = (schema, namespace)
-        elif (
-            isinstance(schema, dict)
-            and isinstance(_type(schema), str)
-            and _type(schema)
-            not in (
-                *_SIMPLE,
-                "array",
-                "map",
-            )
-        ):
-            return self._resolve(schema["type"], namespace)
+        if isinstance(schema, dict):
+            kind = _type(schema)
+            if kind in ("record", "enum", "fixed"):
+                self._named[_full_name(schema, namespace)] = (schema, namespace)
+            elif isinstance(kind, str) and kind not in (*_SIMPLE, "array", "map"):
+                return self._resolve(kind, namespace)
         return schema, namespace
 
     def _simple(self, schema: Any) -> tuple[ValueType, Any, tuple[str, ...] | None] | None:

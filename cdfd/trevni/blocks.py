@@ -51,11 +51,6 @@ class BlockTable:
         """Bytes of the blocks before their codec is applied."""
         return int(self.sizes.sum())
 
-    @property
-    def end(self) -> int:
-        """Position in the file after the last block and its checksum. The file's own position if there is no block."""
-        return int(self.starts[-1] + self.stored[-1]) + self.column.checksum.size if len(self) else 0
-
     def block_of(self, row: int) -> int:
         """The block that has a row; the number of blocks for a row after the last."""
         if row >= self.first_rows[-1]:
@@ -92,13 +87,6 @@ def read(source: Source, column: ColumnMetadata, start: int, rows: int) -> Block
     Raises:
         TrevniError: a descriptor is damaged, blocks end after the file, or have more or fewer rows than it.
     """
-    try:
-        return _read(source, column, start, rows)
-    except TrevniError as error:
-        raise error.at(column=column.name) from None
-
-
-def _read(source: Source, column: ColumnMetadata, start: int, rows: int) -> BlockTable:
     cursor = Cursor(source, start, first=4)
     count = cursor.integer(4)
     if not 0 <= count <= cursor.remaining // DESCRIPTOR_BYTES:

@@ -75,7 +75,10 @@ class Reader:
         """
         if number not in self._tables:
             column, start = self.metadata.columns[number], self.metadata.starts[number]
-            self._tables[number] = blocks.read(self.source, column, start, self.metadata.num_rows)
+            try:
+                self._tables[number] = blocks.read(self.source, column, start, self.metadata.num_rows)
+            except TrevniError as error:
+                raise error.at(column=column.name) from None
         return self._tables[number]
 
     def windows(

@@ -56,7 +56,7 @@ class _Shredder:
                 self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
             case Map():
                 lengths, keys, items = _map_parts(values)
-                self._lengths(shape.column, lengths, entries)
+                self.columns[shape.column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
                 before = sums(lengths)[entries]
                 self.shape(shape.key, keys, before, f"{name}.key")
                 self.shape(shape.value, items, before, f"{name}.value")
@@ -77,9 +77,6 @@ class _Shredder:
                     items = values.field(number).take(offsets.filter(array_of(chosen)))
                     self._items(branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}")
 
-    def _lengths(self, column: int, lengths: Numbers, entries: Numbers) -> None:
-        self.columns[column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
-
     def _items(
         self, array: Array | Branch, shape: Shape, lengths: Numbers, items: Any, entries: Numbers, name: str
     ) -> None:
@@ -90,7 +87,7 @@ class _Shredder:
                 raise DataError(f"column {name} has nulls, and its type in the file has none")
             self.columns[array.column] = ColumnRows(lengths, physical(shape, items, name), entries)
         else:
-            self._lengths(array.column, lengths, entries)
+            self.columns[array.column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
             self.shape(shape, items, sums(lengths)[entries], name)
 
 
