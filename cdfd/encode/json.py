@@ -86,9 +86,11 @@ class JsonEncoding:
         return texts
 
     def lines(self, payload: Payload) -> pa.Buffer:
-        """The same as JSON lines, each ended by a line feed, in one buffer."""
+        """The same as JSON lines, each ended by a line feed, in one buffer. Threads may share it for these."""
         self._check(payload.shape)
-        return _text(self._writer.rows(payload, payload.shape.fields, suffix=b"\n"))
+        texts = self._writer.rows(payload, payload.shape.fields, suffix=b"\n")
+        offsets, _ = parts(texts)
+        return texts.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
     def _check(self, shape: Shape) -> None:
         if self._shape is not shape:
@@ -100,7 +102,7 @@ class LineEncoder:
     """JSON lines of batches whose schema changes now and then: prepared once per schema. Threads may share it."""
 
     def __init__(self) -> None:
-        self._writer = JsonWriter(Rules())
+        self._encoding = JsonEncoding()
         self._shape: tuple[pa.Schema, Shape] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Buffer:
@@ -112,21 +114,13 @@ class LineEncoder:
         """
         prepared = self._shape
         if prepared is None or prepared[0] != batch.schema:
-            shape = Shape("", tuple(ShapeField(each.name, each.type) for each in batch.schema))
-            check_types(shape)
-            self._shape = prepared = batch.schema, shape
-        shape, buffers = prepared[1], []
+            fields = tuple(ShapeField(each.name, each.type) for each in batch.schema)
+            self._shape = prepared = batch.schema, Shape("", fields)
+        buffers = []
         for start in range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE):
             chunk = batch.slice(start, _ROWS_AT_ONCE)
-            payload = Payload(shape, chunk.columns, chunk.num_rows)
-            buffers.append(_text(self._writer.rows(payload, shape.fields, suffix=b"\n")))
+            buffers.append(self._encoding.lines(Payload(prepared[1], chunk.columns, chunk.num_rows)))
         return buffers[0] if len(buffers) == 1 else pa.py_buffer(b"".join(buffers))
-
-
-def _text(texts: pa.Array) -> pa.Buffer:
-    """The texts one after the other: the buffer they lie in, no copy."""
-    offsets, _ = parts(texts)
-    return texts.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
 def check_types(shape: Shape) -> None:

@@ -1,7 +1,7 @@
 """The port between envelopes and encodings: the fields of records, and their values in columns.
 
-An envelope (`cdfd.encode.envelopes`) makes a `Payload` of change rows. An encoding makes bytes of it: one text a record.
-Neither knows the other.
+An envelope (`cdfd.encode.row_records`, `cdfd.encode.debezium`) makes a `Payload` of change rows. An encoding makes bytes of it: one text a
+record. Neither knows the other.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -44,12 +43,8 @@ class Places(NamedTuple):
     nulls: Booleans | None = None
 
 
-@dataclass(slots=True)
-class _Records:
-    """How many records there are, and the cells of batches, of which several fields have rows."""
-
-    count: int
-    batches: dict[int, list[Cell]] = field(default_factory=dict)
+_Batches: TypeAlias = dict[int, list[Cell]]
+"""The cells of batches, by the id of each. Several fields have rows of the same batch."""
 
 
 class Writer(Generic[FieldT]):
@@ -68,49 +63,45 @@ class Writer(Generic[FieldT]):
         separators = self.separators(fields)
         separators = [prefix + separators[0], *separators[1:]]
         separators[-1] += suffix
-        return join(separators, self._cells(payload.values, fields, _Records(payload.count)), payload.count)
+        return join(separators, self._cells(payload.values, fields, payload.count, {}), payload.count)
 
     def rows_between(self, payload: Payload, fields: Sequence[FieldT]) -> tuple[pa.Array, Wrapping]:
         """`rows` without what all of them begin and end with, and these two. Raises as `rows` does."""
-        cells = self._cells(payload.values, fields, _Records(payload.count))
+        cells = self._cells(payload.values, fields, payload.count, {})
         return join_between(self.separators(fields), cells, payload.count)
 
-    def _cells(self, values: Sequence[Value], fields: Sequence[FieldT], records: _Records) -> list[Cell]:
-        return [self._cell(value, field, records) for value, field in zip(values, fields, strict=True)]
+    def _cells(self, values: Sequence[Value], fields: Sequence[FieldT], count: int, batches: _Batches) -> list[Cell]:
+        return [self._cell(value, field, count, batches) for value, field in zip(values, fields, strict=True)]
 
-    def _cell(self, value: Value, field: FieldT, records: _Records) -> Cell:
+    def _cell(self, value: Value, field: FieldT, count: int, batches: _Batches) -> Cell:
         if isinstance(value, Constant):
-            return self._constant(value, field, records)
+            # Most constants of a batch are those of the one before.
+            cached = self._constants.get((id(field), value.value))
+            if cached is None:
+                cell = self._cell(value.array, field, count, batches)
+                cached = field, literal(join([b"", b""], [cell], 1)[0].as_py())
+                if len(self._constants) >= _MOST_CONSTANTS:
+                    self._constants.clear()
+                self._constants[id(field), value.value] = cached
+            return cached[1]
         if isinstance(value, Group):
-            inside = self._cells(value.values, self.fields(field), records)
-            return self.struct(field, inside, Places(records.count))
+            inside = self._cells(value.values, self.fields(field), count, batches)
+            return self.struct(field, inside, Places(count))
         if isinstance(value, Images):
-            batches = records.batches
             if id(value.batch) not in batches:
-                batches[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), records)
+                batches[id(value.batch)] = self._cells(value.batch.columns, self.fields(field), count, batches)
             return self.struct(field, batches[id(value.batch)], Places(value.batch.num_rows, value.index, value.nulls))
         if isinstance(value, Joined):
             digits: list[Cell] = [
                 literal(b"%d" % numbers[0]) if is_constant(numbers) else cells(array_of(numbers), Rules())
                 for numbers in value.numbers
             ]
-            return self.text(field, value.separators, digits, records.count)
+            return self.text(field, value.separators, digits, count)
         try:
             return self.array(value, field)
         except CdfdError as error:
             error.what = f"column {field.name}: {error.what}"
             raise
-
-    def _constant(self, value: Constant, field: FieldT, records: _Records) -> Cell:
-        """Most constants of a batch are those of the one before."""
-        cached = self._constants.get((id(field), value.value))
-        if cached is None:
-            cell = self._cell(value.array, field, records)
-            cached = field, literal(join([b"", b""], [cell], 1)[0].as_py())
-            if len(self._constants) >= _MOST_CONSTANTS:
-                self._constants.clear()
-            self._constants[id(field), value.value] = cached
-        return cached[1]
 
     @abstractmethod
     def fields(self, field: FieldT) -> Sequence[FieldT]:

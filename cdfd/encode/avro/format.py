@@ -15,12 +15,12 @@ from cdfd.encode.cells.binary import (
     decimals,
     decode,
     floats,
+    from_dictionary,
     mark,
     sequences,
     varints,
     whole_numbers,
 )
-from cdfd.encode.cells.numbers import raw_values, without_gaps
 from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, literal, nulls_of, pool
 from cdfd.encode.kinds import DECIMAL, Kind, KindField, Modes, kind_of_shape
 from cdfd.encode.payload import Shape
@@ -89,11 +89,7 @@ class AvroWriter(Writer[KindField]):
             DataError: a string is not UTF-8; a time in seconds or milliseconds is beyond what microseconds can represent.
         """
         if types.is_dictionary(array.type):
-            nulls = nulls_of(array)
-            codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
-            texts = join([b"", b""], [self._plain(array.dictionary, kind)], len(array.dictionary))
-            same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
-            return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls)
+            return from_dictionary(array, self._plain(array.dictionary, kind))
         match kind.type:
             case "boolean":
                 return booleans(array)

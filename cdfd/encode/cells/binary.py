@@ -21,6 +21,7 @@ from cdfd.encode.cells.pieces import (
     Form,
     Integers,
     is_literal,
+    join,
     lengths,
     nulls_of,
     parts,
@@ -47,6 +48,15 @@ def decode(array: pa.Array) -> pa.Array:
             array = array.dictionary_decode()
         else:
             return array
+
+
+def from_dictionary(array: pa.Array, values: Cell) -> Cell:
+    """The cells of an array with a dictionary, whose values have cells of their own."""
+    nulls = nulls_of(array)
+    codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
+    texts = join([b"", b""], [values], len(array.dictionary))
+    same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
+    return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls)
 
 
 def whole_numbers(array: pa.Array, kind: Kind) -> np.ndarray:

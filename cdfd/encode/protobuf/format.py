@@ -18,12 +18,12 @@ from cdfd.encode.cells.binary import (
     byte_strings,
     decode,
     floats,
+    from_dictionary,
     mark,
     sequences,
     varints,
     whole_numbers,
 )
-from cdfd.encode.cells.numbers import raw_values, without_gaps
 from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
 from cdfd.encode.cells.times import microseconds
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Modes, kind_of_shape
@@ -85,11 +85,7 @@ class ProtobufWriter(Writer[Slot]):
         if len(array) and array.null_count == len(array):
             return literal(_NULL)
         if types.is_dictionary(array.type):
-            nulls = nulls_of(array)
-            codes = without_gaps(raw_values(array.indices, array.indices.type.to_pandas_dtype()), nulls)
-            texts = join([b"", b""], [self.array(array.dictionary, field)], len(array.dictionary))
-            same = nulls is None and len(codes) > 0 and codes.min() == codes.max()
-            return Column(texts, (int(codes[0]) if same else codes.astype(np.int64),), nulls, null=_NULL)
+            return mark(from_dictionary(array, self.array(array.dictionary, field)), b"", _NULL)
         if field.kind.name == CONNECT_TIMESTAMP:
             return self._timestamp(array, field)
         match field.kind.type:
