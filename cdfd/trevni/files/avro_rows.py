@@ -12,7 +12,7 @@ from cdfd.errors import DataError, UnsupportedError
 from cdfd.runtime.arrays import array_of
 from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
-from cdfd.trevni.shapes import Array, Leaf, Map, Record, Shape, Union, arrow_field
+from cdfd.trevni.shapes import Array, Branch, Map, Record, Shape, Union, arrow_field
 from cdfd.trevni.table_writer import MOST_COLUMNS
 
 WRITE_ROWS = 4096
@@ -73,12 +73,10 @@ def _to_arrow(shape: Shape, value: Any) -> Any:
             return [_to_arrow(items, each) for each in value]
         case Map(value=item):
             return [(key, _to_arrow(item, each)) for key, each in value.items()]
-        case Union() if shape.optional is None:
-            raise UnsupportedError("unions of several types are read from Trevni files alone")
+        case Union(optional=Branch(shape=inside)):
+            return None if value is None else _to_arrow(inside, value)
         case Union():
-            branch = shape.optional
-            assert branch is not None
-            return None if value is None else _to_arrow(branch.shape, value)
+            raise UnsupportedError("unions of several types are read from Trevni files alone")
     return value
 
 
@@ -95,14 +93,11 @@ def _to_avro(shape: Shape, value: Any, names: Any) -> Any:
             return [_to_avro(items, each, names["items"]) for each in value]
         case Map(value=item):
             return {key: _to_avro(item, each, names["values"]) for key, each in value}
-        case Union() if shape.optional is None:
-            raise UnsupportedError("unions of several types are written to Trevni files alone")
+        case Union(optional=Branch(shape=present)):
+            return None if value is None else _to_avro(present, value, names[1])
         case Union():
-            branch = shape.optional
-            assert branch is not None
-            return None if value is None else _to_avro(branch.shape, value, names[1])
-        case Leaf():
-            return value
+            raise UnsupportedError("unions of several types are written to Trevni files alone")
+    return value
 
 
 class Writer:
@@ -117,8 +112,9 @@ class Writer:
     """
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
-        self._names = orjson.loads(to_avro(schema))
-        _, self._shape = avro_schema.parse(to_avro(schema), MOST_COLUMNS)
+        text = to_avro(schema)
+        self._names = orjson.loads(text)
+        _, self._shape = avro_schema.parse(text, MOST_COLUMNS)
         fastavro = _fastavro()
         schema_in_avro = fastavro.parse_schema(self._names)
         self._writer = fastavro.write.Writer(file, schema_in_avro, codec="deflate")
