@@ -3,19 +3,15 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
 from cdfd.config.document import read
-from cdfd.config.environment import Resolved, add_aws, resolve
+from cdfd.config.environment import add_aws, resolve
 from cdfd.config.problems import ConfigProblems, Problem
-from cdfd.config.settings import FOLDER, Section, Settings
-from cdfd.config.stores import Storage
+from cdfd.config.settings import FOLDER, Settings
 from cdfd.config.validation_errors import file_settings, validation_problems
 from cdfd.errors import ConfigError
-
-_Read = TypeVar("_Read", bound=Section)
 
 
 def load(
@@ -62,33 +58,17 @@ def parse(
     """
     environ = os.environ if environ is None else environ
     try:
-        root, problems = read(text)
+        root, minor_problems = read(text)
     except ConfigProblems as error:
         raise error.within(path=name) from None
     resolved = resolve(root, environ, file_settings(), folder)
-    resolved.problems += problems
+    resolved.problems += minor_problems
     add_aws(resolved, environ)
-    return _validate(Settings, resolved, name, folder)
-
-
-def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Storage:
-    """Storage settings without a configuration file. Raises `ConfigProblems`.
-
-    `options` are the keys of `storage.s3`, with or without the prefix `aws_`; `AWS_*` variables supply the rest.
-    """
-    s3 = {key.lower().removeprefix("aws_"): value for key, value in (options or {}).items()}
-    resolved = Resolved({"storage": {"s3": s3}})
-    add_aws(resolved, os.environ if environ is None else environ)
-    resolved.data = resolved.data["storage"]
-    return _validate(Storage, resolved, "storage options")
-
-
-def _validate(kind: type[_Read], resolved: Resolved, name: str, folder: str | None = None) -> _Read:
     problems: list[Problem] = resolved.problems
     try:
-        settings = kind.model_validate(resolved.data, context={FOLDER: folder})
+        settings = Settings.model_validate(resolved.data, context={FOLDER: folder})
     except ValidationError as error:
-        problems = problems + validation_problems(error, resolved, kind)
+        problems = problems + validation_problems(error, resolved)
     if problems:
         # Outside the handler, so that pydantic's error, which has all values, does not become the context of ours.
         raise ConfigProblems(problems, name)

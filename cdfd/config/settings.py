@@ -149,11 +149,21 @@ class Settings(Section):
     ) -> Settings:
         """With `sinks`, the file has to be valid for each sink as if it were the only one."""
         settings = handler(with_defaults_of_sink(data) if isinstance(data, dict) else data)
-        settings._check_sinks()
+        conflicts: list[tuple[Path, str]] = []
+        if settings.sinks and settings.engine.kind != "embedded":
+            conflicts.append((("engine", "kind"), "expected embedded, because other engines deliver into one sink"))
+        for index, entry in enumerate(settings.tables):
+            if entry.sinks == ():
+                conflicts.append((("tables", index, "sinks"), "at least one is required; leave the key out for all"))
+            for name in entry.sinks or ():
+                if name not in settings.sinks:
+                    names = ", ".join(settings.sinks) or "none, because the file has no `sinks`"
+                    what = f"there is no sink {quoted(name)}; there are: {names}"
+                    conflicts.append((("tables", index, "sinks"), what))
+        refuse(conflicts)
         if not settings.sinks or not isinstance(data, dict):
             return settings
         by_sink: dict[str, Settings] = {}
-        conflicts: list[tuple[Path, str]] = []
         for name, sink in settings.sinks.items():
             alone, indices = data_of_sink(data, name, settings.sinks)
             try:
@@ -227,23 +237,6 @@ class Settings(Section):
             if refusal is not None:
                 raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
         return sink
-
-    def _check_sinks(self) -> None:
-        conflicts: list[tuple[Path, str]] = []
-        if self.sinks and self.engine.kind != "embedded":
-            conflicts.append((("engine", "kind"), "expected embedded, because other engines deliver into one sink"))
-        for index, entry in enumerate(self.tables):
-            chosen = entry.sinks
-            if chosen is None:
-                continue
-            if not chosen:
-                conflicts.append((("tables", index, "sinks"), "at least one is required; leave the key out for all"))
-            for name in chosen:
-                if name not in self.sinks:
-                    names = ", ".join(self.sinks) or "none, because the file has no `sinks`"
-                    what = f"there is no sink {quoted(name)}; there are: {names}"
-                    conflicts.append((("tables", index, "sinks"), what))
-        refuse(conflicts)
 
     @model_validator(mode="after")
     def _check_tables_of_sink(self) -> Settings:

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from cdfd.plan.shape.shape import Shape
 
 
-def _rename_resnapshot(value: object) -> object:
-    """The name of `snapshot` in 0.2.0 stays valid."""
-    return "snapshot" if value == "resnapshot" else value
-
-
 def parse_where(value: object) -> Predicate:
     """A filter of rows. Values of columns are no secrets, so the message shows the place."""
     if isinstance(value, Predicate):
@@ -55,11 +50,15 @@ def parse_column(value: object) -> Chosen:
     raise ValueError("expected the name of a column, or a mapping such as {name: amount, as: value}")
 
 
-def _column_as_json(column: Chosen) -> str | dict[str, str]:
-    return column.name if column.alias is None else {"name": column.name, "as": column.alias}
-
-
-ColumnChoice = Annotated[Chosen, PlainValidator(parse_column), PlainSerializer(_column_as_json)]
+ColumnChoice = Annotated[
+    Chosen,
+    PlainValidator(parse_column),
+    PlainSerializer(lambda column: column.name if column.alias is None else {"name": column.name, "as": column.alias}),
+]
+OnMissingFile = Annotated[
+    Literal["fail", "snapshot", "skip"],
+    BeforeValidator(lambda value: "snapshot" if value == "resnapshot" else value),  # its name in 0.2.0
+]
 Filter = Annotated[Predicate, PlainValidator(parse_where), AS_TEXT]
 
 
@@ -185,7 +184,7 @@ class TableOptions(Section):
     limits: RateLimits = RateLimits()
     """Rate limits of each table alone, besides those of the pipeline."""
 
-    on_missing_file: Annotated[Literal["fail", "snapshot", "skip"], BeforeValidator(_rename_resnapshot)] = "fail"
+    on_missing_file: OnMissingFile = "fail"
     """Reaction if VACUUM has removed a file that the daemon still has to read. `snapshot` was called `resnapshot`, which still works."""
 
     on_schema_change: Literal["continue", "stop"] = "continue"

@@ -44,12 +44,12 @@ def file_settings() -> frozenset[str]:
     return MOUNTED_BESIDES_SECRETS | secrets
 
 
-def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section]) -> list[Problem]:
+def validation_problems(error: ValidationError, resolved: Resolved) -> list[Problem]:
     """All validation errors as problems, except for values that could not be resolved."""
     paths = {problem.path for problem in resolved.problems}
     problems: list[Problem] = []
     for detail in error.errors(include_url=False, include_input=False):
-        place = _Place(detail["loc"], resolved, root)
+        place = _Place(detail["loc"], resolved)
         if detail["type"] == "extra_forbidden":
             problems.append(place.unknown_key())
             continue
@@ -81,14 +81,14 @@ def _messages(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
 class _Place:
     """A place in the document and in the models at once."""
 
-    def __init__(self, loc: tuple[int | str, ...], resolved: Resolved, root: type[Section]) -> None:
+    def __init__(self, loc: tuple[int | str, ...], resolved: Resolved) -> None:
         self._resolved = resolved
         self._path: Path = loc
         sink: Any = resolved.data
         for step in loc[:2] if loc[:1] == ("sinks",) else ("sink",):
             sink = sink.get(step) if isinstance(sink, dict) else None
         kind: Any = sink.get("kind") if isinstance(sink, dict) else None
-        here: tuple[type[Section], ...] = (root,)
+        here: tuple[type[Section], ...] = (Settings,)
         parents = here
         in_mapping = False
         for step in loc:

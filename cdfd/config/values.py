@@ -35,7 +35,6 @@ _UNIT_BYTES = {
 }
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 _CATALOGS = frozenset({"uc", "glue"})
-_MAX_LONG = (1 << 63) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
 

@@ -15,7 +15,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from cdfd.config import sections
-from cdfd.config.parser import load, parse, storage
+from cdfd.config.parser import load, parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.validation_errors import file_settings
@@ -386,16 +386,6 @@ def test_aws_variables_fill_in_what_is_not_given() -> None:
     assert problems(MINIMAL, {"AWS_ENDPOINT_URL": "ftp://x"}) == (
         'storage.s3.endpoint_url: expected an address such as https://host:port, found "${AWS_ENDPOINT_URL}"',
     )
-
-
-def test_storage_without_a_file() -> None:
-    actual = storage(
-        {"AWS_REGION": "x", "access_key_id": "a", "secret_access_key": "hunter2"}, {"AWS_ENDPOINT_URL": "http://e"}
-    )
-    assert (actual.s3.region, actual.s3.endpoint_url) == ("x", "http://e")
-    with pytest.raises(ConfigProblems, match="unknown key") as caught:
-        storage({"secret_acess_key": "hunter2"}, {})
-    assert caught.value.problems == ('s3.secret_acess_key: unknown key, did you mean "secret_access_key"?',)
 
 
 # Refused configurations
