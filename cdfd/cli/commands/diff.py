@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.cli.commands.tail import Existing, Writer, open_output
+from cdfd.cli.commands.tail import Writer, open_output
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
@@ -46,7 +46,6 @@ class Request:
         columns: the columns to compare; None: all.
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
-        existing: what to do with an `output` that is not empty.
         access: other arguments of `Table.open`. The storage options are those of catalogs.
     """
 
@@ -58,7 +57,6 @@ class Request:
     columns: tuple[str, ...] | None = None
     only_summary: bool = False
     output: Path | None = None
-    existing: Existing = "refuse"
     access: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -81,9 +79,8 @@ def run(request: Request) -> None:
     before = asyncio.run(State.at(table, request.start))
     after = asyncio.run(State.at(other, request.end))
     total = dict.fromkeys(("insert", "update", "delete"), 0)
-    with open_output(request.output, request.existing) as out:
+    with open_output(request.output, "refuse") as out:
         writer = Writer(request.uri, "flat", out)
-        writer.begin(None, empty=request.existing == "overwrite")
         for batch in difference(before, after, request.key, request.columns):
             counted = counts([batch])
             total["insert"] += counted["insert"]

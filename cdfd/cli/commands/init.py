@@ -46,7 +46,11 @@ def run(request: Request) -> str:
     """
     if request.output.exists():
         raise ConfigError("the file already exists", path=str(request.output), hint="Choose another with -o FILE")
-    headers = asyncio.run(_headers(request.tables))
+    headers = []
+    for uri in request.tables:
+        table = Table.open(uri)
+        with Within(table.uri):
+            headers.append(asyncio.run(table.log.header()))
     folder = os.path.dirname(os.path.abspath(request.output))
     text = "".join(f"{line}\n" for line in _lines(request, headers, folder))
     parse(text, {}, str(request.output), folder)
@@ -57,15 +61,6 @@ def run(request: Request) -> str:
         raise StorageError(f"cannot write: {error.strerror or error}", path=str(request.output)) from error
     name = quote(str(request.output))
     return f"Wrote {one_line(name)}. Next:\n\n  cdfd check -c {name}\n  cdfd run -c {name}\n"
-
-
-async def _headers(uris: Sequence[str]) -> list[Header]:
-    headers = []
-    for uri in uris:
-        table = Table.open(uri)
-        with Within(table.uri):
-            headers.append(await table.log.header())
-    return headers
 
 
 def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator[str]:
@@ -138,7 +133,14 @@ def _sink_lines(kind: str, place: str, pipeline: str) -> Iterator[str]:
 
 def _names(uris: Sequence[str]) -> list[str]:
     """Names of tables, each its own: the last segment of the URI, and more segments for tables that have the same one."""
-    segments = [[_name(part) for part in re.split(r"/+", uri.partition("://")[2] or uri) if part] for uri in uris]
+    segments = [
+        [
+            re.sub(r"[^A-Za-z0-9._-]+", "_", part)[:100] or "table"
+            for part in re.split(r"/+", uri.partition("://")[2] or uri)
+            if part
+        ]
+        for uri in uris
+    ]
     names = [parts[-1] for parts in segments]
     length = 1
     while length < max(map(len, segments)) and max(Counter(names).values()) > 1:
@@ -148,10 +150,6 @@ def _names(uris: Sequence[str]) -> list[str]:
             name if count[name] == 1 else ".".join(parts[-length:]) for name, parts in zip(names, segments, strict=True)
         ]
     return names
-
-
-def _name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100] or "table"
 
 
 def _from_folder(place: str, folder: str) -> str:

@@ -13,7 +13,7 @@ from cdfd.daemon.membership.discovery import discover_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.sizing.estimate import PRICES, PRICES_SOURCE, Needs, Rate, Setup, TableNeeds, needs
 from cdfd.daemon.sizing.reading import costs, read_work
-from cdfd.errors import CdfdError, ConfigError
+from cdfd.errors import ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.runtime.clock import SystemClock
@@ -125,7 +125,8 @@ class Report:
 
 def _report(config: Settings, request: Request, charged: Mapping[str, float]) -> Report:
     measured = costs()
-    config, works, errors = asyncio.run(_read(config, request.days, request.shard))
+    config, refused = asyncio.run(discover_tables(config, shard=request.shard))
+    works, errors = asyncio.run(read_work(config, request.days, SystemClock()))
     measured_as, sink = measured.sink(config.sink.kind, config.sink.form)
     partitions, replicas = config.sink.partitions
     own = dict.fromkeys(config.sink.side_topics(config.pipeline), 1)
@@ -149,13 +150,7 @@ def _report(config: Settings, request: Request, charged: Mapping[str, float]) ->
         "prices_usd": dict(charged),
         "prices_source": PRICES_SOURCE if charged == PRICES else f"given; otherwise {PRICES_SOURCE}",
     }
-    return Report(needs(works, measured, setup), setup, assumptions, [str(error) for error in errors])
-
-
-async def _read(config: Settings, days: float, shard: Shard | None) -> tuple[Settings, list[Any], list[CdfdError]]:
-    config, refused = await discover_tables(config, shard=shard)
-    works, errors = await read_work(config, days, SystemClock())
-    return config, works, [*refused, *errors]
+    return Report(needs(works, measured, setup), setup, assumptions, [*map(str, (*refused, *errors))])
 
 
 _NAMES = f"Names are {', '.join(PRICES)}; a value is in US dollars"
