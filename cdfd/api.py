@@ -22,10 +22,9 @@ from cdfd.log.start import (
     until_version,
     wait_for_start,
 )
-from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table, Uri
 from cdfd.model.columns import change_schema
-from cdfd.model.plan import ChangePlan, Changes
+from cdfd.model.plan import Changes
 from cdfd.model.refinement import Refine
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.row_options import RowOptions
@@ -36,7 +35,6 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges
 
 T = TypeVar("T")
-U = TypeVar("U")
 StorageOptions = Mapping[str, object]
 Columns = Sequence[str | Mapping[str, str] | Chosen] | str | None
 
@@ -125,8 +123,10 @@ def read_range(
 
     def all_changes() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
-        with _Loop() as loop:
-            for changes in execution.batches(_plans(loop, table, stream, first, last)):
+        with _Loop() as loop, table.tailer() as tailer:
+            planned = stream.versions(tailer, first, last)
+            plans = (version.plan for version in iter(lambda: loop.run(anext(planned, None)), None))
+            for changes in execution.batches(plans):
                 if changes.rows.num_rows:
                     yield reconciler.reconcile(changes)
 
@@ -278,13 +278,6 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     await check_version_exists(table.log, last, header.version)
     await check_range(table.log, first, last)
     return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
-
-
-def _plans(loop: _Loop, table: Table, stream: PlanStream, first: int, last: int) -> Iterator[ChangePlan]:
-    with table.tailer() as tailer:
-        planned = stream.versions(tailer, first, last)
-        while (version := loop.run(anext(planned, None))) is not None:
-            yield version.plan
 
 
 class _Loop:
