@@ -1,6 +1,5 @@
 """Requests of operators over HTTP: `POST` only, with a token, or over the Unix socket."""
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 
@@ -21,8 +20,6 @@ from cdfd.deliver.requests import (
 )
 from cdfd.escaping import as_json
 from cdfd.runtime.clock import Clock
-
-logger = logging.getLogger("cdfd.http")
 
 ANSWER_SECONDS = 10.0
 """How long a response waits for the table. After that it is 202, and a notification follows."""

@@ -3,7 +3,6 @@
 Memory is bounded: a table takes `BYTES` for its samples, however long the daemon runs. 500 tables take 2.9 MB.
 """
 
-import logging
 import math
 from array import array
 from collections.abc import Iterable, Sequence
@@ -11,8 +10,6 @@ from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
 from cdfd.runtime.clock import Clock
-
-logger = logging.getLogger("cdfd.daemon")
 
 SECONDS = 10.0
 """Time between two samples."""

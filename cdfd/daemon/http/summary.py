@@ -18,45 +18,6 @@ _CLEAN_UP: dict[Kind, tuple[str, str]] = {
 }
 
 
-@dataclass(slots=True)
-class RetentionWarnings:
-    """Logs a warning when a table becomes at risk, every hour while it is, and a line when it no longer is.
-
-    Attributes:
-        status: of the daemon.
-        clock: the source of time.
-    """
-
-    status: Status
-    clock: Clock
-    _warned: dict[str, float] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Look at all tables."""
-        for table in self.status.tables():
-            name = table.name
-            risks = [each for each in table.reading().headrooms if each.at_risk]
-            if not risks:
-                if self._warned.pop(name, None) is not None:
-                    logger.info("clean-up no longer threatens undelivered changes", extra={"table": name})
-                continue
-            now = self.clock.monotonic()
-            if now - self._warned.get(name, -REPEAT_SECONDS) >= REPEAT_SECONDS:
-                self._warned[name] = now
-                first = min(risks, key=lambda each: each.seconds)
-                extra = {"table": name, "headroom_seconds": round(first.seconds), "retention_seconds": first.retention}
-                actor, prop = _CLEAN_UP[first.kind]
-                remedy = f"stop it until the table has caught up, or raise the table property `{prop}`"
-                if first.lost:
-                    risk = "has removed undelivered changes; see the last error of the table"
-                elif first.seconds <= 0:
-                    ago = duration(-first.seconds)
-                    risk = f"may already have removed undelivered changes, {ago} ago or later: {remedy}"
-                else:
-                    risk = f"may remove undelivered changes in {duration(first.seconds)}: {remedy}"
-                logger.warning("%s %s", actor, risk, extra=extra)
-
-
 SECONDS = 60.0
 
 
@@ -88,7 +49,7 @@ class Line:
 
 @dataclass(eq=False)
 class Summary:
-    """Computes summary lines from the totals at the previous line.
+    """Computes summary lines from the totals at the previous line, and warns of tables at risk.
 
     Attributes:
         status: of the daemon.
@@ -97,6 +58,7 @@ class Summary:
     status: Status
     _versions: int = field(default=0, init=False)
     _rows: int = field(default=0, init=False)
+    _warned: dict[str, float] = field(default_factory=dict, init=False)
 
     def line(self) -> Line | None:
         """The next line; None if nothing was delivered and there is no lag."""
@@ -113,12 +75,36 @@ class Summary:
         self._versions, self._rows = versions, rows
         return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
 
+    def warn_of_clean_up(self, clock: Clock) -> None:
+        """Log a warning when a table becomes at risk, every hour while it is, and a line when it no longer is."""
+        for table in self.status.tables():
+            name = table.name
+            risks = [each for each in table.reading().headrooms if each.at_risk]
+            if not risks:
+                if self._warned.pop(name, None) is not None:
+                    logger.info("clean-up no longer threatens undelivered changes", extra={"table": name})
+                continue
+            now = clock.monotonic()
+            if now - self._warned.get(name, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+                self._warned[name] = now
+                first = min(risks, key=lambda each: each.seconds)
+                extra = {"table": name, "headroom_seconds": round(first.seconds), "retention_seconds": first.retention}
+                actor, prop = _CLEAN_UP[first.kind]
+                remedy = f"stop it until the table has caught up, or raise the table property `{prop}`"
+                if first.lost:
+                    risk = "has removed undelivered changes; see the last error of the table"
+                elif first.seconds <= 0:
+                    ago = duration(-first.seconds)
+                    risk = f"may already have removed undelivered changes, {ago} ago or later: {remedy}"
+                else:
+                    risk = f"may remove undelivered changes in {duration(first.seconds)}: {remedy}"
+                logger.warning("%s %s", actor, risk, extra=extra)
+
     async def run(self, clock: Clock) -> None:
         """Log a line each minute, forever."""
-        warnings = RetentionWarnings(self.status, clock)
         while True:
             await clock.sleep(SECONDS)
-            warnings.check()
+            self.warn_of_clean_up(clock)
             line = self.line()
             if line is not None:
                 extra = {name: getattr(line, name) for name in ("versions", "rows", "lag_versions", "not_ready")}

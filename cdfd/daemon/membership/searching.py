@@ -46,24 +46,7 @@ class Searching:
 
     async def run(self) -> None:
         """Search until cancelled. Raises only what is a bug."""
-        await self._start()
-        try:
-            while True:
-                self._changed.clear()
-                await self._follow(self.members.config.discoveries)
-                changed = asyncio.create_task(self._changed.wait())
-                try:
-                    await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                for task in self._running.values():
-                    if task.done():
-                        task.result()
-        finally:
-            await self._follow(())
-
-    async def _start(self) -> None:
-        """Search for the tables of all patterns, then add them together: so the order of the file decides between two of one name."""
+        # First all patterns, and then their tables together: so the order of the file decides between two of one name.
         discoveries = self.members.config.discoveries
         self._note(discoveries)
 
@@ -78,6 +61,20 @@ class Searching:
             folders |= each
         if folders:
             await self.members.note_folders(folders)
+        try:
+            while True:
+                self._changed.clear()
+                await self._follow(self.members.config.discoveries)
+                changed = asyncio.create_task(self._changed.wait())
+                try:
+                    await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                for task in self._running.values():
+                    if task.done():
+                        task.result()
+        finally:
+            await self._follow(())
 
     def refresh(self) -> None:
         """Follow the patterns of a new configuration."""

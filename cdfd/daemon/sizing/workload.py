@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdfd.model.file_scan import FileScan
@@ -107,19 +107,14 @@ def version_work(plan: ChangePlan, metrics: Mapping[str, str], counts: RowCounts
 def changed_rows(metrics: Mapping[str, str]) -> float | None:
     """Change rows by the metrics of a commit, where an update is two; None if they do not say. Writers spell the names differently."""
     counts = {name.replace("_", "").lower(): value for name, value in metrics.items()}
-    parts = [_count(counts, names) for names in (_INSERTED, _UPDATED, _DELETED)]
+    parts = [
+        next((float(counts[name]) for name in names if str(counts.get(name, "")).isdigit()), None)
+        for names in (_INSERTED, _UPDATED, _DELETED)
+    ]
     if all(part is None for part in parts):
         return None
     inserted, updated, deleted = (part or 0.0 for part in parts)
     return inserted + 2 * updated + deleted
-
-
-def _count(metrics: Mapping[str, str], names: Iterable[str]) -> float | None:
-    for name in names:
-        text = str(metrics.get(name, ""))
-        if text.isdigit():
-            return float(text)
-    return None
 
 
 def scanned_rows(scans: Sequence[FileScan], counts: RowCounts) -> float:

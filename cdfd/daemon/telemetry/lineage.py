@@ -187,36 +187,32 @@ class Sender:
         url: of the receiver.
         token: for bearer authentication; None: none.
         clock: the source of time.
+        events: those that are not sent yet.
     """
 
     url: str
     token: Secret | None
     clock: Clock
-    _events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=QUEUE_EVENTS), init=False)
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=QUEUE_EVENTS), init=False)
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _failing: bool = field(default=False, init=False)
 
     def put(self, event: dict[str, Any]) -> None:
         """Take an event, in place of the oldest one if the queue is full."""
-        self._events.append(event)
+        self.events.append(event)
         self._more.set()
-
-    @property
-    def waiting(self) -> int:
-        """Events that are not sent yet."""
-        return len(self._events)
 
     async def run(self, session: aiohttp.ClientSession) -> None:
         """Send events forever."""
         while True:
             await self._more.wait()
             self._more.clear()
-            while self._events:
-                event = self._events[0]
+            while self.events:
+                event = self.events[0]
                 if not await self._try(session, event):
                     await self.clock.sleep(RETRY_SECONDS)
-                elif self._events and self._events[0] is event:
-                    self._events.popleft()
+                elif self.events and self.events[0] is event:
+                    self.events.popleft()
 
     async def _try(self, session: aiohttp.ClientSession, event: dict[str, Any]) -> bool:
         """Send an event. False if it is worth another attempt: an event that the receiver refuses is dropped."""
@@ -283,5 +279,5 @@ async def lineage(
             for each in monitors.values():
                 each.end("ABORT")  # the process ends before the loop did
             deadline = clock.monotonic() + CLOSING_SECONDS
-            while sender.waiting and clock.monotonic() < deadline:
+            while sender.events and clock.monotonic() < deadline:
                 await clock.sleep(0.02)

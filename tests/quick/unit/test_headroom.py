@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.summary import REPEAT_SECONDS, RetentionWarnings
+from cdfd.daemon.http.summary import REPEAT_SECONDS, Summary
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.admission import Admission
 from cdfd.delta.retention import Retention
@@ -168,11 +168,11 @@ def test_metrics_and_status_have_it(status: Status, orders: TableMonitor) -> Non
 def test_a_warning_at_first_and_every_hour(
     status: Status, orders: TableMonitor, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warnings = RetentionWarnings(status, clock)
+    summary = Summary(status)
 
     def logged() -> list[str]:
         caplog.clear()
-        warnings.check()
+        summary.warn_of_clean_up(clock)
         return [f"{record.levelname} {record.message}" for record in caplog.records]
 
     with caplog.at_level(logging.INFO):
