@@ -46,4 +46,4 @@ def init(
         raise ConfigError(f"{options} exclude each other", hint="Give one of them, and add `sinks` to the file later")
     from cdfd.cli.commands import init as command
 
-    write(command.run(command.Request(tables, sinks[0] if sinks else ("files", "changes"), output)))
+    write(command.run(tables, sinks[0] if sinks else ("files", "changes"), output))

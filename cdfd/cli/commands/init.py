@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -23,50 +22,43 @@ _PLAIN = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9./_:@*+-]*(?<!:)")
 _WORDS = frozenset({"null", "~", "true", "false", "yes", "no", "on", "off"})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of the command.
+def run(tables: Sequence[str], sink: tuple[str, str], output: Path) -> str:
+    """Write the file. Returns the two commands that follow.
 
-    Attributes:
+    Args:
+        tables: paths or URIs.
         sink: the kind of the sink, and its place: `kafka` and brokers, `files` and a folder, `delta` and a folder or a URI.
         output: the file to write.
-    """
-
-    tables: Sequence[str]
-    sink: tuple[str, str]
-    output: Path
-
-
-def run(request: Request) -> str:
-    """Write the file. Returns the two commands that follow.
 
     Raises:
         CdfdError: a table cannot be read, or its settings would be invalid. Nothing is written.
         ConfigError: the file exists.
     """
-    if request.output.exists():
-        raise ConfigError("the file already exists", path=str(request.output), hint="Choose another with -o FILE")
+    if output.exists():
+        raise ConfigError("the file already exists", path=str(output), hint="Choose another with -o FILE")
     headers = []
-    for uri in request.tables:
+    for uri in tables:
         table = Table.open(uri)
         with Within(table.uri):
             headers.append(asyncio.run(table.log.header()))
-    folder = os.path.dirname(os.path.abspath(request.output))
-    text = "".join(f"{line}\n" for line in _lines(request, headers, folder))
-    parse(text, {}, str(request.output), folder)
+    folder = os.path.dirname(os.path.abspath(output))
+    text = "".join(f"{line}\n" for line in _lines(tables, headers, sink, output, folder))
+    parse(text, {}, str(output), folder)
     try:
-        with open(request.output, "x", encoding="utf-8") as file:
+        with open(output, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise StorageError(f"cannot write: {error.strerror or error}", path=str(request.output)) from error
-    name = quote(str(request.output))
+        raise StorageError(f"cannot write: {error.strerror or error}", path=str(output)) from error
+    name = quote(str(output))
     return f"Wrote {one_line(name)}. Next:\n\n  cdfd check -c {name}\n  cdfd run -c {name}\n"
 
 
-def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator[str]:
-    names = _names(request.tables)
+def _lines(
+    tables: Sequence[str], headers: Sequence[Header], sink: tuple[str, str], output: Path, folder: str
+) -> Iterator[str]:
+    names = _names(tables)
     # The name of the file, or of the first table if the file has the usual name.
-    origin = names[0] if request.output.stem == "cdfd" else request.output.stem
+    origin = names[0] if output.stem == "cdfd" else output.stem
     pipeline = re.sub(r"[^a-z0-9._-]+", "-", origin.lower()).strip("-._") or "pipeline"
     yield "# yaml-language-server: $schema=cdfd.schema.json"
     yield "# For completion in an editor, make that file once: cdfd config schema > cdfd.schema.json"
@@ -75,10 +67,10 @@ def _lines(request: Request, headers: Sequence[Header], folder: str) -> Iterator
     yield f"pipeline: {pipeline}"
     yield ""
     yield "tables:"
-    for uri, name, header in zip(request.tables, names, headers, strict=True):
+    for uri, name, header in zip(tables, names, headers, strict=True):
         yield from _table_lines(_from_folder(uri, folder), name, header)
     yield ""
-    kind, place = request.sink
+    kind, place = sink
     yield from _sink_lines(kind, place if kind == "kafka" else _from_folder(place, folder), pipeline)
     yield ""
     yield "# Metrics, health and status. `listen: null` turns the server off."
