@@ -24,8 +24,7 @@ from cdfd import __version__
 from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.publishing import Publisher
+from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls.signals import read_signals
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.election.warm_tables import WarmTables

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.daemon.controls.controller import Controller
-from cdfd.daemon.controls.publishing import Publisher
+from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls.signals import SignalReader, parse_signal
 from cdfd.deliver.requests import ACTIONS, Refused, Request
 from cdfd.errors import SinkError
