@@ -129,7 +129,7 @@ class LineageMonitor(Monitor):
         self.end("COMPLETE")
 
     def tick(self) -> None:
-        """Time for a regular event."""
+        """Time for an event of a run under way."""
         if self._run is not None:
             self._emit("RUNNING")
 
@@ -144,8 +144,7 @@ class LineageMonitor(Monitor):
         if schema is self._schema or schema == self._schema:
             return
         self._schema = schema
-        if self._run is not None:
-            self._emit("RUNNING")
+        self.tick()
 
     def _emit(self, event: EventType, **facets: Any) -> None:
         moment = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")

@@ -52,7 +52,7 @@ async def telemetry_monitors(
 
             def traced(monitor: TableMonitor) -> Monitor:
                 trace_monitor = traces(monitor.table)
-                monitor.exemplar = trace_monitor.exemplar
+                monitor.exemplar = lambda: trace_monitor.exemplar
                 return trace_monitor
 
             makers.append(traced)

@@ -65,6 +65,9 @@ class TracingMonitor(Monitor):
         name: of the table.
         attributes: of each trace.
         now_ns: nanoseconds since the Unix epoch.
+
+    Attributes:
+        exemplar: the trace of the last delivery, as labels of an exemplar; None if it is not sampled.
     """
 
     def __init__(
@@ -78,11 +81,7 @@ class TracingMonitor(Monitor):
         self._stages: dict[str, _Stage] = {}
         self._discovered: int | None = None
         self._began: int | None = None
-        self._exemplar: Mapping[str, str] | None = None
-
-    def exemplar(self) -> Mapping[str, str] | None:
-        """The trace of the last delivery, as labels of an exemplar; None if it is not sampled."""
-        return self._exemplar
+        self.exemplar: Mapping[str, str] | None = None
 
     def found_version(self, newest: int) -> None:
         """A commit is discovered."""
@@ -164,7 +163,7 @@ class TracingMonitor(Monitor):
         context = span.get_span_context()
         sampled = error is None and context.trace_flags.sampled
         ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-        self._exemplar = ids if sampled else None
+        self.exemplar = ids if sampled else None
         self._discovered = None
 
 
