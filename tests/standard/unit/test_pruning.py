@@ -172,7 +172,7 @@ def test_a_checkpoint_with_statistics_as_a_struct_alone_leaves_no_file_out() -> 
     """Their writer computed them as it liked: they are not read."""
     parsed = {"numRecords": 1, "minValues": {"a": 5}, "maxValues": {"a": 5}}
     rows = pa.RecordBatch.from_pylist([{"add": {"path": "f", "size": 1, "stats_parsed": parsed}}])
-    [add] = PackedFiles(Add, pa.Table.from_batches([checkpoint.adds(rows)]))
+    [add] = PackedFiles(Add, pa.Table.from_batches([checkpoint.file_rows(rows, "add")]))
     known, ranges = statistics.parse(add.stats, SCHEMA), Columns(SCHEMA, SCHEMA)
     assert possible(parse_filter("a = 7"), SCHEMA, lambda name: ranges.range(name, FILE, known))
 
