@@ -24,9 +24,9 @@ from cdfd.delta.types.datatypes import ByName, DataType, Primitive, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.literals import (
     LONG,
+    MOST_DIGITS,
     WHOLE,
     Nearest,
-    common_decimal,
     is_comparable,
     is_float,
     is_number,
@@ -204,8 +204,11 @@ class _Compiler:
         if is_float(kind) or is_float(other_kind):
             # Whole numbers above 2^53 are rounded, as in Spark.
             return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(another, _DOUBLE, safe=False))
-        common = common_decimal(arrow_type(kind), arrow_type(other_kind))
-        # Arrow casts whole numbers to decimals only if all their digits fit.
+        kinds = arrow_type(kind), arrow_type(other_kind)
+        scale = max(getattr(each, "scale", 0) for each in kinds)
+        # Arrow casts whole numbers to decimals only if all their digits fit. One digit more than any column has: then casts need no check.
+        whole = max(each.precision - each.scale if pa.types.is_decimal(each) else 19 for each in kinds)
+        common = pa.decimal256(min(whole + scale, MOST_DIGITS), scale)
         sides = (_cast(_plain(*side)[0], common) for side in (typed, other))
         return _call(_COMPARE[operator], *sides)
 
@@ -228,13 +231,13 @@ class _Compiler:
             plain, _ = _plain(column, kind)
             if place.floor is not None and place.exact:
                 return _call(_COMPARE[operator], plain, _constant(place.floor))
-            if operator in ("=", "<>"):
-                return _of_any_value(column, operator == "<>")
+            if place.floor is None or operator in ("=", "<>"):
+                # All values are above the number, or different from it. Only null is unknown.
+                if operator in ("<>", ">", ">="):
+                    return _any(_call(pc.is_valid, column), _UNKNOWN)
+                return _all(_call(pc.is_null, column), _UNKNOWN)
             # No value equals the number: each is either at most its floor, or above the number.
-            below = operator in ("<", "<=")
-            if place.floor is None:
-                return _of_any_value(column, not below)
-            return _call(_COMPARE["<=" if below else ">"], plain, _constant(place.floor))
+            return _call(_COMPARE["<=" if operator in ("<", "<=") else ">"], plain, _constant(place.floor))
         if is_float(kind):
             return _floats(_cast(column, _DOUBLE), operator, _constant(value))
         return _call(_COMPARE[operator], column, _constant(value))
@@ -260,11 +263,6 @@ def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
     """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
     whole = isinstance(kind, Primitive) and kind.name in WHOLE
     return (_cast(column, LONG), LONG) if whole else (column, arrow_type(kind))
-
-
-def _of_any_value(column: Evaluate, truth: bool) -> Evaluate:
-    """A comparison that has the same result for all values. It is unknown for null."""
-    return _any(_call(pc.is_valid, column), _UNKNOWN) if truth else _all(_call(pc.is_null, column), _UNKNOWN)
 
 
 def _floats(left: Evaluate, operator: Operator, right: Evaluate) -> Evaluate:

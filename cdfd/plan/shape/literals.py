@@ -35,10 +35,10 @@ _EXAMPLES: Final = {
     "timestamp": "'2026-01-31T12:00:00Z'",
     "timestamp_ntz": "'2026-01-31 12:00:00'",
 }
-_MOST_DIGITS = 76
+MOST_DIGITS = 76
 """Digits of Arrow's widest decimals."""
 _LONGS: Final = decimal.Decimal(-(2**63)), decimal.Decimal(2**63 - 1)
-_EXACT: Final = decimal.Context(prec=_MOST_DIGITS, traps=[decimal.InvalidOperation])
+_EXACT: Final = decimal.Context(prec=MOST_DIGITS, traps=[decimal.InvalidOperation])
 
 Value: TypeAlias = "decimal.Decimal | pa.Scalar[Any]"
 """A literal's value: a `Decimal` with all its digits for whole numbers and decimals."""
@@ -128,14 +128,6 @@ def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
     floor = largest if number > largest else number.quantize(step, decimal.ROUND_FLOOR, _EXACT)
     nearest = scalar_of(floor, arrow_type(kind)) if isinstance(kind, Decimal) else scalar_of(int(floor), LONG)
     return Nearest(nearest, floor == number)
-
-
-def common_decimal(*kinds: pa.DataType) -> pa.DataType:
-    """The decimal type that holds the values of all these types: decimals and whole numbers."""
-    scale = max(getattr(kind, "scale", 0) for kind in kinds)
-    whole = max(kind.precision - kind.scale if pa.types.is_decimal(kind) else 19 for kind in kinds)
-    # One digit more than any column has: then casts of columns need no check.
-    return pa.decimal256(min(whole + scale, _MOST_DIGITS), scale)
 
 
 def _refusal(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigError:

@@ -142,7 +142,13 @@ class _Parser:
             return _negate(IsNull(self._column(left)), negated)
         before, negated = self._next, self._accept("NOT")
         if self._accept("IN"):
-            return _negate(Membership(self._column(left), self._list()), negated)
+            column = self._column(left)
+            self._expect("(")
+            items = [self._literal()]
+            while self._accept(","):
+                items.append(self._literal())
+            self._expect(")")
+            return _negate(Membership(column, tuple(items)), negated)
         if self._accept("BETWEEN"):
             low = self._operand()
             self._expect("AND")
@@ -169,14 +175,6 @@ class _Parser:
         if isinstance(operand, Literal):
             self._fail("a column is expected", operand.at)
         return operand
-
-    def _list(self) -> tuple[Literal, ...]:
-        self._expect("(")
-        items = [self._literal()]
-        while self._accept(","):
-            items.append(self._literal())
-        self._expect(")")
-        return tuple(items)
 
     def _operand(self) -> Operand:
         kind, text, at = self._token

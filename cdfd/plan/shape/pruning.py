@@ -80,7 +80,14 @@ class _Compiler:
             case Comparison(left, operator, right):
                 return self._comparison(left, operator, right)
             case Membership(column, items):
-                return self._membership(column, items)
+                equal = [self._with_literal(column, "=", item) for item in items]
+                other = self._of_values(column)
+                # With a null among the values, a row is either in the list or unknown.
+                may_be_false = all(item.form != "null" for item in items)
+                return lambda range_of: (
+                    any(term(range_of)[0] for term in equal),
+                    may_be_false and other(range_of)[1],
+                )
             case IsNull(column):
                 return self._of_range(column, lambda range: (range.nulls is not False, range.values), (True, False))
             case Like(column):
@@ -125,16 +132,6 @@ class _Compiler:
         negated = NEGATED[operator]
         return self._of_range(column, lambda range: (range.may_be(operator, value), range.may_be(negated, value)))
 
-    def _membership(self, column: Column, items: Sequence[Literal]) -> _Term:
-        equal = [self._with_literal(column, "=", item) for item in items]
-        values = self._of_values(column)
-        # With a null among the values, a row is either in the list or unknown.
-        may_be_false = all(item.form != "null" for item in items)
-        return lambda range_of: (
-            any(term(range_of)[0] for term in equal),
-            may_be_false and values(range_of)[1],
-        )
-
 
 def _conjunction(terms: Sequence[_Term]) -> _Term:
     def outcomes(range_of: RangeOf) -> Outcomes:
@@ -145,11 +142,7 @@ def _conjunction(terms: Sequence[_Term]) -> _Term:
 
 
 def _negation(term: _Term) -> _Term:
-    def outcomes(range_of: RangeOf) -> Outcomes:
-        true, false = term(range_of)
-        return false, true
-
-    return outcomes
+    return lambda range_of: term(range_of)[::-1]
 
 
 def select_files(predicate: Predicate, scans: LiveScans, schema: TableSchema) -> npt.NDArray[np.bool_]:
