@@ -67,21 +67,17 @@ class NetChanges:
                 continue
             of_side = rows if chosen.all() else rows.filter(array_of(chosen))
             of_side = pa.RecordBatch.from_arrays(of_side.columns, schema=self._rows)
-            if self._sides[0].count > 1:
-                self._sides[side].add(of_side, self._buckets(of_side))
-            else:
-                self._held.append((side, of_side))
-                self._bytes += of_side.nbytes
-        if self._bytes > SMALL_BYTES and self._held:
-            self._sides = [Buckets(self._space, BUCKETS, self._rows) for _ in range(2)]
-            waiting, self._held = self._held, []
-            for side, of_side in waiting:
-                self._sides[side].add(of_side, self._buckets(of_side))
-
-    def _buckets(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        # Without a key, rows that are equal must meet.
-        columns = [rows.column(name) for name in self._key or self._names]
-        return (hashes(columns, rows.num_rows) % np.uint64(BUCKETS)).astype(np.int64)
+            self._held.append((side, of_side))
+            self._bytes += of_side.nbytes
+        if self._bytes > SMALL_BYTES:
+            if self._sides[0].count == 1:
+                self._sides = [Buckets(self._space, BUCKETS, self._rows) for _ in range(2)]
+            for side, of_side in self._held:
+                # Without a key, rows that are equal must meet.
+                columns = [of_side.column(name) for name in self._key or self._names]
+                buckets = (hashes(columns, of_side.num_rows) % np.uint64(BUCKETS)).astype(np.int64)
+                self._sides[side].add(of_side, buckets)
+            self._held = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The net changes: deletes, updates and inserts of one bucket after the other.
