@@ -94,10 +94,6 @@ class Execution:
     shared: Reader[Scanned] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def _select(self) -> Select:
-        return self.rows.shape.select if self.select is None else self.select
-
-    @property
     def threads(self) -> int:
         """Cores to use."""
         return cores() if self.workers is None else self.workers
@@ -227,7 +223,8 @@ class Execution:
     @property
     def _reader(self) -> TaskReader:
         threads = 1 if self._one_by_one else self.threads
-        options = self._select, self.batch_rows, self.on_missing, self.rows.shape.where, threads
+        select = self.rows.shape.select if self.select is None else self.select
+        options = select, self.batch_rows, self.on_missing, self.rows.shape.where, threads
         return TaskReader(self.files, *options, self.refined)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
@@ -241,7 +238,7 @@ class Execution:
         def version() -> RefinedVersion:
             # Its files are read by one of the threads that read buckets.
             workers = 1 if is_small(plan.size) else self._parallel_scans()
-            select, drops = self._select(plan.schema), self.rows.drop_unchanged
+            select, drops = reader.select(plan.schema), self.rows.drop_unchanged
             options = self.files, self.space, workers, self.batch_rows, self.on_missing, drops
             return self.refined.of(RefinedVersion(plan, select, *options))
 

@@ -242,7 +242,8 @@ class _Resolver:
         elif isinstance(kind, MapType):
             convert = self._map(kind, source, path) if pa.types.is_map(source) else None
         elif kind == Primitive("variant"):
-            convert = self._variant if pa.types.is_struct(source) else None
+            if pa.types.is_struct(source):
+                return lambda array: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array))
         else:
             convert = conversion(source, kind)
         if convert is None and pa.types.is_null(source):
@@ -254,10 +255,6 @@ class _Resolver:
                 hint="the file does not match the table's schema",
             )
         return convert
-
-    def _variant(self, array: Array) -> Array:
-        text = variant.to_json(array)
-        return text if text.type == pa.json_() else pa.ExtensionArray.from_storage(pa.json_(), text)
 
     def _struct(self, kind: StructType, source: Any, path: Path) -> Convert:
         fields = [source.field(position) for position in range(source.num_fields)]

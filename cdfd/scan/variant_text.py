@@ -314,10 +314,6 @@ def _decimal(content: bytes) -> bytes:
     return decimal_text(_signed_int(content[1:]), content[0])
 
 
-def _timestamp(digits: int, zone: str) -> Callable[[bytes], bytes]:
-    return lambda content: timestamp_text(_signed_int(content), digits, zone)
-
-
 _BINARY, _STRING = 15, 16
 # "Encoding types": width in bytes and text of the primitive types of fixed width.
 _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], bytes]]] = {
@@ -333,11 +329,11 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], bytes]]] = {
     9: (9, _decimal),
     10: (17, _decimal),
     11: (4, lambda content: date_text(_signed_int(content))),
-    12: (8, _timestamp(_MICROSECOND, "Z")),
-    13: (8, _timestamp(_MICROSECOND, "")),
+    12: (8, lambda content: timestamp_text(_signed_int(content), _MICROSECOND, "Z")),
+    13: (8, lambda content: timestamp_text(_signed_int(content), _MICROSECOND, "")),
     14: (4, lambda content: float_text(struct.unpack("<f", content)[0])),
     17: (8, lambda content: time_text(_signed_int(content))),
-    18: (8, _timestamp(_NANOSECOND, "Z")),
-    19: (8, _timestamp(_NANOSECOND, "")),
+    18: (8, lambda content: timestamp_text(_signed_int(content), _NANOSECOND, "Z")),
+    19: (8, lambda content: timestamp_text(_signed_int(content), _NANOSECOND, "")),
     20: (16, uuid_text),
 }

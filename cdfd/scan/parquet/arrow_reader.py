@@ -31,10 +31,8 @@ class ArrowReader:
         self.metadata: pq.FileMetaData = self._file.metadata
         self.schema_arrow: pa.Schema = self._file.schema_arrow
 
-    def __enter__(self) -> ArrowReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def batches(

@@ -50,7 +50,7 @@ def open_parquet(source: Any, dictionaries: Collection[str] = ()) -> Iterator[An
         return
     from cdfd.scan.parquet import arrow_reader
 
-    with arrow_reader.ArrowReader(source) as reader:
+    with contextlib.closing(arrow_reader.ArrowReader(source)) as reader:
         yield reader
 
 

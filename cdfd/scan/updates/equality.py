@@ -42,7 +42,8 @@ def same(left: Column, right: Column) -> Mask:
     left, right = plain(left), plain(right)
     if pa.types.is_nested(left.type):
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
-        both = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
+        chunks = [chunk for side in (left, right) for chunk in getattr(side, "chunks", [side])]
+        both = _column(pa.chunked_array(chunks, left.type), key=False)
         return np.asarray(both[: len(left)] == both[len(left) :])
     if pa.types.is_null(left.type):
         return np.ones(len(left), np.bool_)
@@ -219,10 +220,6 @@ def plain(column: Column) -> Column:
             column = column.cast(column.type.value_type)
         else:
             return column
-
-
-def _chunks(column: Column) -> list[Any]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _booleans(column: Column) -> Mask:
