@@ -33,7 +33,7 @@ from cdfd.sinks.kafka.records.batches import rows as rows_of
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import KafkaSignals, signal_topic
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.sink import Connected, KafkaSink, connect, discard
+from cdfd.sinks.kafka.transactions.sink import Connected, KafkaSink, discard, prepare
 from cdfd.sinks.own_topics import Announce, Signals
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class KafkaConnector(Connector):
         if before is not None and not before.done():
             return
         worker = Worker(f"cdfd-prepare-{table.name}")
-        preparing = worker.submit(partial(_prepare, place, client(self._sink), before))
+        preparing = worker.submit(partial(prepare, place, client(self._sink), before))
         worker.close()
         self._prepared[_key(place)] = preparing
         await wait_for_result(preparing)
@@ -280,21 +280,6 @@ class KafkaConnector(Connector):
 def _key(place: Destination) -> tuple[str, str, bool]:
     """The same for all destinations of one configuration that have the same connections."""
     return place.transactional_id, place.topic, place.keyed
-
-
-def _prepare(place: Destination, make: MakeProducer, before: Future[Connected | None] | None) -> Connected | None:
-    """Connections to the topics, with what has changed since the connections before; None if a topic is missing."""
-    connected = None if before is None or before.exception() is not None else before.result()
-    connected = connected or connect(place, make, creates=False)
-    if connected is not None:
-        try:
-            if connected.refresh(place):
-                return connected
-        except SinkError:
-            connected.close()
-            raise
-        connected.close()  # the next call connects again
-    return None
 
 
 @contextmanager

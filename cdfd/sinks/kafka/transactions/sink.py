@@ -49,7 +49,7 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """The connections of a sink that has taken nothing over, and what was read by them. All methods block.
+    """The connections of a sink that has taken nothing over, and what was read by them.
 
     Attributes:
         admin: of the cluster.
@@ -65,22 +65,8 @@ class Connected:
     facts: TopicFacts
     existing: ExistingTopic | None
 
-    def refresh(self, destination: Destination) -> bool:
-        """Read what has changed. False: the topics are other ones, so connect again.
-
-        Raises:
-            SinkError: the cluster cannot be reached, or the position cannot be read.
-        """
-        existing = self.admin.find([topic.name for topic in destination.needed()])
-        if destination.exactly_once and destination.progress.name in existing:
-            last_progress(destination, self.admin, self.newest, committed=True)
-        if len(existing) < len(destination.needed()) or existing[destination.topic] != self.existing:
-            return False
-        self.producer.prepare(list(existing))
-        return True
-
     def close(self) -> None:
-        """Disconnect. Does not raise."""
+        """Disconnect. Blocks, and does not raise."""
         self.producer.close()
         self.newest.close()
         self.admin.close()
@@ -334,6 +320,38 @@ def discard(prepared: Future[Connected | None]) -> None:
             Thread(target=connected.close, name="cdfd-discard", daemon=True).start()
 
     prepared.add_done_callback(close)
+
+
+def prepare(
+    destination: Destination, make_producer: MakeProducer, before: Future[Connected | None] | None
+) -> Connected | None:
+    """Connections to the topics, and what has changed since they were made; None if a topic is missing, or another one. Blocks.
+
+    Args:
+        destination: of a table.
+        make_producer: creates the producer.
+        before: the end of the preparation before, whose connections are used again; None: there was none.
+
+    Raises:
+        SinkError: the cluster cannot be reached, a topic is unsuitable, or the position cannot be read.
+    """
+    connected = None if before is None or before.exception() is not None else before.result()
+    connected = connected or connect(destination, make_producer, creates=False)
+    if connected is None:
+        return None
+    try:
+        needed = [topic.name for topic in destination.needed()]
+        existing = connected.admin.find(needed)
+        if destination.exactly_once and destination.progress.name in existing:
+            last_progress(destination, connected.admin, connected.newest, committed=True)
+        if len(existing) == len(needed) and existing[destination.topic] == connected.existing:
+            connected.producer.prepare(list(existing))
+            return connected
+    except SinkError:
+        connected.close()
+        raise
+    connected.close()  # the next call connects again
+    return None
 
 
 def connect(destination: Destination, make_producer: MakeProducer, *, creates: bool = True) -> Connected | None:
