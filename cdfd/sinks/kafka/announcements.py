@@ -48,7 +48,7 @@ class Announcer:
         batch = Records(array_of(keys, pa.large_binary()), array_of(values, pa.large_binary()))
         try:
             if self._producer is None:
-                with TopicAdmin(self._connection) as admin:
+                with closing(TopicAdmin(self._connection)) as admin:
                     admin.ensure([self._topic])
                 self._producer = self._make(self._settings)
             self._producer.begin()

@@ -108,7 +108,7 @@ class KafkaSignals:
     @in_worker
     def _open(self) -> int | None:
         """Go to the next signal; its offset, if that is not stored yet."""
-        with TopicAdmin(self._connection) as admin:
+        with closing(TopicAdmin(self._connection)) as admin:
             admin.ensure([self._topic, self._progress])
             end = admin.bounds(self.topic, 0, committed=True)[1]
             bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)

@@ -302,7 +302,7 @@ def denial(admin: TopicAdmin, transactional_id: str) -> SinkError | None:
 class TestRights:
     @pytest.fixture
     def alice(self, secured: Broker, certificates: Certificates) -> Iterator[TopicAdmin]:
-        with TopicAdmin(arguments(scram(secured, certificates))) as admin:
+        with contextlib.closing(TopicAdmin(arguments(scram(secured, certificates)))) as admin:
             yield admin
 
     def allow(self, master: KafkaAdminClient, kind: ResourceType, name: str, *operations: ACLOperation) -> None:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from tests.support.kafka.reading import Record
 from tests.support.kafka.shared import SharedBroker
 
 
-def open_admin(address: str, timeout: float = 20.0) -> TopicAdmin:
-    return TopicAdmin(arguments(KafkaSettings.model_validate({"bootstrap_servers": address})), timeout=timeout)
+def open_admin(address: str, timeout: float = 20.0) -> closing[TopicAdmin]:
+    return closing(TopicAdmin(arguments(KafkaSettings.model_validate({"bootstrap_servers": address})), timeout=timeout))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def read_progress(destination: Destination) -> Progress | None:
     if not destination.exactly_once:
         return None
     topic = destination.progress.name
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+    with closing(TopicAdmin(destination.connection, timeout=destination.timeout)) as admin:
         if topic not in admin.find([topic]):
             return None
         with closing(newest_progress(destination, destination.timeout)) as newest:
@@ -114,7 +114,7 @@ def progress_end(destination: Destination) -> int:
     Raises:
         SinkError: the cluster cannot be reached.
     """
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+    with closing(TopicAdmin(destination.connection, timeout=destination.timeout)) as admin:
         return admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=False)[1]
 
 
@@ -128,7 +128,7 @@ def move_position(destination: Destination, make_producer: MakeProducer, positio
     """
     if not destination.exactly_once:
         return
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+    with closing(TopicAdmin(destination.connection, timeout=destination.timeout)) as admin:
         admin.ensure([destination.progress])
         with closing(make_producer(destination.producer_settings(Batching()))) as producer:
             start_transactions(producer, admin)
@@ -147,7 +147,7 @@ def check(destination: Destination) -> str:
     Raises:
         SinkError: a sink could not be opened.
     """
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+    with closing(TopicAdmin(destination.connection, timeout=destination.timeout)) as admin:
         existing = admin.check(destination.needed())
         if destination.exactly_once:
             admin.check_transactions(destination.transactional_id)
@@ -158,7 +158,7 @@ def check(destination: Destination) -> str:
 @_in_thread
 def reach(connection: Mapping[str, Any]) -> None:
     """Connect, and nothing else. `SinkError` if the cluster cannot be reached."""
-    with TopicAdmin(connection, timeout=CONNECT_SECONDS):
+    with closing(TopicAdmin(connection, timeout=CONNECT_SECONDS)):
         pass
 
 
@@ -169,7 +169,7 @@ def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -> str:
     Raises:
         SinkError: a topic is unsuitable, or could not be created.
     """
-    with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
+    with closing(TopicAdmin(connection, timeout=CONNECT_SECONDS)) as admin:
         existing = admin.check(topics)
     return _state(existing.values(), [topic.name for topic in topics if topic.name not in existing])
 
