@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdfd.delta.actions import Metadata
-from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types import schema as schemas
 from cdfd.delta.write.writing import PLAIN, metadata_fields, protocol_fields
 from cdfd.errors import ConfigError, UnsupportedError
@@ -96,12 +95,6 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
     if configuration != state.metadata.configuration:
         actions.append(("metaData", metadata_fields(state.metadata) | {"configuration": configuration}))
     return actions
-
-
-def is_plain(state: Snapshot) -> bool:
-    """Whether the table has only content of cdfd, so that `checkpoint` is complete."""
-    files = len(state.live()) + len(state.tombstones())
-    return state.protocol == PLAIN and not files and not state.domains
 
 
 def key_of(app_id: str) -> str:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from cdfd.delta import paths
 from cdfd.delta.write.checkpoint_writing import checkpoint
+from cdfd.delta.write.writing import PLAIN
 from cdfd.errors import LogError, NotATableError, StorageError
 from cdfd.log.log import DeltaLog
 from cdfd.runtime.clock import Clock
@@ -41,7 +42,8 @@ async def clean_up(log: DeltaLog, version: int) -> None:
     """
     try:
         state = await log.snapshot(version, with_tombstones=True)
-        if not ledger_table.is_plain(state):
+        # A checkpoint would not be complete.
+        if state.live() or state.tombstones() or state.protocol != PLAIN or state.domains:
             logger.warning(
                 "the ledger has files, domains or table features of another writer: its log is not cleaned up",
                 extra={"table": log.storage.uri, "version": version},
