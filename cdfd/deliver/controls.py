@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.recorder import Recorder
-from cdfd.deliver.requests import Notification, Refused, Request
+from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
 from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
 from cdfd.log.table import Table, position_after
 from cdfd.model.control import Pause
@@ -74,9 +74,10 @@ class Controls:
         while not self.stop.is_set():
             while not self.stop.is_set() and (request := self.mailbox.first) is not None:
                 try:
-                    await self._accomplish(request)
+                    notification = await self._accomplish(request)
                 except Refused as error:
-                    self.mailbox.refuse(error)
+                    notification = refusal(error, request.id, request.action, request.table)
+                self.mailbox.settle(notification)
             pause = self.sink.control.paused
             self.monitor.paused(pause)
             if pause is None or self.stop.is_set():
@@ -89,7 +90,7 @@ class Controls:
                 self.monitor.found_version(await self.table.log.latest_version())
             await self.clock.wait(self.mailbox.interrupt, LOOK_SECONDS)
 
-    async def _accomplish(self, request: Request) -> None:
+    async def _accomplish(self, request: Request) -> Notification:
         if not self.sink.stores_control:
             raise Refused("unsupported", f"{self.sink_name} cannot store requests: positions must be in the sink")
         # The outcome of an earlier attempt is unknown if the sink failed.
@@ -98,41 +99,38 @@ class Controls:
             raise Refused("duplicate", f"a request with the id {request.id} was already carried out")
         match request.action:
             case "pause":
-                await self._pause(request)
+                return await self._pause(request)
             case "resume":
-                await self._resume(request)
+                return await self._resume(request)
             case "snapshot":
-                await self._begin_snapshot(request, retried=retried)
+                return await self._begin_snapshot(request, retried=retried)
             case "stop-snapshot":
-                await self._stop_snapshot(request, retried=retried)
+                return await self._stop_snapshot(request, retried=retried)
             case "move":
-                await self._move(request)
+                return await self._move(request)
             case _:
                 raise Refused("unknown", f"a table has no action {request.action}")
 
-    async def _pause(self, request: Request) -> None:
+    async def _pause(self, request: Request) -> Notification:
         paused_by = self.sink.control.paused
         if paused_by is not None and paused_by.id != request.id:
-            self.mailbox.accomplish("PAUSED", f"{request.table} was already paused by the request {paused_by.id}")
-            return
+            return answer(request, "PAUSED", f"{request.table} was already paused by the request {paused_by.id}")
         if paused_by is None:
             pause = Pause(request.id, self.clock.now_ms())
             await self.sink.set_control(replace(self.sink.control, paused=pause).remember(request.id))
         position = await self._position()
         message = f"{request.table} is paused before version {position.version}"
-        self.mailbox.accomplish("PAUSED", message, version=position.version)
+        return answer(request, "PAUSED", message, version=position.version)
 
-    async def _resume(self, request: Request) -> None:
+    async def _resume(self, request: Request) -> Notification:
         position = await self._position()
-        if self.sink.control.paused is not None:
-            await self.sink.set_control(replace(self.sink.control, paused=None).remember(request.id))
-            self.mailbox.accomplish(
-                "RESUMED", f"{request.table} is resumed at version {position.version}", version=position.version
-            )
-        else:
-            self.mailbox.accomplish("RESUMED", f"{request.table} is not paused")
+        if self.sink.control.paused is None:
+            return answer(request, "RESUMED", f"{request.table} is not paused")
+        await self.sink.set_control(replace(self.sink.control, paused=None).remember(request.id))
+        message = f"{request.table} is resumed at version {position.version}"
+        return answer(request, "RESUMED", message, version=position.version)
 
-    async def _begin_snapshot(self, request: Request, *, retried: bool) -> None:
+    async def _begin_snapshot(self, request: Request, *, retried: bool) -> Notification:
         snapshot, position = self.sink.control.snapshot, await self._position()
         if snapshot is not None and not (retried and snapshot.id == request.id):
             raise Refused("conflict", f"the incremental snapshot {snapshot.id} is in progress; stop it first")
@@ -151,24 +149,20 @@ class Controls:
             except UnsupportedError as error:
                 raise Refused("unsupported", str(error)) from None
         what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
-        self.mailbox.accomplish("STARTED", f"{what} are published again, from version {position.version} on")
+        return answer(request, "STARTED", f"{what} are published again, from version {position.version} on")
 
-    async def _stop_snapshot(self, request: Request, *, retried: bool) -> None:
+    async def _stop_snapshot(self, request: Request, *, retried: bool) -> Notification:
         snapshot = self.sink.control.snapshot
         if snapshot is None:
             if not retried:
                 raise Refused("conflict", f"no incremental snapshot of {request.table} is in progress")
-            self.mailbox.accomplish("ABORTED", "the incremental snapshot is stopped")
-            return
+            return answer(request, "ABORTED", "the incremental snapshot is stopped")
         await self.sink.set_control(replace(self.sink.control, snapshot=None).remember(request.id))
         self.monitor.resnapshot(None)
-        self.mailbox.accomplish(
-            "ABORTED",
-            f"the incremental snapshot {snapshot.id} is stopped after {snapshot.rows} rows",
-            rows=snapshot.rows,
-        )
+        message = f"the incremental snapshot {snapshot.id} is stopped after {snapshot.rows} rows"
+        return answer(request, "ABORTED", message, rows=snapshot.rows)
 
-    async def _move(self, request: Request) -> None:
+    async def _move(self, request: Request) -> Notification:
         position, version = await self._position(), request.version
         try:
             newest = (await self.table.log.header()).version
@@ -185,7 +179,7 @@ class Controls:
         if self.sink.control.snapshot is None and self.recorder is not None:
             self.recorder.delivered(version, following.table_id, following.digest)
         message = f"{request.table} is moved from version {position.version} to version {version + 1}"
-        self.mailbox.accomplish("MOVED", message, version=version + 1, before=position.version)
+        return answer(request, "MOVED", message, version=version + 1, before=position.version)
 
     async def _position(self) -> Position:
         position = await self.sink.last_position()

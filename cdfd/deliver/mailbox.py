@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
+from cdfd.deliver.requests import Notification, Refused, Request
 
 MOST_WAITING = 8
 """Requests that wait for one table. Another one is refused."""
@@ -63,19 +63,11 @@ class Mailbox:
         """The oldest request that waits; None if there is none."""
         return self._waiting[0].request if self._waiting else None
 
-    def accomplish(self, type: str, message: str, **details: str | int) -> None:
-        """Answer the oldest request, which is carried out."""
+    def settle(self, notification: Notification) -> None:
+        """Answer the oldest request."""
         waiting = self._waiting.popleft()
         if not waiting.done.done():
-            waiting.done.set_result(answer(waiting.request, type, message, **details))
-        self._lower()
-
-    def refuse(self, error: Refused) -> None:
-        """Answer the oldest request, which is not carried out."""
-        waiting = self._waiting.popleft()
-        request = waiting.request
-        if not waiting.done.done():
-            waiting.done.set_result(refusal(error, request.id, request.action, request.table))
+            waiting.done.set_result(notification)
         self._lower()
 
     def _lower(self) -> None:

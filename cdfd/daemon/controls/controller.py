@@ -60,8 +60,9 @@ class Controller:
     def remove(self, name: str) -> None:
         """Take no more requests for a table. Those that wait are refused."""
         mailbox = self.tables.pop(name, None)
-        while mailbox is not None and mailbox.first is not None:
-            mailbox.refuse(Refused("unknown", "the table is no longer in the configuration"))
+        error = Refused("unknown", "the table is no longer in the configuration")
+        while mailbox is not None and (request := mailbox.first) is not None:
+            mailbox.settle(refusal(error, request.id, request.action, request.table))
 
     def recent(self) -> list[dict[str, Any]]:
         """The newest notifications, the oldest first, as JSON values."""

@@ -21,7 +21,7 @@ from cdfd.daemon.http.history import History
 from cdfd.daemon.http.server import serve, serve_socket
 from cdfd.daemon.http.status import Status
 from cdfd.deliver.mailbox import MOST_WAITING
-from cdfd.deliver.requests import MOST_BYTES, Refused
+from cdfd.deliver.requests import MOST_BYTES, Refused, answer
 from cdfd.errors import ConfigError, ListenError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
@@ -56,7 +56,7 @@ def obeying(controller: Controller) -> asyncio.Task[None]:
             await mailbox.interrupt.wait()
             request = mailbox.first
             assert request is not None
-            mailbox.accomplish("PAUSED", f"{request.action} of {request.table}", version=7)
+            mailbox.settle(answer(request, "PAUSED", f"{request.action} of {request.table}", version=7))
 
     return asyncio.create_task(obey())
 
