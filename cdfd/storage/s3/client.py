@@ -26,12 +26,19 @@ from botocore.utils import parse_timestamp
 
 from cdfd.errors import NotFoundError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
-from cdfd.storage.s3.credentials import SourcedCredentials
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translate
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
-from cdfd.storage.s3.native import CONNECTIONS, NativeListing, NativeReader, reader_for, region_of
-from cdfd.storage.s3.objects import GetResult, modified_ms
+from cdfd.storage.s3.native import (
+    CONNECTIONS,
+    GetResult,
+    NativeListing,
+    NativeReader,
+    SourcedCredentials,
+    modified_ms,
+    reader_for,
+    region_of,
+)
 from cdfd.storage.s3.options import S3Options
 
 T = TypeVar("T")

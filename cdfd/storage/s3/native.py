@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,9 +23,9 @@ from aiobotocore.credentials import AioCredentials
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import S3Store
 
+from cdfd.storage.credentials import Keys, KeySource
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.errors import FAILURES, Request, no_such_object
-from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import S3Options
 
 if TYPE_CHECKING:
@@ -46,6 +46,16 @@ _forked = False
 _used = False
 
 
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """Bytes of an object, with the object's size, modification time (ms since the Unix epoch) and ETag."""
+
+    data: bytes | pa.Buffer
+    size: int
+    modified_ms: int
+    etag: str
+
+
 class Listed(NamedTuple):
     """An object of a listing: its key, size in bytes, modification time (ms since the Unix epoch) and ETag."""
 
@@ -53,6 +63,28 @@ class Listed(NamedTuple):
     size: int
     modified_ms: int
     etag: str
+
+
+class SourcedCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore has no types
+    """Credentials that are those of a source at any time."""
+
+    def __init__(self, source: KeySource) -> None:
+        super().__init__("", "", None, "catalog")
+        self._source = source
+        self._last: Keys | None = None
+        self._frozen: Any = None
+
+    async def get_frozen_credentials(self) -> Any:
+        """The keys for a request now, as botocore has them.
+
+        Raises:
+            StorageError: the source has none.
+        """
+        keys = await self._source.keys()
+        if keys != self._last:
+            fixed = AioCredentials(keys.access_key, keys.secret_key, keys.token, "catalog")
+            self._last, self._frozen = keys, await fixed.get_frozen_credentials()
+        return self._frozen
 
 
 class NativeReader:
@@ -188,6 +220,13 @@ class NativeReader:
             },
             retry_config={"max_retries": 0},
         )
+
+
+def modified_ms(moment: datetime) -> int:
+    """A time in ms since the Unix epoch, of whole seconds, as in HTTP headers. Listings of some stores are more precise, and both must give
+    the same time.
+    """
+    return int(moment.timestamp()) * 1000
 
 
 def _facts(meta: ObjectMeta) -> tuple[int, int, str]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from cdfd.errors import StorageError
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.objects import GetResult
+from cdfd.storage.s3.native import GetResult
 
 MAX_OBJECTS, MAX_BYTES = 1024, 72 << 20
 """Announced objects that are not read yet, at most, and bytes that are fetched of them. Small ones are read in groups of many."""

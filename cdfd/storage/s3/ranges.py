@@ -25,7 +25,7 @@ import pyarrow as pa
 from cdfd.errors import StorageError
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.objects import GetResult
+from cdfd.storage.s3.native import GetResult
 
 MAX_GET_BYTES = 8 << 20
 """Bytes of a GET, at most. A page that lies in two of them is copied."""

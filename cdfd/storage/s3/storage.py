@@ -17,8 +17,7 @@ from cdfd.errors import ConfigError, ExistsError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each, read_whole
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.native import LISTING_PAGE, Listed
-from cdfd.storage.s3.objects import GetResult, modified_ms
+from cdfd.storage.s3.native import LISTING_PAGE, GetResult, Listed, modified_ms
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, StartedRanges, result_or_none
 from cdfd.storage.s3.ranges import MAX_GET_BYTES, RangeBuffer

@@ -17,8 +17,7 @@ from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3 import native as s3_native
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.native import NativeReader, reader_for
-from cdfd.storage.s3.objects import GetResult
+from cdfd.storage.s3.native import GetResult, NativeReader, reader_for
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.s3.fixtures import new_bucket
