@@ -8,6 +8,7 @@ import random
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -74,7 +75,8 @@ class UnityClient:
         self._tokens = Tokens(options, self._open)
         self._next_at = 0.0
         self._slots = asyncio.Semaphore(CONNECTIONS)
-        loop.on_close(self._close)
+        self._stack = AsyncExitStack()
+        loop.on_close(self._stack.aclose)
 
     async def ask(
         self,
@@ -177,13 +179,14 @@ class UnityClient:
             context: ssl.SSLContext | bool = True
             if self.options.ca_file is not None:
                 context = await asyncio.to_thread(ssl.create_default_context, cafile=self.options.ca_file)
-            self._session = aiohttp.ClientSession(
+            session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=context),
                 timeout=aiohttp.ClientTimeout(total=self.options.timeout),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "cdfd"},
                 trust_env=True,
             )
+            self._session = await self._stack.enter_async_context(session)
         return self._session
 
     def _refusal(self, status: int, data: bytes, request: str) -> Refusal:
@@ -203,10 +206,6 @@ class UnityClient:
             retriable=status in RETRIED,
         )
         return Refusal(answer, error)
-
-    async def _close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

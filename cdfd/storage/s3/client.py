@@ -71,14 +71,14 @@ class S3Client:
         self._session: AioSession | None = None
         self._opening: asyncio.Task[Any] | None = None
         self._native: asyncio.Task[NativeReader | None] | None = None
-        self._open: list[AsyncExitStack] = []
+        self._open = AsyncExitStack()
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
         self.readers: WeakSet[object] = WeakSet()
         """Large objects that are open."""
         self.conditional_buckets: set[str] = set()
         """Buckets whose conditional PUT was verified."""
-        loop.on_close(self._close)
+        loop.on_close(self._open.aclose)
 
     async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
         """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write.
@@ -285,8 +285,7 @@ class S3Client:
             user_agent="cdfd",
             parameter_validation=False,
         )
-        stack = AsyncExitStack()
-        client = await stack.enter_async_context(
+        client = await self._open.enter_async_context(
             session.create_client(
                 "s3",
                 region_name=region_of(session, options),
@@ -300,7 +299,6 @@ class S3Client:
             )
         )
         s3_clock.sign_with_store_time(client)
-        self._open.append(stack)
         return client
 
     def _botocore_session(self) -> AioSession:
@@ -312,10 +310,6 @@ class S3Client:
                 self._session._credentials = SourcedCredentials(self.options.source)
             self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
         return self._session
-
-    async def _close(self) -> None:
-        for stack in self._open:
-            await stack.aclose()
 
 
 _WRITER = "cdfd-writer"
