@@ -45,17 +45,14 @@ class HeadroomTracker:
 
     Attributes:
         clock: the source of time.
+        retention: of the table; None if unknown.
     """
 
     clock: Clock
-    _retention: Retention | None = field(default=None, init=False)
+    retention: Retention | None = field(default=None, init=False)
     _since_ms: int | None = field(default=None, init=False)
     _at_tip: bool = field(default=False, init=False)
     _lost: Kind | None = field(default=None, init=False)
-
-    def retained(self, retention: Retention) -> None:
-        """The retention of the table."""
-        self._retention = retention
 
     def undelivered_since(self, ms: int) -> None:
         """No undelivered commit is older than this time, in ms since the Unix epoch."""
@@ -86,18 +83,18 @@ class HeadroomTracker:
         """An error stopped the loop."""
         self.left_tip()
         if isinstance(error, TableChangedError | NotATableError):
-            self._retention = None  # of a table that is not there any more
+            self.retention = None  # of a table that is not there any more
         if isinstance(error, GapError | MissingFileError):
             self._lost = "log" if isinstance(error, GapError) else "deleted_files"
 
     def headrooms(self) -> tuple[Headroom, ...]:
         """The headroom at this moment against each kind of clean-up that the table has; empty if unknown."""
         since_ms = self.clock.now_ms() if self._at_tip else self._since_ms
-        if self._retention is None or since_ms is None:
+        if self.retention is None or since_ms is None:
             return ()
         age = max(0, self.clock.now_ms() - since_ms) / 1000
         headrooms = []
-        for kind, ms in zip(KINDS, (self._retention.log_ms, self._retention.files_ms), strict=True):
+        for kind, ms in zip(KINDS, (self.retention.log_ms, self.retention.files_ms), strict=True):
             if ms is not None:
                 retention, lost = max(0, ms) / 1000, kind == self._lost
                 seconds = retention - age

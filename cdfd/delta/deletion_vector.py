@@ -40,6 +40,9 @@ _SIZE_BYTES = 4
 _CRC_BYTES = 4
 _UUID_CHARACTERS = 20
 
+# The vectors of a version are in one file, and those of the version before are read again.
+_decode_uuid = lru_cache(maxsize=64)(z85.decode)
+
 
 def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
     """Path of the file that holds a vector, for `paths.resolve`: relative to the table's root (`u`), absolute (`p`),
@@ -54,7 +57,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
         return None
     if descriptor.storage_type == "u":
         prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
-        binary = _decode(encoded)
+        binary = _decode_uuid(encoded)
         if len(binary) != 16:
             raise DataError(f"the deletion vector {text!r} does not end in a UUID")
         return f"{prefix}{'/' if prefix else ''}deletion_vector_{UUID(bytes=binary)}.bin"
@@ -177,9 +180,3 @@ def store(vectors: Sequence[RowSet]) -> tuple[bytes, list[tuple[int, int]]]:
 def describe(uuid: UUID, prefix: str, offset: int, size: int, cardinality: int) -> DeletionVectorDescriptor:
     """Descriptor of a vector in the file `<prefix>/deletion_vector_<uuid>.bin`; an empty prefix is the table's root."""
     return DeletionVectorDescriptor("u", prefix + z85.encode(uuid.bytes), offset, size, cardinality)
-
-
-@lru_cache(maxsize=64)
-def _decode(encoded: str) -> bytes:
-    # The vectors of a version are in one file, and those of the version before are read again.
-    return z85.decode(encoded)

@@ -91,7 +91,7 @@ class TableMonitor(Monitor):
 
     def retained(self, retention: Retention) -> None:
         """The table keeps log entries and deleted files for these times."""
-        self._headroom.retained(retention)
+        self._headroom.retention = retention
 
     def undelivered_since(self, ms: int) -> None:
         """No undelivered commit is older than this."""
