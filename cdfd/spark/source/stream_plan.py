@@ -169,13 +169,15 @@ class StreamPlanner:
 
     async def _windows_at(self, at: Position) -> SnapshotWindows | None:
         """The windows of the snapshot at a position; None if it is small, and is planned as a whole."""
-        windows = await self._listing(at)
-        if windows is not None and (self._windows is None or self._windows.version is not windows[0]):
-            version, live = windows
+        listed = await self._listing(at)
+        if listed is None:
+            return None
+        version, live = listed
+        if self._windows is None or self._windows.version is not version:
             execution = execution_of(self.table, self.options)
             ranges = counted_paths(live, self.table, version.plan.version, execution)
             self._windows = SnapshotWindows(version, ranges, self.table.log.storage)
-        return None if windows is None else self._windows
+        return self._windows
 
     async def _snapshot_at(self, at: Position, *, limited: bool) -> tuple[Version, Window]:
         """The snapshot at a position, and its scans from there on: all of them, or some; none if executors list them."""
@@ -221,8 +223,7 @@ class StreamPlanner:
             if end.phase == "snapshot":
                 return portions
             at = at.after_version()
-        last = end.basis
-        async with contextlib.aclosing(self._versions(at, last)) as versions:
+        async with contextlib.aclosing(self._versions(at, end.basis)) as versions:
             async for version in versions:
                 self._check_end(version, end)
                 plan = schemas.of(version.plan, self.table.uri)
