@@ -120,8 +120,8 @@ class TaskSink:
     shape: Shape = AS_IT_IS
     packed: bool = False
 
-    def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
-        """Deliver one partition's rows, unless they are delivered; their number.
+    def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> None:
+        """Deliver one partition's rows, unless they are delivered.
 
         Args:
             batches: Spark's batches.
@@ -141,10 +141,9 @@ class TaskSink:
         shaped = pairs if self.shape.is_plain else map(RowShaper(self.shape).shape_batch, pairs)
         rows = (batch.rows for batch in shaped if batch.rows.num_rows)
         first = next(rows, None)
-        if first is None:
-            return 0
-        part = _Part(self, query, batch, number, itertools.chain((first,), rows))
-        return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+        if first is not None:
+            part = _Part(self, query, batch, number, itertools.chain((first,), rows))
+            asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
 
 
 @dataclass(eq=False, repr=False)
@@ -207,8 +206,8 @@ class _Part:
     _counts: RowCounts = field(default_factory=RowCounts, init=False)
     _begun: bool = field(default=False, init=False)
 
-    async def deliver(self, version: int) -> int:
-        """Deliver the partition; its number of rows. `version` is the version of the first row."""
+    async def deliver(self, version: int) -> None:
+        """Deliver the partition. `version` is the version of the first row."""
         options = self.out.options
         sinks = KafkaConnector(options.config, options.sink)
         place = sinks.destination(options.table, parts.role(self.number))
@@ -220,7 +219,6 @@ class _Part:
         counts = {name: count for name, count in self._counts.by_type().items() if count}
         if counts != {name: count for name, count in delivered.items() if count}:
             raise self._other_rows(f"{sum(delivered.values())} rows", f"{sum(counts.values())}")
-        return sum(counts.values())
 
     async def _write(self, delivery: Delivery) -> Counts:
         if self._begun:
