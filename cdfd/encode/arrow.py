@@ -48,7 +48,11 @@ class ArrowRecords:
     ) -> list[Records]:
         """As `RecordEncoder.encode`."""
         keyed = KeyedRows.of(batch, self._keys)
-        head = _head(keyed.batch)
+        # The start of a stream, before the message of the rows: the schema and the dictionaries, which slices of a batch share.
+        out, empty = pa.BufferOutputStream(), keyed.batch.slice(0, 0)
+        with pa.ipc.new_stream(out, keyed.batch.schema) as writer:
+            writer.write_batch(empty)
+        head = out.getvalue().to_pybytes()[: -pa.ipc.get_record_batch_size(empty) - len(_END)]
         limit = self._record_bytes - len(head) - len(_END)
         parts = [(where, list(self._pieces(rows, limit))) for where, rows in self._by_partition(keyed)]
         pieces = [piece for _, of_partition in parts for piece in of_partition]
@@ -93,12 +97,3 @@ class ArrowRecords:
         half = (batch.num_rows + 1) // 2
         yield from self._pieces(batch.slice(0, half), limit)
         yield from self._pieces(batch.slice(half), limit)
-
-
-def _head(batch: pa.RecordBatch) -> bytes:
-    """The start of a stream, before the message of the rows: the schema and the dictionaries, which slices of a batch share."""
-    out, empty = pa.BufferOutputStream(), batch.slice(0, 0)
-    with pa.ipc.new_stream(out, batch.schema) as writer:
-        writer.write_batch(empty)
-    head: bytes = out.getvalue().to_pybytes()[: -pa.ipc.get_record_batch_size(empty) - len(_END)]
-    return head
