@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.cells import native_cells, numbers, text, times
-from cdfd.encode.cells.binary import unscaled_bytes
+from cdfd.encode.cells.binary import sequences, unscaled_bytes
 from cdfd.encode.cells.native_rows import Cells
-from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
+from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, parts, split_at
 from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import BYTES, HINT, LISTS, STRINGS, is_encoded
 from cdfd.errors import DataError, UnsupportedError
@@ -223,10 +223,8 @@ def _is_name(kind: pa.DataType, rules: Rules) -> bool:
 
 def _sequences(texts: pa.Array, lists: pa.Array, opening: bytes, closing: bytes) -> Column:
     """One text per list out of those of all items, each with a comma behind it; a list's last one is cut off."""
-    lengths = to_numpy(pc.list_value_length(lists).fill_null(0))
-    offsets, data = parts(texts)
-    bounds = offsets[np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))]
-    whole = pool_from_parts(bounds, data)
+    whole = sequences(texts, to_numpy(pc.list_value_length(lists).fill_null(0)))
+    bounds, _ = parts(whole)
     without_comma = split_at(whole, np.maximum(bounds[:-1], bounds[1:] - 1))
     return Column(without_comma, (2 * np.arange(len(lists)),), nulls_of(lists), opening, closing)
 

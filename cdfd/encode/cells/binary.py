@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encode import kinds
 from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
 from cdfd.encode.cells.numbers import doubles, limbs, raw_values, without_gaps
 from cdfd.encode.cells.pieces import (
@@ -33,6 +32,7 @@ from cdfd.encode.cells.pieces import (
 )
 from cdfd.encode.cells.text import check_utf8
 from cdfd.encode.cells.times import days_of, microseconds
+from cdfd.encode.kinds import BYTES as BYTE_TYPES
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind
 from cdfd.runtime import native
 
@@ -111,7 +111,7 @@ def floats(array: pa.Array, kind: Kind) -> Cell:
 def byte_strings(array: pa.Array, form: Form) -> Cell:
     """Strings and bytes behind their length. `DataError` where a string is not UTF-8."""
     offsets, data = text_parts(array)
-    if not any(is_bytes(array.type) for is_bytes in kinds.BYTES):
+    if not any(is_bytes(array.type) for is_bytes in BYTE_TYPES):
         check_utf8(array, data[offsets[0] : offsets[-1]])
     nulls = nulls_of(array)
     if native.built:
