@@ -215,23 +215,17 @@ class _Columnator:
             return None
         value, arrow = _SIMPLE[kind]
         if isinstance(schema, dict):
-            arrow = _logical(schema, kind) or arrow
+            # The Arrow type that attributes say, if they say one that fits.
+            name, logical = schema.get(TYPE), schema.get("logicalType")
+            if isinstance(name, str) and name in ARROW_ONLY and ARROW_ONLY[name][0] == kind:
+                arrow = ARROW_ONLY[name][1]
+            elif isinstance(logical, str):
+                arrow = (_decimal(schema) if kind == "bytes" else _LOGICAL.get((kind, logical))) or arrow
         return value, arrow, None
 
 
 def _type(schema: Any) -> Any:
     return schema.get("type") if isinstance(schema, dict) else schema if isinstance(schema, str) else None
-
-
-def _logical(schema: Mapping[str, Any], kind: str) -> Any:
-    """The Arrow type that attributes say; None if they say none that fits."""
-    name = schema.get(TYPE)
-    if isinstance(name, str) and name in ARROW_ONLY and ARROW_ONLY[name][0] == kind:
-        return ARROW_ONLY[name][1]
-    logical = schema.get("logicalType")
-    if not isinstance(logical, str):
-        return None
-    return _decimal(schema) if kind == "bytes" else _LOGICAL.get((kind, logical))
 
 
 def _decimal(schema: Mapping[str, Any]) -> Any:
