@@ -53,7 +53,7 @@ class Matched:
         return cls(np.flatnonzero(deleted), before[order], after[order], inserts, _NO_ROWS, _NO_ROWS)
 
     @classmethod
-    def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> Matched:
+    def of_images(cls, gone: Mask, come: Mask, images: KeyedImages) -> Matched:
         """From the rows of both sides that did not only move, and the images of updates among them."""
         before, after, left, came = images
         gone[before] = gone[left] = False

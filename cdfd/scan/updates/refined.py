@@ -169,7 +169,7 @@ class RefinedVersion:
         if not key:
             return Matched.of(gone, come, before, after)
         if whole:
-            return Matched.by_key(gone, come, _images_by_key(removed, added, key, before, after))
+            return Matched.of_images(gone, come, _images_by_key(removed, added, key, before, after))
         # A row may get a key that another bucket frees: all deletes come first.
         stays = equal_rows(removed, before, added, after, key)
         return Matched.of(gone, come, before[stays], after[stays])
@@ -189,7 +189,7 @@ class RefinedVersion:
             before, after = np.concatenate([before, lone[0]]), np.concatenate([after, lone[1]])
             lone = lone[0][:0], lone[1][:0]
         gone, come = (np.ones(len(side), np.bool_) for side in pairs)
-        return Matched.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
+        return Matched.of_images(gone, come, _images_by_key(removed, added, key, before, after, lone))
 
     def _key_names(self) -> tuple[str, ...]:
         columns = (self._read_schema().find((name,)) for name in self.refinement.key)
@@ -213,10 +213,8 @@ class RefinedVersion:
     def _read_all(self) -> tuple[Buckets, Buckets]:
         """All rows of both sides, in buckets by the hash of the key."""
         schema, key = self._read_schema(), self._key_names()
-        sides, reader = (
-            self._sides_of(schema.arrow),
-            ScanReader(self.files, lambda _: schema, on_missing=self.on_missing),
-        )
+        sides = self._sides_of(schema.arrow)
+        reader = ScanReader(self.files, lambda _: schema, on_missing=self.on_missing)
 
         def rows(_: int, scan: FileScan) -> Iterator[_SideRows]:
             for scanned in reader.read(self.plan, scan):
