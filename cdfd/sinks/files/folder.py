@@ -28,7 +28,7 @@ from cdfd.errors import FencedError, SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.sinks.cursor import order
-from cdfd.sinks.files.names import delivery_name, is_chunk_name, parse_delivery_name
+from cdfd.sinks.files.names import CHUNK, parse_delivery_name
 from cdfd.storage.durable import is_temporary, make_folder, open_new, put, replace, sync_folder, temporary_name
 
 _LOCK = ".lock"
@@ -126,30 +126,25 @@ class DeliveryFolder:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
-    def commit(self, rows: str | None, first: Position, following: Position, suffix: str) -> None:
-        """Commit a delivery. `rows` is the name of its complete, synced file; None without rows."""
-        if rows is not None:
-            if self._kept.position is None:
-                # The table's id must be stored before its first rows.
-                self._write(_Kept(first, False, self._kept.control))
-            self._commit_file(rows, delivery_name(first, following, suffix), following, self._kept.control)
-        else:
-            self._write(_Kept(following, True, self._kept.control))
+    def commit(self, rows: str | None, name: str, first: Position, following: Position, control: Control) -> None:
+        """Commit a delivery.
 
-    def commit_chunk(self, rows: str, name: str, control: Control) -> None:
-        """Commit rows of an incremental snapshot, and the control after them. `rows` is the name of their complete, synced file."""
-        assert self._kept.position is not None
-        self._commit_file(rows, name, self._kept.position, control)
-
-    def commit_control(self, control: Control, to: Position | None) -> None:
-        """Store a control, and with `to` another position."""
-        position = self._kept.position if to is None else to
-        self._write(_Kept(position, True, control))
-
-    def _commit_file(self, rows: str, name: str, following: Position, control: Control) -> None:
+        Args:
+            rows: the name of the complete, synced file with its rows; None without rows.
+            name: of that file from then on.
+            first: the position at which the delivery began.
+            following: the position after it.
+            control: of the table, after it.
+        """
+        kept = _Kept(following, True, control, "" if rows is None else name)
+        if rows is None:
+            self._write(kept)
+            return
+        if self._kept.position is None:
+            # The table's id must be stored before its first rows.
+            self._write(_Kept(first, False, control))
         # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
-        prepared = _Kept(following, True, control, name)
-        put(self._descriptor, _NEXT, _serialize(prepared), mode=self._mode, sync=self.sync)
+        put(self._descriptor, _NEXT, _serialize(kept), mode=self._mode, sync=self.sync)
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)  # no race: this process has the lock
             raise SinkError(
@@ -160,11 +155,11 @@ class DeliveryFolder:
         os.rename(rows, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         if self.sync:
             sync_folder(self._descriptor)
-        # Rename `_position.next.json`, which has `prepared`, to `_position.json`.
+        # Rename `_position.next.json`, which has `kept`, to `_position.json`.
         os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         if self.sync:
             sync_folder(self._descriptor)
-        self._kept = prepared
+        self._kept = kept
 
     def close(self) -> None:
         """Release the folder to other processes."""
@@ -269,7 +264,7 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
                 hint="Restore the file, or deliver into an empty folder",
             )
         return kept
-    if is_chunk_name(prepared.file) and prepared.file in names:
+    if CHUNK.fullmatch(prepared.file) and prepared.file in names:
         kept = prepared
     beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
     for delivery in sorted(beyond, key=lambda delivery: order(delivery.first)):

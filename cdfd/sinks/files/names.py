@@ -31,7 +31,8 @@ _NAME = re.compile(
 )
 
 
-_CHUNK = re.compile(r"\d{20}\.z-resnapshot\.\d{17}\.[a-z]+", re.ASCII)
+CHUNK = re.compile(r"\d{20}\.z-resnapshot\.\d{17}\.[a-z]+", re.ASCII)
+"""The name of a file with rows of an incremental snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,6 @@ def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
 def chunk_name(version: int, ordinal: int, suffix: str) -> str:
     """The name of the file with rows of an incremental snapshot, after `version`. `ordinal`: of the first row."""
     return f"{version:020d}.z-resnapshot.{ordinal:017d}{suffix}"
-
-
-def is_chunk_name(name: str) -> bool:
-    """Whether a file has rows of an incremental snapshot."""
-    return _CHUNK.fullmatch(name) is not None
 
 
 def _position(

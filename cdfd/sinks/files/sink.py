@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO
@@ -22,7 +22,7 @@ from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat
-from cdfd.sinks.files.names import chunk_name
+from cdfd.sinks.files.names import chunk_name, delivery_name
 from cdfd.storage.durable import explain
 
 _BUFFER = 256 * 1024
@@ -60,12 +60,9 @@ class FilesSink(Sink):
             FencedError: another process delivers into the folder.
             SinkError: the folder cannot be used, or its files are inconsistent.
         """
-
-        def take_over() -> DeliveryFolder:
-            with _translate_errors("open the folder", os.fspath(path)):
-                return DeliveryFolder(os.fspath(path), sync=fsync, mode=mode)
-
-        return cls(await asyncio.to_thread(take_over), rows)
+        with _translate_errors("open the folder", os.fspath(path)):
+            folder = await asyncio.to_thread(DeliveryFolder, os.fspath(path), sync=fsync, mode=mode)
+        return cls(folder, rows)
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -120,7 +117,7 @@ class FileDelivery(Delivery):
     """A delivery into a `FilesSink`: a temporary file, once there are rows.
 
     Attributes:
-        chunk: the name of its file, if that has rows of an incremental snapshot.
+        chunk: the name of its file, if that has rows of an incremental snapshot; otherwise empty.
     """
 
     folder: DeliveryFolder
@@ -128,7 +125,7 @@ class FileDelivery(Delivery):
     cursor: Cursor
     lock: Lock
     position: Position
-    chunk: str | None = field(default=None, init=False)
+    chunk: str = field(default="", init=False)
     _spool: _Spool | None = field(default=None, init=False)
     _state: DeliveryState = field(default="open", init=False)
 
@@ -151,24 +148,14 @@ class FileDelivery(Delivery):
     @in_thread
     def commit(self, following: Position) -> None:
         """Sync and rename the file; without rows, only write the position. See the port."""
-
-        def commit(rows: str | None) -> None:
-            self.folder.commit(rows, self.position, following, self.rows.suffix)
-
-        self._end(commit, following, lambda: self.cursor.check(following, rows=self._spool is not None))
+        self._end(following)
 
     @in_thread
     def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Sync and rename the file of an incremental snapshot, and store a control; without rows also another position. See the port."""
-
-        def commit(rows: str | None) -> None:
-            if rows is None:
-                self.folder.commit_control(control, to)
-            else:
-                assert self.chunk is not None
-                self.folder.commit_chunk(rows, self.chunk, control)
-
-        self._end(commit, to or self.position)
+        following = to or self.folder.position
+        assert following is not None
+        self._end(following, control)
 
     @in_thread
     def abort(self) -> None:
@@ -181,16 +168,20 @@ class FileDelivery(Delivery):
             if self._spool is not None:
                 self._spool.remove()
 
-    def _end(
-        self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
-    ) -> None:
+    def _end(self, following: Position, control: Control | None = None) -> None:
         with self.lock, _translate_errors("commit", self.folder.path):
             require_open(self._state, self.position)
-            (check or self.cursor.check_chunk)()
+            if control is None:
+                self.cursor.check(following, rows=self._spool is not None)
+                name, control = delivery_name(self.position, following, self.rows.suffix), self.folder.control
+            else:
+                self.cursor.check_chunk()
+                assert self.chunk or self._spool is None
+                name = self.chunk
             self._state = "failed"
             rows = None if self._spool is None else self._spool.complete(sync=self.folder.sync)
             self.cursor.mark_uncertain()
-            commit(rows)
+            self.folder.commit(rows, name, self.position, following, control)
             self.cursor.advance(following)
             self._spool = None
             self._state = "ended"

@@ -76,7 +76,7 @@ def test_folder_of_files_is_read(name: str, tmp_path: Path) -> None:
     try:
         assert (repr(folder.position), folder.control) == (repr(position), control)
         begun = folder.position or stores.BEGUN
-        folder.commit(None, begun, NEXT.after_version(), stores.SUFFIX)
+        folder.commit(None, "", begun, NEXT.after_version(), folder.control)
     finally:
         folder.close()
     names = {path.name for path in (GOLDEN / "folders" / name).iterdir()}

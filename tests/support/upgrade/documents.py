@@ -24,7 +24,7 @@ from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.delta import positions as delta_positions
 from cdfd.sinks.files.folder import DeliveryFolder
-from cdfd.sinks.files.names import chunk_name, delivery_name, is_chunk_name, parse_delivery_name
+from cdfd.sinks.files.names import CHUNK, chunk_name, delivery_name, parse_delivery_name
 from cdfd.sinks.kafka.progress.records import Progress, offset_of, offset_value, progress_of, value_of
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_state import TxnState
@@ -128,7 +128,7 @@ def _position_file(value: tuple[Position, Control]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         delivery = DeliveryFolder(folder, sync=False)
         try:
-            delivery.commit_control(control, position)
+            delivery.commit(None, "", position, position, control)
         finally:
             delivery.close()
         return Path(folder, "_position.json").read_bytes().removesuffix(b"\n")
@@ -180,7 +180,7 @@ def _step_of(line: bytes) -> tuple[Position, Position]:
 
 def _chunk_of(line: bytes) -> tuple[int, int]:
     name = line.decode()
-    assert is_chunk_name(name)
+    assert CHUNK.fullmatch(name)
     assert parse_delivery_name(name, TABLE_ID) is None
     version, _, ordinal, _ = name.split(".")
     return int(version), int(ordinal)

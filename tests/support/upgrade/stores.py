@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from cdfd.model.control import Control, Pause
 from cdfd.model.position import Position
 from cdfd.sinks.files.folder import DeliveryFolder
-from cdfd.sinks.files.names import chunk_name
+from cdfd.sinks.files.names import chunk_name, delivery_name
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.source_ledger import SourceLedger
 from cdfd.sinks.ledger.table_ledger import TableLedger
@@ -84,32 +84,36 @@ CHUNK = chunk_name(12, 1 << 40, SUFFIX)
 def _started(folder: DeliveryFolder) -> None:
     """The first delivery has begun, and its rows are not there."""
     with _dies_at("rename"):
-        folder.commit(_rows(folder), BEGUN, NEXT, SUFFIX)
+        _commit(folder, BEGUN, NEXT)
 
 
 def _within(folder: DeliveryFolder) -> None:
     """A part of version 12 is delivered."""
-    folder.commit(_rows(folder), BEGUN, WITHIN, SUFFIX)
+    _commit(folder, BEGUN, WITHIN)
 
 
 def _paused(folder: DeliveryFolder) -> None:
     """Version 12 is delivered, and the table is paused."""
-    folder.commit(_rows(folder), BEGUN, NEXT, SUFFIX)
-    folder.commit_control(CONTROLS[0], None)
+    _commit(folder, BEGUN, NEXT)
+    folder.commit(None, "", NEXT, NEXT, CONTROLS[0])
 
 
 def _renamed(folder: DeliveryFolder) -> None:
     """The rest of version 12 is there, and the position is still that of the part before it."""
     _within(folder)
     with _dies_at("rename", after=True):
-        folder.commit(_rows(folder), WITHIN, NEXT, SUFFIX)
+        _commit(folder, WITHIN, NEXT)
 
 
 def _chunk(folder: DeliveryFolder) -> None:
     """Rows of an incremental snapshot are there, and the control is still that of before."""
-    folder.commit(_rows(folder), BEGUN, NEXT, SUFFIX)
+    _commit(folder, BEGUN, NEXT)
     with _dies_at("rename", after=True):
-        folder.commit_chunk(_rows(folder), CHUNK, CONTROLS[2])
+        folder.commit(_rows(folder), CHUNK, NEXT, NEXT, CONTROLS[2])
+
+
+def _commit(folder: DeliveryFolder, first: Position, following: Position) -> None:
+    folder.commit(_rows(folder), delivery_name(first, following, SUFFIX), first, following, folder.control)
 
 
 def _rows(folder: DeliveryFolder) -> str:
