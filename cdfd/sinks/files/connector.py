@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError
@@ -20,6 +21,7 @@ from cdfd.storage.durable import explain, nearest_existing
 from cdfd.storage.local import LocalStorage
 
 
+@dataclass(eq=False)
 class FilesConnector(Connector):
     """The `Connector` of folders. Each version has its own file, because people read them."""
 
@@ -27,16 +29,15 @@ class FilesConnector(Connector):
     one_version = True
     before_reset = "move all files out of the sink's folder"
 
-    def __init__(self, config: Settings, sink: FilesSettings) -> None:
-        self._sink = sink
-        self._pipeline = config.pipeline
+    config: Settings
+    sink: FilesSettings
 
     @asynccontextmanager
     async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
         """The sink of a table; see the port."""
-        rows: RowsFormat = FILE_FORMATS.load(self._sink.format)()
-        folder, mode = self._folder(table), int(self._sink.mode, 8)
-        sink = await FilesSink.open(folder, rows, fsync=self._sink.fsync, mode=mode)
+        rows: RowsFormat = FILE_FORMATS.load(self.sink.format)()
+        folder, mode = self._folder(table), int(self.sink.mode, 8)
+        sink = await FilesSink.open(folder, rows, fsync=self.sink.fsync, mode=mode)
         try:
             yield sink
         finally:
@@ -78,7 +79,7 @@ class FilesConnector(Connector):
     @asynccontextmanager
     async def lease(self, patience: float) -> AsyncIterator[Lease]:
         """Objects beside the folders; see the port. A power failure may take them, because it ends the processes too."""
-        yield StoredLease(LocalStorage(self._sink.path, sync=False, mode=0o600), self._pipeline, patience)
+        yield StoredLease(LocalStorage(self.sink.path, sync=False, mode=0o600), self.config.pipeline, patience)
 
     def _folder(self, table: Table) -> str:
-        return os.path.join(self._sink.path, table.topic)
+        return os.path.join(self.sink.path, table.topic)

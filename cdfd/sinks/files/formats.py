@@ -43,21 +43,21 @@ class RowsFormat(Protocol):
         """A writer into an open, empty file."""
 
 
+@dataclass(eq=False)
 class JsonLines:
     """One JSON object a line.
 
-    Args:
+    Attributes:
         encode: encodes a record batch as lines, each with its newline; by default as `flat` records.
     """
 
     suffix: ClassVar[str] = ".jsonl"
 
-    def __init__(self, encode: Encoder | None = None) -> None:
-        self._encode = encode or LineEncoder()
+    encode: Encoder = field(default_factory=LineEncoder)
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer of lines into an open file."""
-        return _LinesWriter(file, self._encode)
+        return _LinesWriter(file, self.encode)
 
 
 @dataclass(eq=False)
