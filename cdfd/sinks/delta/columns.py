@@ -56,14 +56,6 @@ class Columns:
         fields = {child.name: child for child in self.struct}
         return tuple(physical_name(fields[name], self.mapping) for name in self.partition_by)
 
-    def mapped(self) -> Columns:
-        """The same columns with a mapping by name, if they have none yet."""
-        if self.mapping is not ColumnMappingMode.NONE:
-            return self
-        # Files that exist have a column by its own name.
-        struct, highest = assign_ids(self.struct, self.highest_id, lambda field: field.name)
-        return replace(self, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
-
     def completed(self) -> Columns:
         """The same, with ids and physical names for new columns if there is a mapping."""
         if self.mapping is ColumnMappingMode.NONE:
@@ -123,14 +115,6 @@ def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence
     return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
 
 
-def unmapped(table: Columns, rows: Columns) -> bool:
-    """Whether files that were written for `rows` are files of the table, whatever other columns it has."""
-    plain = ColumnMappingMode.NONE
-    same = table.mapping is plain and rows.mapping is plain and table.partition_by == rows.partition_by
-    required = any(not child.nullable for child in table.struct)
-    return same and not required and (table.conditions, table.materialized) == (rows.conditions, rows.materialized)
-
-
 def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:
     """The columns of a table that takes these rows as well.
 
@@ -142,8 +126,11 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
     Raises:
         SchemaChangedError: the table cannot take the rows.
     """
-    follow = on_missing_column == "follow"
-    before = table.mapped() if follow else table
+    follow, before = on_missing_column == "follow", table
+    if follow and table.mapping is ColumnMappingMode.NONE:
+        # Files that exist have a column by its own name.
+        struct, highest = assign_ids(table.struct, table.highest_id, lambda field: field.name)
+        before = replace(table, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
     merged = merge(before.struct, nullable(rows), follow=follow)
     if merged.missing and on_missing_column == "stop":
         raise SchemaChangedError(

@@ -57,22 +57,21 @@ class Compaction:
     file_bytes: int
 
 
+@dataclass(eq=False)
 class Compactor:
     """Compacts files of a table that one process writes.
 
-    Args:
+    Attributes:
         storage: the table's root.
         clock: the source of time.
         check: raises a `CdfdError` if this process may not write the table in a state.
         how: files are compacted.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, check: Callable[[TxnState], None], how: Compaction) -> None:
-        self._storage = storage
-        self._files = TableFiles(storage, no_other_root)
-        self._clock = clock
-        self._check = check
-        self._how = how
+    storage: Storage
+    clock: Clock
+    check: Callable[[TxnState], None]
+    how: Compaction
 
     async def compact(self, state: Snapshot) -> None:
         """Compact files of the newest version. If another version comes first, the old files stay, and a later call tries again.
@@ -80,12 +79,12 @@ class Compactor:
         An error is only logged. New files that no version names are removed by VACUUM. They are not removed here: the store may have
         written the version, although its answer was lost.
         """
-        groups = file_groups(state, self._how.file_bytes, self._how.file_bytes * 4)
+        groups = file_groups(state, self.how.file_bytes, self.how.file_bytes * 4)
         if not groups:
             return
         ids = RowTracking.of(state.metadata.configuration) if keeps_ids(state.protocol, state.metadata) else None
         tags = NO_TAGS if ids is None else PRESERVED
-        log = TxnLog(self._storage, self._clock, operation="OPTIMIZE", check=self._check, blind=False, tags=tags)
+        log = TxnLog(self.storage, self.clock, operation="OPTIMIZE", check=self.check, blind=False, tags=tags)
         try:
             newest = await log.state()
             if newest is None or newest.version != state.version:
@@ -97,12 +96,12 @@ class Compactor:
             removed, files = list[Action](), list[NewFile]()
             for group in groups:
                 files += await self._merge_files(group, columns, ids)
-                removed += removals(group, self._clock.now_ms(), data_change=False)
-            added = add_actions(newest, columns, files, self._clock.now_ms(), data_change=False)
+                removed += removals(group, self.clock.now_ms(), data_change=False)
+            added = add_actions(newest, columns, files, self.clock.now_ms(), data_change=False)
             actions = [*removed, *added]
             await log.append(lambda now: actions if now.version == state.version else [])
         except (CdfdError, pa.ArrowException) as error:
-            extra = {"table": self._storage.uri, "version": state.version}
+            extra = {"table": self.storage.uri, "version": state.version}
             logger.warning("cannot compact files of the target: %s", error, extra=extra)
 
     async def _merge_files(self, files: Sequence[Add], columns: Columns, ids: RowTracking | None) -> list[NewFile]:
@@ -111,12 +110,12 @@ class Compactor:
         fields = [
             field for field in columns.stored if field.name not in partitions and not pa.types.is_null(field.type)
         ]
-        codec = columns.compression or self._how.compression
+        codec = columns.compression or self.how.compression
         written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids, codec)
         if not written.rows:
             return []
         path = new_path(codec)
-        await self._storage.put(path, memoryview(written.data))
+        await self.storage.put(path, memoryview(written.data))
         values = files[0].partition_values
         partition = tuple(values.get(name) for name in columns.stored_partitions)
         return [NewFile(path, partition, written.data.size, written.stats, written.rows)]
@@ -124,12 +123,16 @@ class Compactor:
     def _merge(
         self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None, codec: str
     ) -> DataFile:
-        hidden = () if ids is None else _id_names(ids)
+        hidden = []
+        if ids is not None:
+            if ids.row_id is None or ids.row_version is None:
+                raise DataError("the table has row tracking, and no names for columns of row ids")
+            hidden = [ids.row_id, ids.row_version]
         stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
         writer = DataFileWriter(stored, codec, hidden)
         pending: list[pa.Table] = []
         for file in files:
-            for rows in self._batches(file, schema, mapping, ids):
+            for rows in self._batches(file, schema, hidden, mapping, ids):
                 pending.append(rows)
                 if sum(table.nbytes for table in pending) >= GROUP_BYTES:
                     writer.write(pa.concat_tables(pending))
@@ -139,19 +142,18 @@ class Compactor:
         return writer.finish()
 
     def _batches(
-        self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None
+        self, file: Add, schema: pa.Schema, hidden: Sequence[str], mapping: ColumnMappingMode, ids: RowTracking | None
     ) -> Iterator[pa.Table]:
-        """The rows of a file that are not deleted, in the types that the table has now, and their ids."""
+        """The rows of a file that are not deleted, in the types that the table has now, and their ids in the hidden columns."""
         count = record_count(file.stats)
         scan = FileScan(file.path, "insert", {}, file.size, without=file.deletion_vector, num_records=count)
         with (
             naming_file(file.path),
-            self._storage.open_input_file(file.path, file.size) as source,
+            self.storage.open_input_file(file.path, file.size) as source,
             open_parquet(source) as data,
         ):
-            selection = selection_of(scan, self._files, data.metadata)
+            selection = selection_of(scan, TableFiles(self.storage, no_other_root), data.metadata)
             names = data.schema_arrow.names
-            hidden = () if ids is None else _id_names(ids)
             unknown = set(names) - set(schema.names) - set(hidden)
             # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
             if len(set(names)) < len(names) or (unknown and mapping is ColumnMappingMode.NONE):
@@ -177,17 +179,6 @@ class Compactor:
                 rows = pa.RecordBatch.from_arrays(columns, schema=stored)
                 yield pa.Table.from_batches([selection.filter(rows, row)])
                 row += batch.num_rows
-
-
-def _id_names(ids: RowTracking) -> tuple[str, str]:
-    """The columns of files that have row ids and their commit versions.
-
-    Raises:
-        DataError: the table does not name them.
-    """
-    if ids.row_id is None or ids.row_version is None:
-        raise DataError("the table has row tracking, and no names for columns of row ids")
-    return ids.row_id, ids.row_version
 
 
 LEAST_FILES = 8

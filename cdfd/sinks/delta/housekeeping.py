@@ -21,7 +21,7 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.retention import Retention
-from cdfd.delta.write.checkpoint_writing import V2, can_checkpoint, checkpoint
+from cdfd.delta.write.checkpoint_writing import V2, checkpoint
 from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -48,60 +48,42 @@ class Upkeep:
     compaction: Compaction | None = None
 
 
-class Housekeeper:
-    """Keeps the log of a target short.
+async def keep_house(
+    log: DeltaLog, clock: Clock, upkeep: Upkeep, check: Callable[[TxnState], None], version: int
+) -> None:
+    """Write the checkpoint of a version of a target, and clean up.
+
+    An error is only logged: the version is committed, and a later one tries again.
 
     Args:
         log: of the target.
         clock: the source of time.
         upkeep: the work that is done.
         check: raises a `CdfdError` if this process may not write the table in a state.
+        version: that is committed.
     """
-
-    def __init__(self, log: DeltaLog, clock: Clock, upkeep: Upkeep, check: Callable[[TxnState], None]) -> None:
-        self._log = log
-        self._clock = clock
-        self._upkeep = upkeep
-        self._compactor: Compactor | None = None
-        if upkeep.compaction is not None:
-            self._compactor = Compactor(log.storage, clock, check, upkeep.compaction)
-
-    def is_due(self, version: int, checkpoint: int, protocol: Protocol) -> bool:
-        """Whether the writer of `version` should keep house. `checkpoint`: the version of the newest checkpoint; -1: none."""
-        every = self._upkeep.checkpoint_interval
-        return every > 0 and version - max(checkpoint, 0) >= every and can_checkpoint(protocol)
-
-    async def keep(self, version: int) -> None:
-        """Write the checkpoint of a version, and clean up.
-
-        An error is only logged: the version is committed, and a later one tries again.
-        """
-        try:
-            state = await self._log.snapshot(version, with_stats=True, with_tombstones=True, all_fields=True)
-            policy = state.metadata.configuration.get("delta.checkpointPolicy", "classic").lower()
-            v2 = policy == "v2" and V2 in writer_features(state.protocol)
-            name = (
-                f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet"
-                if v2
-                else paths.checkpoint_name(state.version)
-            )
-            now = self._clock.now_ms()
-            data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
-            newest = await publish(self._log, name, data, hint)
-            if newest and self._upkeep.log_cleanup:
-                stats = {entry: stat async for entry, stat in self._log.list_names()}
-                entries = [(entry, stat.modified_ms) for entry, stat in stats.items()]
-                for entry in removable(entries, state.protocol, state.metadata, now):
-                    await self._log.storage.delete(stats[entry].path)
-                    # Checksums of versions go with their entries, because readers take them for entries.
-                    if entry.kind == "commit":
-                        await self._log.storage.delete(log_path(f"{entry.version:020d}.crc"))
-        except (StorageError, LogError, UnsupportedError) as error:
-            extra = {"table": self._log.storage.uri, "version": version}
-            logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
-            return
-        if self._compactor is not None:
-            await self._compactor.compact(state)
+    try:
+        state = await log.snapshot(version, with_stats=True, with_tombstones=True, all_fields=True)
+        policy = state.metadata.configuration.get("delta.checkpointPolicy", "classic").lower()
+        v2 = policy == "v2" and V2 in writer_features(state.protocol)
+        name = f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet" if v2 else paths.checkpoint_name(state.version)
+        now = clock.now_ms()
+        data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
+        newest = await publish(log, name, data, hint)
+        if newest and upkeep.log_cleanup:
+            stats = {entry: stat async for entry, stat in log.list_names()}
+            entries = [(entry, stat.modified_ms) for entry, stat in stats.items()]
+            for entry in removable(entries, state.protocol, state.metadata, now):
+                await log.storage.delete(stats[entry].path)
+                # Checksums of versions go with their entries, because readers take them for entries.
+                if entry.kind == "commit":
+                    await log.storage.delete(log_path(f"{entry.version:020d}.crc"))
+    except (StorageError, LogError, UnsupportedError) as error:
+        extra = {"table": log.storage.uri, "version": version}
+        logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
+        return
+    if upkeep.compaction is not None:
+        await Compactor(log.storage, clock, check, upkeep.compaction).compact(state)
 
 
 Entry = tuple[LogName, int]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cdfd.delta.actions import Metadata
 from cdfd.delta.protocol import COLUMN_MAPPING
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.schema import ColumnMappingMode
@@ -28,11 +27,11 @@ from cdfd.sinks.ledger.txn_state import Action, TxnState
 WIDENING = "delta.enableTypeWidening"
 
 
-def evolution(state: TxnState, columns: Columns, mode: Mode) -> list[Action]:
-    """The actions that give a table other columns, and the properties of its mode."""
+def evolution(state: TxnState, columns: Columns, mode: Mode, properties: Mapping[str, str]) -> list[Action]:
+    """The actions that give a table other columns, the properties of its mode, and others."""
     widened = type_changes(columns.struct) > type_changes(parse_schema(state.metadata.schema_string))
     mapped = column_mapping.properties(columns.mapping, columns.highest_id)
-    configuration = {**state.metadata.configuration, **mode.properties, **mapped}
+    configuration = {**state.metadata.configuration, **properties, **mode.properties, **mapped}
     if widened:
         configuration[WIDENING] = "true"
     metadata = replace(
@@ -53,17 +52,6 @@ def protocol_features(columns: Columns) -> frozenset[str]:
     return features_of(columns.struct) | mapping
 
 
-def new_metadata(table_id: str, columns: Columns, configuration: Mapping[str, str], now_ms: int) -> Metadata:
-    """The metadata of a new table."""
-    return Metadata(
-        id=table_id,
-        schema_string=schema_string.serialize(columns.struct),
-        partition_columns=columns.partition_by,
-        configuration={**configuration, **column_mapping.properties(columns.mapping, columns.highest_id)},
-        created_time=now_ms,
-    )
-
-
 def add_actions(
     state: TxnState, columns: Columns, files: Sequence[NewFile], now_ms: int, *, data_change: bool = True
 ) -> list[Action]:
@@ -78,7 +66,10 @@ def add_actions(
     """
     names = columns.stored_partitions
     adds = [
-        (_fields(file, names, data_change) | {"modificationTime": now_ms, "stats": file.stats}, file.rows)
+        (
+            file_fields(file, names, data_change=data_change) | {"modificationTime": now_ms, "stats": file.stats},
+            file.rows,
+        )
         for file in files
     ]
     if adds and gives_ids(state.protocol, state.metadata):
@@ -86,12 +77,7 @@ def add_actions(
     return [("add", fields) for fields, _ in adds]
 
 
-def cdc_actions(columns: Columns, files: Sequence[NewFile]) -> list[Action]:
-    """The `cdc` actions of change data files that are written."""
-    names = columns.stored_partitions
-    return [("cdc", _fields(file, names, False)) for file in files]
-
-
-def _fields(file: NewFile, partition_by: Sequence[str], data_change: bool) -> dict[str, object]:
+def file_fields(file: NewFile, partition_by: Sequence[str], *, data_change: bool) -> dict[str, object]:
+    """The fields that the `add` and the `cdc` action of a file have. `partition_by`: the stored names of the partition columns."""
     values = dict(zip(partition_by, file.partition, strict=True))
     return {"path": file.path, "partitionValues": values, "size": file.size, "dataChange": data_change}

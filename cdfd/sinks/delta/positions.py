@@ -8,7 +8,7 @@ Every writer keeps `txn` actions, in commits and in checkpoints. The source's id
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -95,9 +95,9 @@ def stored_range(state: TxnState, role: str) -> Mapping[str, str | int]:
     return document
 
 
-def with_range(state: TxnState, role: str, range: Mapping[str, str | int]) -> TxnState:
-    """The state with the range of a backfill."""
-    return _with_property(state, f"{CHANGELOG}.{role}", orjson.dumps(dict(range)).decode())
+def range_properties(role: str, range: Mapping[str, str | int]) -> Mapping[str, str]:
+    """The properties of a target that store the range of a backfill."""
+    return {f"{CHANGELOG}.{role}": orjson.dumps(dict(range)).decode()}
 
 
 def stored_control(state: TxnState) -> Control:
@@ -113,14 +113,9 @@ def stored_control(state: TxnState) -> Control:
         raise SinkError(f"the target's property {CONTROL} is damaged: {error!s:.200}") from None
 
 
-def with_control(state: TxnState, control: Control) -> TxnState:
-    """The state with another control."""
-    return _with_property(state, CONTROL, orjson.dumps(control.document()).decode())
-
-
-def _with_property(state: TxnState, key: str, value: str) -> TxnState:
-    configuration = {**state.metadata.configuration, key: value}
-    return replace(state, metadata=replace(state.metadata, configuration=configuration))
+def control_properties(control: Control) -> Mapping[str, str]:
+    """The properties of a target that store a control."""
+    return {CONTROL: orjson.dumps(control.document()).decode()}
 
 
 def position_actions(state: TxnState, app_id: str, position: Position, now_ms: int) -> list[Action]:

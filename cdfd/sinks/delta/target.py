@@ -13,8 +13,12 @@ from typing import Literal
 
 import pyarrow as pa
 
+from cdfd.delta.actions import Metadata
 from cdfd.delta.commit import Commit
+from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import ColumnMappingMode
+from cdfd.delta.write.checkpoint_writing import can_checkpoint
 from cdfd.delta.write.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
 from cdfd.errors import CdfdError, FencedError, NotATableError, SinkError
 from cdfd.model.control import EMPTY, Control
@@ -28,23 +32,22 @@ from cdfd.sinks.delta.columns import (
     columns_of_extended,
     columns_of_new,
     columns_of_replaced,
-    unmapped,
 )
-from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
-from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
+from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
+from cdfd.sinks.delta.log_actions import evolution, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
     Stored,
+    control_properties,
     in_role,
     owner_action,
     position_actions,
     position_txn,
     properties,
+    range_properties,
     stored_control,
     stored_position,
     stored_range,
-    with_control,
-    with_range,
 )
 from cdfd.sinks.ledger.txn_log import TxnLog
 from cdfd.sinks.ledger.txn_state import Action, TxnState
@@ -104,7 +107,6 @@ class Target:
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
-        self._keeper = Housekeeper(self._log.log, clock, layout, self._check)
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
@@ -171,11 +173,17 @@ class Target:
         if not self._exists:
             with translate_errors("create the target", self.uri):
                 # The start is stored before the first row: the columns of the source follow with its rows.
-                follow = self._layout.on_missing_column == "follow"
                 mode = self._layout.mode
-                columns = columns_of_new(mode.columns, (), follow=follow) if rows is None else rows
+                columns = rows or columns_of_new(mode.columns, (), follow=self._layout.on_missing_column == "follow")
                 now = self.clock.now_ms()
-                metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
+                mapped = column_mapping.properties(columns.mapping, columns.highest_id)
+                metadata = Metadata(
+                    id=str(uuid.uuid4()),
+                    schema_string=schema_string.serialize(columns.struct),
+                    partition_columns=columns.partition_by,
+                    configuration={**properties(self._app_id, begun.table_id, mode), **mapped},
+                    created_time=now,
+                )
                 protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
                 owner = owner_action(self._place, self._owner, now)
                 actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
@@ -198,8 +206,13 @@ class Target:
             self._columns, self.control = columns_of(state), stored_control(state)
             return self._stored_state(state).position, self._columns
 
-    def merged(self, table: Columns, rows: StructType) -> Columns:
+    def merged(self, table: Columns, rows: StructType, *, replaces: bool = False) -> Columns:
         """The columns of the table with those of the rows.
+
+        Args:
+            table: its columns.
+            rows: the columns of the rows.
+            replaces: whether the rows replace all others, and their columns those of the table.
 
         Raises:
             SchemaChangedError: the table cannot take the rows.
@@ -209,19 +222,10 @@ class Target:
             if not table.struct.fields:
                 follow = self._layout.on_missing_column == "follow"
                 return columns_of_new(rows, self._layout.partition_by, follow=follow)
-            # Whether a table has no rows, because it has no columns of a source yet.
-            if {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
+            # A table has no rows if it has no columns of a source yet.
+            if replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
                 return columns_of_replaced(table, rows, self._layout.partition_by)
             return columns_of_extended(table, rows, self._layout.on_missing_column)
-        except CdfdError as error:
-            raise error.within(table=self.uri) from None
-
-    def replacing(self, table: Columns, rows: StructType) -> Columns:
-        """The columns of the table after rows with these columns have replaced all others. Raises what `merged` does."""
-        try:
-            if not table.struct.fields:
-                return self.merged(table, rows)
-            return columns_of_replaced(table, rows, self._layout.partition_by)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
 
@@ -264,8 +268,12 @@ class Target:
                 )
             except NotATableError as error:
                 raise self._deletion_error() from error
-            if version is not None and self._keeper.is_due(version, self._log.checkpoint, self._protocol):
-                await unless_set(self.hurried, self._keeper.keep(version))
+            if version is None:
+                return self._columns
+            every = self._layout.checkpoint_interval
+            if 0 < every <= version - max(self._log.checkpoint, 0) and can_checkpoint(self._protocol):
+                keeping = keep_house(self._log.log, self.clock, self._layout, self._check, version)
+                await unless_set(self.hurried, keeping)
             return self._columns
 
     def _deletion_error(self) -> SinkError:
@@ -302,24 +310,30 @@ class Target:
         replaces: bool,
         control: Control | None,
     ) -> list[Action]:
-        stored = self._require_owner(state)
+        stored, mode = self._require_owner(state), self._layout.mode
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
         current = self.control = stored_control(state)
-        moved = self._moved is not None and stored_range(state, self._role) != self._moved
-        delivered = not moved and self._is_delivered(stored, begun, following)
+        moved = None if self._moved is None or stored_range(state, self._role) == self._moved else self._moved
+        # An attempt whose outcome was unclear may have committed this delivery.
+        delivered = moved is None and stored.position == following and begun != following
+        if moved is None and not delivered and stored.position not in (None, begun):
+            raise SinkError(
+                f"the target is at {stored.position}, and not at {begun}", table=self.uri, hint="Open a new sink"
+            )
         if delivered if control is None else control == current and stored.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agree(table, base, rows)
         self._columns = columns = replace(columns, compression=table.compression)
-        now = self.clock.now_ms()
-        mode = self._layout.mode
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
+        added: dict[str, str] = {}
         if control is not None and control != current:
-            self.control, stays, state = control, False, with_control(state, control)
-        if moved and self._moved is not None:
-            stays, state = False, with_range(state, self._role, self._moved)
-        actions = [] if stays else evolution(state, columns, mode)
+            self.control = control
+            added |= control_properties(control)
+        if moved is not None:
+            added |= range_properties(self._role, moved)
+        now = self.clock.now_ms()
+        actions = [] if stays and not added else evolution(state, columns, mode, added)
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._place, following, now)
 
@@ -333,7 +347,10 @@ class Target:
         """
         if table in (base, rows):
             return rows
-        if unmapped(table, rows):
+        # Without a mapping, files of the same rules are files of the table, whatever other columns it has.
+        rules = (table.mapping, table.partition_by, table.conditions, table.materialized)
+        same = rules == (ColumnMappingMode.NONE, rows.partition_by, rows.conditions, rows.materialized)
+        if same and rows.mapping is ColumnMappingMode.NONE and all(child.nullable for child in table.struct):
             return self.merged(table, rows.struct)
         raise SinkError(
             "another writer changed the columns or the rules of the target while rows were written",
@@ -341,18 +358,6 @@ class Target:
             hint="The daemon writes them again",
             retriable=True,
         )
-
-    def _is_delivered(self, stored: Stored, begun: Position, following: Position) -> bool:
-        """Whether this delivery is committed already, by an attempt whose outcome was unclear."""
-        if stored.position == following and begun != following:
-            return True
-        if stored.position not in (None, begun):
-            raise SinkError(
-                f"the target is at {stored.position}, and not at {begun}",
-                table=self.uri,
-                hint="Open a new sink",
-            )
-        return False
 
 
 @contextmanager

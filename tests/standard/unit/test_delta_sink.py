@@ -29,7 +29,6 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.delta import housekeeping
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
@@ -816,7 +815,7 @@ class TestCheckpoints:
     async def test_a_target_that_gets_none_is_not_read_at_each_commit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(housekeeping, "can_checkpoint", lambda _: False)
+        monkeypatch.setattr("cdfd.sinks.delta.target.can_checkpoint", lambda _: False)
         sink = await open_sink(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
         features = ["inCommitTimestamp-preview"]

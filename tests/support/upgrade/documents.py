@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,8 +160,8 @@ def _target(txns: dict[str, Txn] | None = None) -> TxnState:
     return TxnState(5, Protocol(1, 2), Metadata("i", "{}", (), properties), HashTrieMap(txns or {}))
 
 
-def _with_properties(state: TxnState) -> bytes:
-    return orjson.dumps(dict(state.metadata.configuration))
+def _with_properties(properties: Mapping[str, str]) -> bytes:
+    return orjson.dumps({**_target().metadata.configuration, **properties})
 
 
 def _target_with(line: bytes) -> TxnState:
@@ -235,13 +235,13 @@ DOCUMENTS = (
     Documents(
         "delta/controls.jsonl",
         CONTROLS,
-        lambda control: _with_properties(delta_positions.with_control(_target(), control)),
+        lambda control: _with_properties(delta_positions.control_properties(control)),
         lambda line: delta_positions.stored_control(_target_with(line)),
     ),
     Documents(
         "delta/backfills.jsonl",
         [_RANGE],
-        lambda job: _with_properties(delta_positions.with_range(_target(), "backfill", job.record() | {"run": "r"})),
+        lambda job: _with_properties(delta_positions.range_properties("backfill", job.record() | {"run": "r"})),
         _range_of,
     ),
     Documents(

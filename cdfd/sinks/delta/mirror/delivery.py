@@ -23,7 +23,7 @@ from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import NewFile, cast
-from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
+from cdfd.sinks.delta.log_actions import add_actions, file_fields
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
@@ -139,8 +139,7 @@ class MirrorDelivery(Adopting):
                 missing = merge(before.struct, nullable(struct)).missing
                 if missing:
                     raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
-            first = self._replaces and self._columns is None
-            return target.replacing(before, struct) if first else target.merged(before, struct)
+            return target.merged(before, struct, replaces=self._replaces and self._columns is None)
         except SchemaChangedError as error:
             raise self._reload_error(error.what) from error
 
@@ -287,11 +286,12 @@ class MirrorDelivery(Adopting):
                 raise MovedError(
                     "another writer was first", table=self._mirror.target.uri, version=state.version, retriable=True
                 )
-            actions = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
+            names = columns.stored_partitions
             return [
-                *actions,
+                *removals(emptied, now_ms),
+                *replacements(changed, now_ms),
                 *add_actions(state, columns, written.data, now_ms),
-                *cdc_actions(columns, written.changes),
+                *(("cdc", file_fields(file, names, data_change=False)) for file in written.changes),
             ]
 
         begun = mirror.stored or self._position
