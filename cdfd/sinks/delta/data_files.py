@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -107,7 +105,12 @@ class DataFiles:
         self._check = RowCheck(columns.conditions, columns.struct, self._schema)
         left_out = () if columns.materialized else columns.partition_by
         self._logical = [field.name for field in fields if field.name not in left_out]
-        self._stored = _file_schema(columns, self._schema, self._logical)
+        # By the names that files have.
+        stored = dict(zip((child.name for child in columns.struct), columns.stored, strict=True))
+        dictionaries = {field.name: field.type for field in fields if pa.types.is_dictionary(field.type)}
+        self._stored = pa.schema(
+            [stored[name].with_type(dictionaries.get(name, stored[name].type)) for name in self._logical]
+        )
         self._compression = columns.compression or compression
         self._file_bytes = file_bytes
         self._open: dict[PartitionKey, _OpenFile] = {}
@@ -156,7 +159,13 @@ class DataFiles:
         file = self._open.pop(key) if last else self._open[key]
         pending = self._pending.pop(key, [])
         file.size += self._bytes.pop(key, 0)
-        self._encoding.append(_Group(key, file, last, submit(partial(_write, file.writer, pending), here=here)))
+        done: Future[None] = Future()
+        if here:
+            _write(file.writer, pending)
+            done.set_result(None)
+        else:
+            done = _THREADS.submit(_write, file.writer, pending)
+        self._encoding.append(_Group(key, file, last, done))
 
     def _await_groups(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """Wait for all groups. Yields the files that are complete."""
@@ -177,20 +186,33 @@ class DataFiles:
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         """The rows of each partition, in their order, as files have them."""
-        stored = _with_file_names(rows.select(self._logical), self._stored)
+        stored = rows.select(self._logical)
+        if not stored.schema.equals(self._stored):
+            # The names inside of a struct are a part of its type. There is no view in an extension type.
+            columns = []
+            for column, field in zip(stored.columns, self._stored, strict=True):
+                if column.type != field.type:
+                    is_extension = isinstance(field.type, pa.BaseExtensionType)
+                    chunks = [
+                        chunk.cast(field.type) if is_extension else chunk.view(field.type) for chunk in column.chunks
+                    ]
+                    column = pa.chunked_array(chunks, field.type)
+                columns.append(column)
+            stored = pa.table(columns, self._stored)
         if not self._partition_by:
             yield (), stored
             return
         numbered = rows.select(list(self._partition_by)).append_column("", array_of(np.arange(rows.num_rows)))
         grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
         for group in range(grouped.num_rows):
-            key = tuple(self._partition_text(name, grouped.column(name)[group]) for name in self._partition_by)
-            yield key, stored.take(grouped.column("_list")[group].values)
-
-    def _partition_text(self, name: str, value: pa.Scalar) -> str | None:
-        """The text of a partition value. The empty string has that of null, except where nothing can be null."""
-        text = values.serialize(value)
-        return "" if text is None and value.is_valid and not self._schema.field(name).nullable else text
+            key: list[str | None] = []
+            for name in self._partition_by:
+                value = grouped.column(name)[group]
+                text = values.serialize(value)
+                # The empty string has the text of null, except where nothing can be null.
+                is_empty = text is None and value.is_valid and not self._schema.field(name).nullable
+                key.append("" if is_empty else text)
+            yield tuple(key), stored.take(grouped.column("_list")[group].values)
 
 
 MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
@@ -214,35 +236,6 @@ def _write(writer: DataFileWriter, rows: Sequence[pa.Table]) -> None:
         writer.write(pa.concat_tables(rows))
 
 
-def _file_schema(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The schema of files with the columns of these names."""
-    stored = dict(zip((child.name for child in columns.struct), columns.stored, strict=True))
-    dictionary = {field.name for field in rows if pa.types.is_dictionary(field.type)}
-    return pa.schema(
-        [stored[name].with_type(rows.field(name).type) if name in dictionary else stored[name] for name in names]
-    )
-
-
-def _with_file_names(rows: pa.Table, stored: pa.Schema) -> pa.Table:
-    """The rows by the names that files have. Names are a part of the types of structs."""
-    if rows.schema.equals(stored):
-        return rows
-    columns = [
-        column
-        if column.type == field.type
-        else pa.chunked_array([_view(chunk, field.type) for chunk in column.chunks], field.type)
-        for column, field in zip(rows.columns, stored, strict=True)
-    ]
-    return pa.table(columns, stored)
-
-
-def _view(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values in a type whose fields have other names."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return array.cast(kind)
-    return array.view(kind)
-
-
 def cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column as the target has it: dictionaries decoded, extension types as what they are stored as, narrower types widened."""
     if isinstance(column, pa.ExtensionArray):
@@ -263,26 +256,6 @@ def no_other_root(root: str) -> Storage:
     raise PathError("a file of the target is outside of its folder", path=root)
 
 
-T = TypeVar("T")
-
 CORES = cores()
-"""Calls that run at the same time, at most."""
-
-
-def submit(call: Callable[[], T], *, here: bool = False) -> Future[T]:
-    """Make a call in one of the threads.
-
-    Args:
-        call: takes its arguments from a closure.
-        here: make it in the calling thread instead. Its error is raised at once.
-    """
-    if not here:
-        return _threads().submit(call)
-    done: Future[T] = Future()
-    done.set_result(call())
-    return done
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CORES, "cdfd-delta")
+"""Row groups that are encoded at the same time, at most."""
+_THREADS = ThreadPoolExecutor(CORES, "cdfd-delta")

@@ -1,6 +1,7 @@
 """Columns of a Delta target: by which it can be partitioned, and how its data files name them."""
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cdfd.delta.types.column_mapping import assign_ids
@@ -14,8 +15,9 @@ from cdfd.delta.types.schema import (
     from_arrow,
 )
 from cdfd.errors import SinkError
+from cdfd.model.columns import CHANGE_TYPE
 from cdfd.sinks.delta.columns import Columns, columns_of_new
-from cdfd.sinks.delta.data_files import _file_schema
+from cdfd.sinks.delta.data_files import DataFiles
 
 LONG = Primitive("long")
 ROWS = StructType(
@@ -43,11 +45,12 @@ def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: b
 
 
 def test_data_files_have_physical_names_also_inside_of_columns() -> None:
-    rows = pa.schema({"id": pa.int64(), "kind": pa.string(), "s": pa.struct({"x": pa.int64()})})
+    rows = pa.schema({"id": pa.int64(), CHANGE_TYPE: pa.string(), "s": pa.struct({"x": pa.int64()})})
     struct, highest = assign_ids(from_arrow(rows), 0, lambda field: f"p-{field.name}")
-    columns = Columns(struct, (), ColumnMappingMode.NAME, highest)
-    encoded = rows.set(1, pa.field("kind", pa.dictionary(pa.int32(), pa.string())))
-    stored = _file_schema(columns, encoded, ["s", "kind"])
-    assert [field.name for field in stored] == ["p-s", "p-kind"]
-    assert [field.name for field in stored.field(0).type] == ["p-x"]
-    assert stored.field(1).type == encoded.field("kind").type
+    columns = Columns(struct, ("id",), ColumnMappingMode.NAME, highest)
+    types = pa.array(["insert"]).cast(pa.dictionary(pa.int8(), pa.string()))
+    batch = pa.RecordBatch.from_arrays([pa.array([7]), types, pa.array([{"x": 1}])], ["id", CHANGE_TYPE, "s"])
+    files = DataFiles(columns, batch.schema, "snappy", 1 << 20)
+    [(file, data)] = [*files.write(batch), *files.finish()]
+    assert file.partition == ("7",)
+    assert pq.read_table(pa.BufferReader(data)).to_pylist() == [{"p-_change_type": "insert", "p-s": {"p-x": 1}}]
